@@ -131,7 +131,7 @@ compose-test: venv ## build the image, start docker/compose.yaml and correct the
 options: venv ## renew the list of table options by Paimon's sources (FILE=a folder, a jar of sources, or one *Options.java)
 	@$(PY) -m tests.paimon_options $(FILE)
 
-functions: venv ## renew the Python functions by the table of operations
+functions: venv ## renew the Python functions, the operators and the scripts of the jobs by the table of operations
 	@$(PY) -m tests.python_functions
 
 check: venv ## ruff, format, mypy

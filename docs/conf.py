@@ -50,7 +50,8 @@ def operator_signature(
         return None
     shown: dict[str, inspect.Parameter] = {}
     for base in thing.__mro__:
-        if base.__module__.startswith("airflow_paimon.") and (base is thing or base.__name__ != "PaimonOperator"):
+        is_ours = base.__module__.startswith("airflow_paimon.") and "__init__" in vars(base)
+        if is_ours and (base is thing or base.__name__ != "PaimonOperator"):
             for parameter in list(inspect.signature(base.__init__).parameters.values())[1:]:
                 if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
                     shown.setdefault(parameter.name, parameter.replace(annotation=inspect.Parameter.empty))

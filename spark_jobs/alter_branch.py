@@ -1,4 +1,7 @@
-"""Change a branch's owner, reason, retention or protection. ``--help`` lists the flags."""
+"""Change a branch's owner, reason, retention or protection.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

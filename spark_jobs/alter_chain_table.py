@@ -1,4 +1,7 @@
-"""Apply one schema change to all three branches of a chain table, or to none. ``--help`` lists the flags."""
+"""Apply one schema change to all three branches of a chain table, or to none.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Change columns and options of a table. ``--help`` lists the flags."""
+"""Change columns and options of a table's branch, all changes as one schema version.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Check the rows of a branch against rules. ``--help`` lists the flags."""
+"""Check the rows of a branch against rules.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas. ``--help`` lists the flags."""
+"""Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

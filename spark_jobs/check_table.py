@@ -1,4 +1,7 @@
-"""Find incomplete branches, missing protective tags, missing files and stale records. ``--help`` lists the flags."""
+"""Find incomplete branches, missing protective tags, missing files and stale records.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Delete positions of streaming readers. ``--help`` lists the flags."""
+"""Delete positions of streaming readers, so that they keep no snapshot any more.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Write the small files of an append table together, and drop deleted rows. ``--help`` lists the flags."""
+"""Merge small files and sorted runs into few, and drop deleted rows.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Compact partitions of a chain table into full ones in its snapshot branch. ``--help`` lists the flags."""
+"""Compact partitions of a chain table into full ones in its snapshot branch.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Merge the manifests of a branch into few, sorted by partition. ``--help`` lists the flags."""
+"""Merge the manifests of a branch into few, sorted by partition, without deleted entries.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Write the rows of a query or a function into a branch. ``--help`` lists the flags."""
+"""Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

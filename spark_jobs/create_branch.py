@@ -1,4 +1,7 @@
-"""Create a branch from a tag, from a snapshot, or empty. ``--help`` lists the flags."""
+"""Create a branch from a tag, from a snapshot, or empty.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Create a chain table, or convert a primary-key table, with its branches and options. ``--help`` lists the flags."""
+"""Create a chain table, or convert a primary-key table, with its branches and options.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Make the next version of a set of tables. ``--help`` lists the flags."""
+"""Make the next version of a set of tables: one snapshot of each, read as one.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

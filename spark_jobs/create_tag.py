@@ -1,4 +1,7 @@
-"""Tag a snapshot of a branch. ``--help`` lists the flags."""
+"""Tag a snapshot of a branch.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

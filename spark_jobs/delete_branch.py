@@ -1,4 +1,7 @@
-"""Delete a branch other than main. ``--help`` lists the flags."""
+"""Delete a branch other than main.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Delete a tag of a branch. ``--help`` lists the flags."""
+"""Delete a tag of a branch.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

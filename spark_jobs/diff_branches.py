@@ -1,4 +1,7 @@
-"""Compare the rows of two branches, or of a branch and its base. ``--help`` lists the flags."""
+"""Compare the rows of two branches, or of a branch and its base.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

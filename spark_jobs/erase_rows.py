@@ -1,4 +1,7 @@
-"""Erase rows of a condition from main, every branch, and their history. ``--help`` lists the flags."""
+"""Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Delete branches whose retention is over. ``--help`` lists the flags."""
+"""Delete branches whose retention is over, unless they are protected or have unpublished commits.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

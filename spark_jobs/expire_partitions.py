@@ -1,4 +1,7 @@
-"""Drop partitions that are too old; in a chain table, whole segments. ``--help`` lists the flags."""
+"""Drop partitions that are too old; in a chain table, whole segments.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Expire old tags of one branch or of all, and delete the files that nothing needs. ``--help`` lists the flags."""
+"""Expire old tags, and delete the files that no branch, tag or reader needs any more.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

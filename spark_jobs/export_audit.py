@@ -1,4 +1,7 @@
-"""Export the audit of tables as a document, or as rows of a table. ``--help`` lists the flags."""
+"""Write who changed tables, why, and who approved it, to a file or to a table.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

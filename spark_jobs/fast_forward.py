@@ -1,4 +1,7 @@
-"""Publish a branch onto main; refused if main changed since the branch point. ``--help`` lists the flags."""
+"""Publish a branch onto main; refused if main changed since the branch point.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

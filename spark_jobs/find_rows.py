@@ -1,4 +1,7 @@
-"""Find the stored files that hold rows of a condition, and who reaches them. ``--help`` lists the flags."""
+"""Find the stored files of all branches that hold rows of a condition, and who reaches them.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

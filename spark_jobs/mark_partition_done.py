@@ -1,4 +1,7 @@
-"""Mark partitions as complete. ``--help`` lists the flags."""
+"""Mark partitions as complete, for whoever waits for that.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

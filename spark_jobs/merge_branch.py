@@ -1,4 +1,7 @@
-"""Publish a branch onto main as one snapshot; refused if main changed the same buckets. ``--help`` lists the flags."""
+"""Publish a branch onto main as one snapshot, and keep what main got since.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Say what a correction will read, write and meet, by metadata alone. ``--help`` lists the flags."""
+"""Say what a correction will read, write and meet, by metadata alone.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Put a branch's changes on a new branch of main's head. ``--help`` lists the flags."""
+"""Put a branch's changes on a new branch of main's head.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

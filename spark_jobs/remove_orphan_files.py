@@ -1,4 +1,7 @@
-"""Delete old files that nothing refers to. ``--help`` lists the flags."""
+"""Delete old files that no snapshot, tag or changelog of any branch refers to.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

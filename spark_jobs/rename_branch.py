@@ -1,4 +1,7 @@
-"""Rename a branch. ``--help`` lists the flags."""
+"""Rename a branch.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Repair the findings of check_table. ``--help`` lists the flags."""
+"""Repair the findings of check_table.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

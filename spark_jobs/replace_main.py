@@ -1,4 +1,7 @@
-"""Give main the whole state of a branch, and keep the previous one. ``--help`` lists the flags."""
+"""Give main the whole state of a branch: rows, columns, options, and the branch's tags.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

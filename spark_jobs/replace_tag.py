@@ -1,4 +1,7 @@
-"""Give a tag another snapshot and retention. ``--help`` lists the flags."""
+"""Give a tag another snapshot and retention.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

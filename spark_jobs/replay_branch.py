@@ -1,4 +1,7 @@
-"""Run a function or statements over upstream tables, from a point on, into branches. ``--help`` lists the flags."""
+"""Run a function or statements over upstream tables, from a point on, into branches.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

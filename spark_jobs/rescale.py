@@ -1,4 +1,7 @@
-"""Distribute the rows of a table with fixed buckets to another number of buckets. ``--help`` lists the flags."""
+"""Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

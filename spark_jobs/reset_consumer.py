@@ -1,4 +1,7 @@
-"""Set or delete the position of a streaming reader. ``--help`` lists the flags."""
+"""Set or delete the position of a streaming reader.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

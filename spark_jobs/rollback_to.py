@@ -1,4 +1,7 @@
-"""Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot. ``--help`` lists the flags."""
+"""Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,4 +1,7 @@
-"""Count the bytes that each branch, tag and range of snapshots holds. ``--help`` lists the flags."""
+"""Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

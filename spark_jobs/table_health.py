@@ -1,4 +1,7 @@
-"""Judge a table by its files and metadata, with reasons. ``--help`` lists the flags."""
+"""Judge tables by their files and metadata: a score, its reasons, and what mends them.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

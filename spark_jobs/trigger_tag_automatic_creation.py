@@ -1,4 +1,7 @@
-"""Set main's automatic tags that are due, and expire those that are too many. ``--help`` lists the flags."""
+"""Set the automatic tags of main that are due, and expire those that are too many.
+
+Made by ``make functions``; ``--help`` lists the flags.
+"""
 
 from airflow_paimon.spark.launch import main
 

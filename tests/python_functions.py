@@ -1,6 +1,7 @@
-"""Writes ``airflow_paimon/notebook/functions.py`` from the table of operations: ``make functions``.
+"""Writes what is made of the table of operations: ``make functions``.
 
-A new operation needs an example here, whose output ``tests/notebook/test_functions.py`` compares.
+These are the Python functions (``airflow_paimon/notebook/functions.py``), the operators, and the scripts of the jobs. A
+new operation needs an example here, whose output ``tests/notebook/test_functions.py`` compares.
 """
 
 from __future__ import annotations
@@ -9,12 +10,15 @@ import dataclasses
 import inspect
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.requests.details import DETAILS
 from airflow_paimon.core.requests.operations import OPERATIONS, Operation, resolve
 from airflow_paimon.core.requests.requests import Request
+from tests import python_operators
 from tests.environment import REPO_ROOT
+from tests.python_operators import packed
 
 PATH = REPO_ROOT / "airflow_paimon" / "notebook" / "functions.py"
 COMMON = tuple(f.name for f in dataclasses.fields(Request))
@@ -95,6 +99,20 @@ if TYPE_CHECKING:
 '''
 
 
+def files() -> dict[Path, str]:
+    """Return all files that are made, with their text."""
+    jobs = {REPO_ROOT / "spark_jobs" / f"{name}.py": _job(name, one) for name, one in OPERATIONS.items()}
+    return {PATH: source(), **python_operators.files(), **jobs}
+
+
+def _job(name: str, operation: Operation) -> str:
+    return (
+        f'"""{operation.summary}\n\nMade by ``make functions``; ``--help`` lists the flags.\n"""\n\n'
+        f"from airflow_paimon.spark.launch import main\n\n"
+        f'if __name__ == "__main__":\n    main("{name}")\n'
+    )
+
+
 def functions() -> dict[str, Operation]:
     """The operations that have a function: all but those that run SQL or functions of the user in Spark."""
     return {name: operation for name, operation in OPERATIONS.items() if not operation.needs_spark or operation.here}
@@ -119,7 +137,7 @@ def _function(name: str, operation: Operation) -> str:
     common += ["operation_id: str | None = None", "now: str | None = None", "dry_run: bool = False"]
     example, output = EXAMPLES[name]
     details = f"details.{DETAILS[name].__name__}" if name in DETAILS else "Mapping[str, Any]"
-    signature = "\n".join([*_packed(["table: str | Table", *required, "*", *optional]), *_packed(common)])
+    signature = "\n".join([*packed(["table: str | Table", *required, "*", *optional]), *packed(common)])
     return (
         f"def {name}(\n{signature}\n) -> Result[{details}]:\n"
         f'    """{operation.summary}\n\n    Example:\n        >>> {example}\n        {output}\n    """\n'
@@ -142,16 +160,7 @@ def _quoted(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def _packed(parts: list[str]) -> list[str]:
-    """Put as many parameters on a line as it takes."""
-    lines = ["   "]
-    for part in parts:
-        if len(lines[-1]) + len(part) + 2 > 120:
-            lines.append("   ")
-        lines[-1] += f" {part},"
-    return lines
-
-
 if __name__ == "__main__":
-    PATH.write_text(source())
-    subprocess.run([sys.executable, "-m", "ruff", "check", str(PATH)], check=True)
+    for path, text in files().items():
+        path.write_text(text)
+    subprocess.run([sys.executable, "-m", "ruff", "check", *map(str, files())], check=True)

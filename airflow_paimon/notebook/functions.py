@@ -264,13 +264,13 @@ def merge_branch(
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
     changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
     approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
-    writers_stopped: bool = False, force: bool = False, tags: bool = False,
-    tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", partitions: Iterable[str] = (),
-    keep_appended: bool = False, on_overlap: Literal["fail", "branch", "main"] = "fail",
+    writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
+    partitions: Iterable[str] = (), tags: bool = False, keep_appended: bool = False,
+    on_overlap: Literal["fail", "branch", "main"] = "fail",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.PublishDetails]:
-    """Publish a branch onto main as one snapshot; refused if main changed the same buckets.
+    """Publish a branch onto main as one snapshot, and keep what main got since.
 
     Example:
         >>> merge_branch(orders, "fix", approved_by="ben").snapshot_after
@@ -285,8 +285,8 @@ def fast_forward(
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
     changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
     approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
-    writers_stopped: bool = False, force: bool = False, tags: bool = False,
-    tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
+    writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
+    discard_main: bool = False, tags: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.PublishDetails]:
@@ -305,10 +305,9 @@ def replace_main(
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
     changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
     approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
-    writers_stopped: bool = False, force: bool = False, tags: bool = False,
-    tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
-    keep_old_as: str | None = None, options: Literal["branch", "main"] = "branch", option: Iterable[str] = (),
-    move_consumer: Iterable[str] = (), readers_stopped: bool = False,
+    writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
+    discard_main: bool = False, keep_old_as: str | None = None, options: Literal["branch", "main"] = "branch",
+    option: Iterable[str] = (), move_consumer: Iterable[str] = (), readers_stopped: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result[details.PublishDetails]:

@@ -1,8 +1,10 @@
 """Airflow operators, one per operation of the core.
 
 All of them can be imported from here; a module is loaded when one of its names is asked for.
+Made by ``make functions`` of the requests and of tests/python_operators.py: change those.
 """
 
+# fmt: off
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from airflow_paimon.operators.table_set import *  # noqa: F403
 
 MODULES = {
-    "audit": ("ExportAuditOperator",),
+    "audit": (
+        "ExportAuditOperator",
+    ),
     "branch": (
         "AlterBranchOperator",
         "CorrectBranchOperator",
@@ -31,6 +35,7 @@ MODULES = {
         "DiffBranchesOperator",
         "FastForwardOperator",
         "MergeBranchOperator",
+        "PlanCorrectionOperator",
         "RebaseBranchOperator",
         "RenameBranchOperator",
         "RenameTagOperator",
@@ -44,10 +49,11 @@ MODULES = {
         "CheckChainTableOperator",
         "CreateChainTableOperator",
     ),
-    "check": ("CheckBranchOperator",),
+    "check": (
+        "CheckBranchOperator",
+    ),
     "correction": (
         "CorrectFromBaseOperator",
-        "PlanCorrectionOperator",
         "PublishApprovalOperator",
     ),
     "erasure": (
@@ -83,8 +89,12 @@ MODULES = {
         "ReplayTablesOperator",
         "UndoTablesOperator",
     ),
-    "replay": ("ReplayBranchOperator",),
-    "table_set": ("CreateTableSetOperator",),
+    "replay": (
+        "ReplayBranchOperator",
+    ),
+    "table_set": (
+        "CreateTableSetOperator",
+    ),
 }
 """The modules of this package, each with its operators."""
 _PLACES = {name: module for module, names in MODULES.items() for name in names}

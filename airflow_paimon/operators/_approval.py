@@ -11,15 +11,13 @@ from airflow_paimon.task_run import triggering_user
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.hooks.paimon import PaimonHook
 
 
-def with_requester(request: Request, hook: PaimonHook, context: Context) -> Approved:
+def with_requester(request: Approved, hook: PaimonHook, context: Context) -> Approved:
     """Take the user who triggered the run as the one who asked for it, even if the argument names another; ask for four
     eyes where the connection does.
     """
-    assert isinstance(request, Approved)
     user = triggering_user(context)
     four_eyes = request.four_eyes or (hook.four_eyes and _changes_readers_rows(request, hook))
     return replace(request, four_eyes=four_eyes, requested_by=request.requested_by if user is None else user)

@@ -16,18 +16,28 @@ from airflow_paimon._compat import (
     Asset,
     AssetAlias,
     BaseOperator,
+    mask_secret,
 )
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank, is_literal
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.arguments import build_request, check_argument, with_branch_of_table
 from airflow_paimon.core.requests.operations import OPERATIONS
-from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.requests.requests import (
+    Approved,
+    CheckBranchData,
+    DiffBranches,
+    Publish,
+    Request,
+    argument_name,
+)
 from airflow_paimon.core.table.paths import parse_identifier
 from airflow_paimon.form_policy import FIELDS
-from airflow_paimon.links import AssetLink, SparkLink, TableLink, store_links
+from airflow_paimon.links import AssetLink, SparkLink, TableLink, UndoLink, store_links
 from airflow_paimon.metrics import send_failure, send_success
+from airflow_paimon.operators._approval import with_requester
 from airflow_paimon.operators._dry_run import shortened
+from airflow_paimon.operators._log_lines import log_lines
 from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY, in_airflows_terms, operation_id, result_name
 from airflow_paimon.touched_branches import branches_to_read, branches_to_write, branches_written
 
@@ -48,7 +58,7 @@ _Arguments = ParamSpec("_Arguments")
 
 
 def keeps_arguments(init: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-    """Keep the arguments that an operator's ``__init__`` names as attributes of the same names.
+    """Keep the arguments that an operator's ``__init__`` names as attributes of the same names, and check them.
 
     Template fields and the request are made of them. The signature is what editors and the reference show.
     """
@@ -61,8 +71,7 @@ def keeps_arguments(init: Callable[_Arguments, None]) -> Callable[_Arguments, No
         operator: Any = args[0]
         for name, default in defaults.items():
             setattr(operator, name, kwargs.get(name, default))
-        if operator.operation:
-            _check_literals(operator, {name: kwargs[name] for name in defaults if name in kwargs})
+        operator._check_arguments({name: kwargs[name] for name in defaults if name in kwargs})
 
     return kept
 
@@ -107,8 +116,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     """
 
     operation: ClassVar[str] = ""
-    attribute_names: ClassVar[dict[str, str]] = {}
-    """Request fields whose argument here has another name."""
     template_fields: Sequence[str] = (
         "table",
         "paimon_conn_id",
@@ -124,11 +131,13 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     ui_color = "#e8f0fe"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make every argument that comes from the request a template field."""
+        """Make every argument that comes from the request a template field; a publish has a button for its undo."""
         super().__init_subclass__(**kwargs)
         if "operation" in cls.__dict__:
-            names = [cls.attribute_names.get(name, name) for name in _argument_fields(cls.operation)]
+            names = map(argument_name, _argument_fields(cls.operation).values())
             cls.template_fields = tuple(dict.fromkeys((*PaimonOperator.template_fields, *names)))
+            if issubclass(OPERATIONS[cls.operation].request, Publish):
+                cls.operator_extra_links = (*PaimonOperator.operator_extra_links, UndoLink())
 
     def __init__(
         self,
@@ -207,7 +216,14 @@ class PaimonOperator(StrictTemplates, BaseOperator):
                 raise
 
     def _done(self, context: Context, result: dict[str, Any], of: PaimonOperator | None = None) -> dict[str, Any]:
-        """Log a result, count it and emit its events. ``of``: the operator of the table, in a task for several."""
+        """Log a result, count it and emit its events; of one job on several tables, those of each.
+
+        ``of``: the operator of the table, where one operator after the other is run.
+        """
+        if OPERATIONS[self.operation].needs_spark and "tables" in result["details"]:
+            for one in result["details"]["tables"]:
+                self._done(context, one)
+            return result
         of = of or self
         for line in self._log_lines(result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
@@ -319,15 +335,32 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         """Do what must be done before the operation; for subclasses."""
 
     def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
-        """Return what a person wants to read of the result, for the log."""
-        return []
+        return log_lines(self.operation, result)
+
+    def _check_arguments(self, given: Mapping[str, Any]) -> None:
+        """Check arguments that the DAG's code spells out, so that a wrong one is an error of the DAG's file."""
+        specs = {argument_name(spec): spec for spec in _argument_fields(self.operation).values()}
+        for name, value in given.items():
+            if name in specs and is_literal(value) and not is_blank(value):
+                check_argument(self.operation, specs[name].name, value)
+
+    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
+        """Render; Airflow masks a value that may name a person in logs and in the task's rendered fields."""
+        super().render_template_fields(context, jinja_env)
+        for spec in _argument_fields(self.operation).values():
+            value = getattr(self, argument_name(spec), None)
+            if spec.metadata["private"] and isinstance(value, str) and value.strip():
+                mask_secret(value)
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
         values = {name: self._value(spec) for name, spec in _argument_fields(self.operation).items()}
         values.update(
             warehouse=hook.warehouse, storage_options=hook.storage_options, operation_id=operation_id(context)
         )
-        return build_request(self.operation, values)
+        request = build_request(self.operation, values)
+        if isinstance(request, CheckBranchData | DiffBranches):
+            request = dataclasses.replace(request, mask=(*request.mask, *hook.masks))
+        return with_requester(request, hook, context) if isinstance(request, Approved) else request
 
     def _as_allowed(self, hook: PaimonHook, context: Context) -> Request:
         """Return the request, after a look at what came from outside the DAG's code, such as a trigger form.
@@ -349,7 +382,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         return from_outside(self, {*FIELDS, "restricted_sql"} & set(self.template_fields), context)
 
     def _value(self, spec: dataclasses.Field[Any]) -> Any:
-        value = getattr(self, self.attribute_names.get(spec.name, spec.name))
+        value = getattr(self, argument_name(spec))
         return as_list(spec.name, value) if spec.metadata.get("repeat") else value
 
     def _result_name(self, context: Context) -> str:
@@ -434,39 +467,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: leave run_on out")
 
 
-class SqlOrFunctionOperator(PaimonOperator):
-    """Takes ``sql`` or ``function``, one of the two; both may be templates, of which one renders to None."""
-
-    file_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {"sql": (".sql",)}
-    template_fields_renderers: ClassVar[dict[str, str]] = {**PaimonOperator.template_fields_renderers, "sql": "sql"}
-    sql: str | None
-    function: str | None
-
-    @keeps_arguments
-    def __init__(self, *, sql: str | None = None, function: str | None = None, **kwargs: Any) -> None:
-        if sql is None and function is None:
-            raise InvalidInputError(f"{type(self).__name__} takes sql or function, one of the two")
-        super().__init__(**kwargs)
-
-    def _request(self, hook: PaimonHook, context: Context) -> Request:
-        self.sql = None if is_blank(self.sql) else self.sql
-        self.function = None if is_blank(self.function) else self.function
-        if (self.sql is None) == (self.function is None):
-            raise InvalidInputError(f"{type(self).__name__} takes sql or function, one of the two")
-        return super()._request(hook, context)
-
-    def _texts(self) -> dict[str, str]:
-        return {} if self.sql is None else {"sql": self.sql}
-
-
-def _check_literals(operator: Any, given: Mapping[str, Any]) -> None:
-    """Check arguments that the DAG's code spells out, so that a wrong one is an error of the DAG's file."""
-    fields = {operator.attribute_names.get(n, n): spec for n, spec in _argument_fields(operator.operation).items()}
-    for name, value in given.items():
-        if name in fields and is_literal(value) and not is_blank(value):
-            check_argument(operator.operation, fields[name].name, value)
-
-
 def _is_name(value: Any) -> bool:
     """Say whether an argument is a text that needs no rendering."""
     return isinstance(value, str) and "{{" not in value and "{%" not in value
@@ -481,5 +481,6 @@ def _add_event(accessor: Any, uri: str, extra: dict[str, Any]) -> None:
 
 
 def _argument_fields(operation: str) -> dict[str, dataclasses.Field[Any]]:
-    """Return the request's fields that are operator arguments."""
-    return {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request) if f.name not in _NOT_FROM_ARGUMENTS}
+    """Return the request's fields that are operator arguments; none of a class that is only a base."""
+    request = OPERATIONS[operation].request if operation else Request
+    return {f.name: f for f in dataclasses.fields(request) if f.name not in _NOT_FROM_ARGUMENTS}

@@ -13,6 +13,7 @@ from typing import Any
 from airflow_paimon._compat import PARTITION_KEYS, AirflowRuntimeError, Asset
 from airflow_paimon.assets import paimon_asset_uri
 from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.table.new_snapshots import partitions_written
 from airflow_paimon.hooks.paimon import PaimonHook
 
@@ -20,7 +21,6 @@ MOST_KEYS = 1000
 """Of so many partitions at once: a rebuilt table would start a run for each partition that it ever had."""
 MOST_CHARACTERS = 250
 """Of a key; Airflow refuses longer ones."""
-_SAME_ROWS = frozenset({"create_branch", "rename_branch", "alter_table", "alter_chain_table", "compact", "rescale"})
 log = logging.getLogger(__name__)
 
 
@@ -29,7 +29,7 @@ def announce_partitions(paimon_conn_id: str, events: Any, result: Mapping[str, A
 
     What was committed stands: where the partitions can't be read, the log says so.
     """
-    if not PARTITION_KEYS or result["operation"] in _SAME_ROWS or result.get("snapshot_after") is None:
+    if not PARTITION_KEYS or OPERATIONS[result["operation"]].same_rows or result.get("snapshot_after") is None:
         return None
     uri = paimon_asset_uri(paimon_conn_id, result["table"], result["branch"], by_partition=True)
     outlet = Asset.ref(uri=uri)

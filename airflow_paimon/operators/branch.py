@@ -1,27 +1,18 @@
-"""Operators for branches and tags: create, delete, rename, correct, compare, publish, roll back."""
+"""Operators for branches and tags: create, delete, rename, correct, compare, publish, roll back.
 
+Made by ``make functions`` of the requests and of tests/python_operators.py: change those.
+"""
+
+# fmt: off
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import Field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any
 
-from airflow_paimon.arguments import as_list
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.requests.requests import CorrectBranch, DiffBranches, PublishBranch
-from airflow_paimon.links import UndoLink
-from airflow_paimon.operators._approval import with_requester
-from airflow_paimon.operators._base import PaimonOperator, SqlOrFunctionOperator, keeps_arguments
-from airflow_paimon.operators._diff_upstream import diff_text, diff_upstream
+from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
+from airflow_paimon.operators._corrections import Corrects, PlansCorrection
+from airflow_paimon.operators._publish import Merges, Publishes
 from airflow_paimon.settings import SAMPLE
-
-if TYPE_CHECKING:
-    from airflow.sdk import Context
-
-    from airflow_paimon.core.requests.requests import Request
-    from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = [
     "AlterBranchOperator",
@@ -33,6 +24,7 @@ __all__ = [
     "DiffBranchesOperator",
     "FastForwardOperator",
     "MergeBranchOperator",
+    "PlanCorrectionOperator",
     "RebaseBranchOperator",
     "RenameBranchOperator",
     "RenameTagOperator",
@@ -44,128 +36,105 @@ __all__ = [
 
 class CreateBranchOperator(PaimonOperator):
     """
-    Create a branch from a tag, from a snapshot, or empty; the files that it shares are protected from expiry.
+    Create a branch from a tag, from a snapshot, or empty.
 
-    :param branch: name of the new branch (templated)
-    :param tag: start from this tag of the source branch (templated)
-    :param snapshot: start from this snapshot of the source branch (templated)
-    :param from_branch: the source branch (templated)
-    :param if_exists: ``fail``, ``skip`` (only when the branch has the base asked for) or ``replace`` (templated)
-    :param branch_owner: kept in the branch's lineage; ``owner`` is Airflow's (templated)
-    :param reason: kept in the branch's lineage (templated)
-    :param retention: how long the branch is to live, such as ``14 d``; ``forever`` or left out: until it is deleted
-        (templated)
-    :param protected: deleting, renaming, replacing and publishing it need ``force`` (templated)
-    :param force: with ``if_exists="replace"``: replace a protected branch too (templated)
+    The files that it shares with main are protected from expiry.
+
+    :param branch: Name of the new branch (templated)
+    :param tag: Start from this tag of the source branch; without tag and snapshot the branch is empty (templated)
+    :param snapshot: Start from this snapshot of the source branch (templated)
+    :param from_branch: Source branch (templated)
+    :param if_exists: What to do if the branch exists; skip accepts only one with the same base; ``fail``, ``skip`` or
+        ``replace`` (templated)
+    :param branch_owner: Owner, recorded in the branch's lineage (templated)
+    :param reason: Reason, recorded in the branch's lineage (templated)
+    :param retention: How long the branch is to live, e.g. ``14 d``, or ``forever``; expire_branches deletes it
+        afterwards (templated)
+    :param protected: Refuse to delete, rename, replace or publish the branch without ``force`` (templated)
+    :param force: With ``if_exists`` replace: replace a protected branch too (templated)
     """
 
     operation = "create_branch"
-    attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        branch: str,
-        tag: str | None = None,
-        snapshot: int | str | None = None,
-        from_branch: str = "main",
-        if_exists: str = "fail",
-        branch_owner: str | None = None,
-        reason: str | None = None,
-        retention: str | None = None,
-        protected: bool | str = False,
-        force: bool | str = False,
-        **kwargs: Any,
+        self, *, branch: str, tag: str | None = None, snapshot: int | str | None = None, from_branch: str = "main",
+        if_exists: str = "fail", branch_owner: str | None = None, reason: str | None = None,
+        retention: str | None = None, protected: bool | str = False, force: bool | str = False, **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
 
 class AlterBranchOperator(PaimonOperator):
     """
-    Change a branch's owner, reason, retention or protection; what is left out stays.
+    Change a branch's owner, reason, retention or protection.
 
-    :param branch: the branch (templated)
-    :param branch_owner: its new owner (templated)
-    :param reason: its new reason (templated)
-    :param retention: how long it is to live from its creation, such as ``14 d``, or ``forever`` (templated)
-    :param protect: from now on deleting, renaming, replacing and publishing it need ``force`` (templated)
-    :param protected_by: who protects it; its owner when left out (templated)
-    :param unprotect: end the protection (templated)
+    What is left out stays.
+
+    :param branch: Branch to describe anew; what is not given stays (templated)
+    :param branch_owner: New owner (templated)
+    :param reason: New reason (templated)
+    :param retention: How long the branch is to live from its creation, e.g. ``14 d``, or ``forever`` (templated)
+    :param protect: From now on refuse to delete, rename, replace or publish the branch without ``force`` (templated)
+    :param protected_by: Who protects it; by default its owner (templated)
+    :param unprotect: End the protection (templated)
     """
 
     operation = "alter_branch"
-    attribute_names: ClassVar[dict[str, str]] = {"owner": "branch_owner"}
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        branch_owner: str | None = None,
-        reason: str | None = None,
-        retention: str | None = None,
-        protect: bool | str = False,
-        protected_by: str | None = None,
-        unprotect: bool | str = False,
-        **kwargs: Any,
+        self, *, branch: str | None = None, branch_owner: str | None = None, reason: str | None = None,
+        retention: str | None = None, protect: bool | str = False, protected_by: str | None = None,
+        unprotect: bool | str = False, **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
 
 class DeleteBranchOperator(PaimonOperator):
     """
-    Delete a branch and its protective tag. Refused for main and for branches that table options refer to.
+    Delete a branch other than main.
 
-    :param branch: the branch (templated)
-    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
-    :param if_missing: ``fail`` or ``skip`` (templated)
-    :param force: delete a protected branch too (templated)
+    Its protective tag is deleted, too. Refused for branches that table options refer to.
+
+    :param branch: Branch to delete (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
+    :param if_missing: What to do if the branch does not exist; ``fail`` or ``skip`` (templated)
+    :param force: Delete a protected branch too (templated)
     """
 
     operation = "delete_branch"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        expected_branch_snapshot: int | str | None = None,
-        if_missing: str = "fail",
-        force: bool | str = False,
-        **kwargs: Any,
+        self, *, branch: str | None = None, expected_branch_snapshot: int | str | None = None, if_missing: str = "fail",
+        force: bool | str = False, **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
 
 class RebaseBranchOperator(PaimonOperator):
     """
-    Put a branch's changes on a new branch that begins with main's head; the branch and main stay as they are.
+    Put a branch's changes on a new branch of main's head.
 
-    A key, or without keys a file, that both sides changed: conflict, and nothing is made.
+    The branch and main stay as they are. A key, or without keys a file, that both sides changed is a conflict, and
+    nothing is made. The new branch gets the owner, the reason, the retention and the protection of the other one.
 
-    :param branch: the branch whose changes are taken (templated)
-    :param to_branch: the new branch; it gets the owner, the reason, the retention and the protection of the other one
-        (templated)
-    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
-    :param keep_appended: in tables without keys: keep the rows that main got meanwhile in partitions that the branch
-        replaces, beside the branch's rows; otherwise they are a conflict (templated)
-    :param on_overlap: whose rows to take of keys that both sides changed: ``branch`` or ``main``; ``fail``: they are a
-        conflict, which lists them (templated)
+    :param branch: Branch whose changes are put onto main's head; it stays as it is (templated)
+    :param to_branch: Name of the new branch that gets them (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
+    :param keep_appended: Tables without keys: keep the rows that main got meanwhile in partitions that the branch
+        replaces, beside the branch's rows (templated)
+    :param on_overlap: Whose rows to take of keys that main and the branch both changed; fail is a conflict that lists
+        them; ``fail``, ``branch`` or ``main`` (templated)
     """
 
     operation = "rebase_branch"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        to_branch: str,
-        expected_branch_snapshot: int | str | None = None,
-        keep_appended: bool | str = False,
-        on_overlap: str = "fail",
-        **kwargs: Any,
+        self, *, branch: str | None = None, to_branch: str, expected_branch_snapshot: int | str | None = None,
+        keep_appended: bool | str = False, on_overlap: str = "fail", **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
@@ -174,48 +143,44 @@ class RenameBranchOperator(PaimonOperator):
     """
     Rename a branch.
 
-    :param branch: the branch (templated)
-    :param to_branch: its new name (templated)
-    :param force: rename a protected branch too (templated)
+    :param branch: Branch to rename (templated)
+    :param to_branch: Its new name (templated)
+    :param force: Rename a protected branch too (templated)
     """
 
     operation = "rename_branch"
 
     @keeps_arguments
-    def __init__(self, *, branch: str | None = None, to_branch: str, force: bool | str = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, branch: str | None = None, to_branch: str, force: bool | str = False, **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
 
 
 class CreateTagOperator(PaimonOperator):
     """
-    Tag a snapshot: its files stay until the tag is deleted or its time is over.
+    Tag a snapshot of a branch.
 
-    :param tag: name of the new tag (templated)
-    :param branch: the branch to tag (templated)
-    :param snapshot: the snapshot; the latest when left out (templated)
-    :param timestamp: instead of the snapshot, the newest one committed by this time, such as
-        ``2026-11-21T02:00:00+00:00`` (templated)
-    :param time_retained: how long the tag lives, such as ``7 d``; for ever when left out (templated)
-    :param if_exists: ``fail``, ``skip`` (only when the tag is of the same snapshot) or ``replace`` (templated)
-    :param hold: put the tag under a legal hold, for this reason: nothing deletes it, or the branch that has it, before
-        ``release_hold``; with ``if_exists="skip"`` also a tag that exists (templated)
-    :param held_by: who asked for the hold (templated)
+    Its files stay until the tag is deleted or its time is over.
+
+    :param tag: Name of the new tag (templated)
+    :param branch: Branch to tag (templated)
+    :param snapshot: Snapshot to tag; by default the latest (templated)
+    :param timestamp: Tag the newest snapshot that was committed by then: an ISO time with an offset (templated)
+    :param time_retained: Retention of the tag, e.g. ``7 d``; unlimited by default (templated)
+    :param if_exists: What to do if the tag exists; skip accepts only one of the same snapshot; ``fail``, ``skip`` or
+        ``replace`` (templated)
+    :param hold: Put the tag under a legal hold, for this reason: nothing deletes it, or the branch that has it, until
+        delete_tag ``release_hold``. With ``if_exists`` skip a tag that exists is held, too (templated)
+    :param held_by: Who asked for the hold (templated)
     """
 
     operation = "create_tag"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        tag: str,
-        branch: str = "main",
-        snapshot: int | str | None = None,
-        timestamp: str | None = None,
-        time_retained: str | None = None,
-        if_exists: str = "fail",
-        hold: str | None = None,
-        held_by: str | None = None,
+        self, *, tag: str, branch: str = "main", snapshot: int | str | None = None, timestamp: str | None = None,
+        time_retained: str | None = None, if_exists: str = "fail", hold: str | None = None, held_by: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -223,25 +188,22 @@ class CreateTagOperator(PaimonOperator):
 
 class ReplaceTagOperator(PaimonOperator):
     """
-    Give a tag that exists another snapshot and another retention. Refused for the tags that this package sets itself,
-    and for a tag that a branch or a table set needs or that is under a legal hold.
+    Give a tag another snapshot and retention.
 
-    :param tag: the tag (templated)
-    :param branch: the branch that has it (templated)
-    :param snapshot: its new snapshot; the latest when left out (templated)
-    :param time_retained: how long it lives from now on, such as ``7 d``; for ever when left out (templated)
+    Refused for the tags that this package sets itself, and for a tag that a branch or a table set needs or that is
+    under a legal hold.
+
+    :param tag: Tag that gets another snapshot and another retention (templated)
+    :param branch: Branch that has the tag (templated)
+    :param snapshot: Its new snapshot; by default the latest (templated)
+    :param time_retained: Its new retention, from now on, e.g. ``7 d``; unlimited by default (templated)
     """
 
     operation = "replace_tag"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        tag: str,
-        branch: str = "main",
-        snapshot: int | str | None = None,
-        time_retained: str | None = None,
+        self, *, tag: str, branch: str = "main", snapshot: int | str | None = None, time_retained: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -249,361 +211,264 @@ class ReplaceTagOperator(PaimonOperator):
 
 class RenameTagOperator(PaimonOperator):
     """
-    Rename a tag; its snapshot and retention stay. Refused for the tags that this package sets itself.
+    Rename a tag of a branch.
 
-    :param tag: the tag (templated)
-    :param to_tag: its new name (templated)
-    :param branch: the branch that has it (templated)
+    Its snapshot and retention stay. Refused for the tags that this package sets itself.
+
+    :param tag: Tag to rename (templated)
+    :param to_tag: Its new name (templated)
+    :param branch: Branch that has the tag (templated)
     """
 
     operation = "rename_tag"
 
     @keeps_arguments
-    def __init__(self, *, tag: str, to_tag: str, branch: str = "main", **kwargs: Any) -> None:
+    def __init__(
+        self, *, tag: str, to_tag: str, branch: str = "main", **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
 
 
 class DeleteTagOperator(PaimonOperator):
     """
-    Delete a tag. Refused for the tag that protects a living branch, and for one under a legal hold.
+    Delete a tag of a branch.
 
-    :param tag: the tag (templated)
-    :param branch: the branch that has it (templated)
-    :param if_missing: ``fail`` or ``skip`` (templated)
-    :param release_hold: delete a tag under a legal hold, too: the hold ends with it (templated)
+    Refused for the tag that protects a living branch, and for one under a legal hold.
+
+    :param tag: Tag to delete (templated)
+    :param branch: Branch that has the tag (templated)
+    :param if_missing: What to do if the tag does not exist; ``fail`` or ``skip`` (templated)
+    :param release_hold: Delete a tag that is under a legal hold, too: the hold ends with it (templated)
     """
 
     operation = "delete_tag"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        tag: str,
-        branch: str = "main",
-        if_missing: str = "fail",
-        release_hold: bool | str = False,
+        self, *, tag: str, branch: str = "main", if_missing: str = "fail", release_hold: bool | str = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
 
-class _PublishOperator(PaimonOperator):
-    """What the operators that change main's history share."""
-
-    operator_extra_links = (*PaimonOperator.operator_extra_links, UndoLink())
-    undo_retention: str
-    approved_by: str | None
-    approved_at: str | None
-    requested_by: str | None
-    four_eyes: bool | str
-
-    @keeps_arguments
-    def __init__(
-        self,
-        *,
-        expected_main_snapshot: int | str | None = None,
-        undo_retention: str = "7 d",
-        approved_by: str | None = None,
-        approved_at: str | None = None,
-        requested_by: str | None = None,
-        reason: str | None = None,
-        four_eyes: bool | str = False,
-        skip_checks: bool | str = False,
-        changelog: str = "auto",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-
-    def _request(self, hook: PaimonHook, context: Context) -> Request:
-        return with_requester(super()._request(hook, context), hook, context)
-
-
-class _PublishBranchOperator(_PublishOperator):
-    """What merge and fast-forward share."""
-
-    branch: str
-    writers_stopped: bool | str
-    approval_task_id: str | None
-    diff: Mapping[str, Any] | str | None
-    _diff: str | None = None
-
-    @keeps_arguments
-    def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        approval_task_id: str | None = None,
-        expected_branch_snapshot: int | str | None = None,
-        approved_main_snapshot: int | str | None = None,
-        diff: Mapping[str, Any] | str | None = None,
-        rewrite: bool | str = False,
-        writers_stopped: bool | str = False,
-        force: bool | str = False,
-        tags: bool | str = False,
-        tag_conflict: str = "fail",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-
-    def _request(self, hook: PaimonHook, context: Context) -> Request:
-        if self.approval_task_id is not None:
-            self._take_approval(self.approval_task_id, context)
-        request = super()._request(hook, context)
-        assert isinstance(request, PublishBranch)
-        seen = request.expected_branch_snapshot
-        self._diff = diff_text(self.diff) or diff_upstream(self, context, request.table, request.branch, seen)
-        return request
-
-    def _value(self, spec: Field[Any]) -> Any:
-        return None if spec.name == "diff" else super()._value(spec)  # the request names its file
-
-    def _texts(self) -> dict[str, str]:
-        return {} if self._diff is None else {"diff": self._diff}
-
-    def _run_here(self, request: Request) -> dict[str, Any]:
-        if self._diff is None:
-            return super()._run_here(request)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "diff.json"
-            file.write_text(self._diff, encoding="utf-8")
-            return super()._run_here(replace(request, diff=str(file)))  # type: ignore[call-arg]
-
-    def _take_approval(self, task_id: str, context: Context) -> None:
-        """Fill the arguments that are left out with what a ``PublishApprovalOperator`` upstream returned.
-
-        Raises:
-            UnsafeOperationError: it has not approved this branch of this table.
-        """
-        answer = context["ti"].xcom_pull(task_ids=task_id)
-        if not isinstance(answer, Mapping) or not answer.get("approved"):
-            raise UnsafeOperationError(
-                f"{self.table}: task {task_id!r} has not approved the publish of {self.branch!r}"
-            )
-        about = (answer.get("table", self.table), answer.get("branch", self.branch))
-        if about != (self.table, self.branch):
-            raise UnsafeOperationError(
-                f"{self.table}: task {task_id!r} has approved the publish of branch {about[1]!r} of {about[0]}, not of "
-                f"branch {self.branch!r}"
-            )
-        for name, key in _OF_APPROVAL.items():
-            if getattr(self, name) is None:
-                setattr(self, name, answer.get(key))
-
-
-_OF_APPROVAL = {
-    "approved_by": "approved_by",
-    "approved_at": "answered_at",
-    "expected_branch_snapshot": "branch_snapshot",
-    "approved_main_snapshot": "main_snapshot",
-}
-"""Arguments of a publish, and where an approval says them."""
-
-
-class MergeBranchOperator(_PublishBranchOperator):
+class MergeBranchOperator(Merges):
     """
-    Publish a branch onto main as one snapshot, and keep what main got since. Buckets that both sides changed are merged
-    by key (tables without keys: by file); a key that both sides changed is a conflict.
+    Publish a branch onto main as one snapshot, and keep what main got since.
 
-    :param branch: the branch to publish (templated)
-    :param partitions: publish only these partitions of the branch, such as ``dt=2025-01-01``; the others stay on it
-        for a later publish (templated)
-    :param approval_task_id: a ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
+    Buckets that both sides changed are merged by key (tables without keys: by file); a key that both sides changed is a
+    conflict.
+
+    :param branch: Branch to publish onto main (templated)
+    :param approval_task_id: A ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
         snapshots that were compared, come from its answer; refused unless it has approved this branch
-    :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
-    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
-    :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
-        this publish replaces (templated)
-    :param diff: the result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
-        samples; left out, that of the task upstream that compared the branch (templated)
-    :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
-    :param approved_by: kept in the snapshot's properties (templated)
-    :param approved_at: when, ISO with an offset; kept there, too (templated)
-    :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
-    :param reason: why; kept there, too, besides the branch's own reason (templated)
-    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
-        ``four_eyes`` asks for it too (templated)
-    :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
-        both sides of the replaced buckets are read; ``none``: they get nothing (templated)
-    :param rewrite: in tables without keys, take back a compaction of main that has merged files which the branch
-        changed; runs as a Spark job, which is also the way to fold large buckets with appended rows (templated)
-    :param writers_stopped: promise that no writer stays open over the publish (templated)
-    :param force: publish a protected branch too (templated)
-    :param skip_checks: publish although a check that the table requires is missing or failed; the snapshot says so
+    :param partitions: Publish only these partitions of the branch, e.g. dt=2025-01-01; the others stay on it
         (templated)
-    :param tags: main gets the branch's own tags on states that main has then (templated)
-    :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
-        keeps main's as ``NAME.main-DATE`` (templated)
-    :param keep_appended: in tables without keys: keep the rows that main got meanwhile in partitions that the branch
-        replaces, beside the branch's rows; otherwise they are a conflict (templated)
-    :param on_overlap: whose rows to take of keys that both sides changed: ``branch`` or ``main``; ``fail``: they are a
-        conflict, which lists them (templated)
+    :param tags: Main gets the branch's own tags on states that main has then (templated)
+    :param keep_appended: Tables without keys: keep the rows that main got meanwhile in partitions that the branch
+        replaces, beside the branch's rows (templated)
+    :param on_overlap: Whose rows to take of keys that main and the branch both changed; fail is a conflict that lists
+        them; ``fail``, ``branch`` or ``main`` (templated)
+    :param approved_by: Who approved, recorded in the snapshot's properties (templated)
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
+        Airflow knows (templated)
+    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+        connection's ``four_eyes`` and the table's option ask for it, too (templated)
+    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
+        say so (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
+    :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
+    :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
+    :param reason: Why, recorded in the snapshot's properties; a publish has its branch's own reason besides (templated)
+    :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
+        sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
+    :param approved_main_snapshot: Main's head as the approver saw it: refuse (conflict) if main has since changed what
+        this publish replaces (templated)
+    :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
+        samples; left out, that of the task upstream that compared the branch (templated)
+    :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
+        (with keys, appended rows are always rewritten with lower sequence numbers before the publish); runs as a Spark
+        job, which is also the way to rewrite large buckets with appended rows (templated)
+    :param writers_stopped: Confirm that no writer stays open during the publish, so that high sequence numbers are
+        harmless (templated)
+    :param force: Publish a protected branch too (templated)
+    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename keeps main's as
+        NAME.main-DATE; ``fail``, ``keep-main`` or ``rename`` (templated)
     """
 
     operation = "merge_branch"
-    partitions: Any
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        partitions: Sequence[str] | str = (),
-        keep_appended: bool | str = False,
-        on_overlap: str = "fail",
-        **kwargs: Any,
+        self, *, branch: str | None = None, approval_task_id: str | None = None, partitions: Sequence[str] | str = (),
+        tags: bool | str = False, keep_appended: bool | str = False, on_overlap: str = "fail",
+        approved_by: str | None = None, requested_by: str | None = None, four_eyes: bool | str = False,
+        skip_checks: bool | str = False, expected_main_snapshot: int | str | None = None, undo_retention: str = "7 d",
+        approved_at: str | None = None, reason: str | None = None, changelog: str = "auto",
+        expected_branch_snapshot: int | str | None = None, approved_main_snapshot: int | str | None = None,
+        diff: Mapping[str, Any] | str | None = None, rewrite: bool | str = False, writers_stopped: bool | str = False,
+        force: bool | str = False, tag_conflict: str = "fail", **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
-    def _request(self, hook: PaimonHook, context: Context) -> Request:
-        if self.partitions != () and not as_list("partitions", self.partitions):
-            raise InvalidInputError(
-                f"{self.table}: partitions is empty, so a template, or a task's result, named none; nothing was "
-                f"published. Leave the argument out to publish the whole branch"
-            )
-        return super()._request(hook, context)
 
-
-class FastForwardOperator(_PublishBranchOperator):
+class FastForwardOperator(Publishes):
     """
-    Publish a branch onto main, strictly: refused when main changed since the branch point.
+    Publish a branch onto main; refused if main changed since the branch point.
 
-    :param branch: the branch to publish (templated)
-    :param approval_task_id: a ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
+    :param branch: Branch to publish onto main (templated)
+    :param approval_task_id: A ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
         snapshots that were compared, come from its answer; refused unless it has approved this branch
-    :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
-    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
-    :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
+    :param discard_main: Replace main with the branch even if main changed since the branch point (templated)
+    :param tags: Main gets the branch's own tags on states that main has then (templated)
+    :param approved_by: Who approved, recorded in the snapshot's properties (templated)
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
+        Airflow knows (templated)
+    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+        connection's ``four_eyes`` and the table's option ask for it, too (templated)
+    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
+        say so (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
+    :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
+    :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
+    :param reason: Why, recorded in the snapshot's properties; a publish has its branch's own reason besides (templated)
+    :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
+        sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
+    :param approved_main_snapshot: Main's head as the approver saw it: refuse (conflict) if main has since changed what
         this publish replaces (templated)
-    :param diff: the result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
+    :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
         samples; left out, that of the task upstream that compared the branch (templated)
-    :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
-    :param approved_by: kept in the snapshot's properties (templated)
-    :param approved_at: when, ISO with an offset; kept there, too (templated)
-    :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
-    :param reason: why; kept there, too, besides the branch's own reason (templated)
-    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
-        ``four_eyes`` asks for it too (templated)
-    :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
-        both sides of the replaced buckets are read; ``none``: they get nothing (templated)
-    :param rewrite: run as a Spark job, in which large buckets with appended rows are folded (templated)
-    :param writers_stopped: promise that no writer stays open over the publish (templated)
-    :param force: publish a protected branch too (templated)
-    :param skip_checks: publish although a check that the table requires is missing or failed; the snapshot says so
-        (templated)
-    :param tags: main gets the branch's own tags on states that main has then (templated)
-    :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
-        keeps main's as ``NAME.main-DATE`` (templated)
-    :param discard_main: take the branch's state whole even if main changed since (templated)
+    :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
+        (with keys, appended rows are always rewritten with lower sequence numbers before the publish); runs as a Spark
+        job, which is also the way to rewrite large buckets with appended rows (templated)
+    :param writers_stopped: Confirm that no writer stays open during the publish, so that high sequence numbers are
+        harmless (templated)
+    :param force: Publish a protected branch too (templated)
+    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename keeps main's as
+        NAME.main-DATE; ``fail``, ``keep-main`` or ``rename`` (templated)
     """
 
     operation = "fast_forward"
 
     @keeps_arguments
-    def __init__(self, *, discard_main: bool | str = False, **kwargs: Any) -> None:
+    def __init__(
+        self, *, branch: str | None = None, approval_task_id: str | None = None, discard_main: bool | str = False,
+        tags: bool | str = False, approved_by: str | None = None, requested_by: str | None = None,
+        four_eyes: bool | str = False, skip_checks: bool | str = False, expected_main_snapshot: int | str | None = None,
+        undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None, changelog: str = "auto",
+        expected_branch_snapshot: int | str | None = None, approved_main_snapshot: int | str | None = None,
+        diff: Mapping[str, Any] | str | None = None, rewrite: bool | str = False, writers_stopped: bool | str = False,
+        force: bool | str = False, tag_conflict: str = "fail", **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
 
 
-class ReplaceMainOperator(FastForwardOperator):
+class ReplaceMainOperator(Publishes):
     """
-    Give main the whole state of a branch: rows, columns, options, comment, and the tags that were made on it.
+    Give main the whole state of a branch: rows, columns, options, and the branch's tags.
 
-    The branch and its jobs go on as they are. The undo is another ``ReplaceMainOperator`` with ``branch`` = the branch
-    that ``keep_old_as`` names: rows, columns and options; or a ``RollbackOperator`` to the undo tag: the rows.
+    The branch and its jobs go on as they are. The undo is another ``replace_main`` with the branch that ``keep_old_as``
+    names: rows, columns and options; or a ``rollback_to`` to the undo tag: the rows.
 
-    :param branch: the branch to publish (templated)
-    :param approval_task_id: a ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
+    :param branch: Branch to publish onto main (templated)
+    :param approval_task_id: A ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
         snapshots that were compared, come from its answer; refused unless it has approved this branch
-    :param keep_old_as: keep main as it was, rows, columns and options, as a branch of this name (templated)
-    :param options: ``branch``: its options and comment, but main's own about expiry; ``main``: main's (templated)
-    :param option: options that main gets besides, as ``["bucket=8"]`` (templated)
-    :param tag_conflict: for a tag that main has on another snapshot: ``fail``, ``keep-main``, or ``rename``, which
-        keeps main's as ``NAME.main-DATE`` (templated)
-    :param tags: has no effect: main gets the tags in any case (templated)
-    :param move_consumer: consumers of the branch that go on after this publish on main (templated)
-    :param readers_stopped: promise that nobody reads main meanwhile, for columns of a narrower type (templated)
-    :param discard_main: replace main even if it changed since the branch point (templated)
-    :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
-    :param expected_branch_snapshot: conflict unless the branch's head is this snapshot (templated)
-    :param approved_main_snapshot: main's head that the approver saw; conflict when main changed since in buckets that
-        this publish replaces (templated)
-    :param diff: the result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
-        samples; left out, that of the task upstream that compared the branch (templated)
-    :param undo_retention: how long the tag on main's previous head lives; ``forever`` for no end (templated)
-    :param approved_by: kept in the snapshot's properties (templated)
-    :param approved_at: when, ISO with an offset; kept there, too (templated)
-    :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
-    :param reason: why; kept there, too, besides the branch's own reason (templated)
-    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; the Paimon connection's
-        ``four_eyes`` asks for it too (templated)
-    :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
-        both sides of the replaced buckets are read; ``none``: they get nothing (templated)
-    :param rewrite: run as a Spark job, in which large buckets with appended rows are folded (templated)
-    :param writers_stopped: promise that no writer stays open over the publish (templated)
-    :param force: publish a protected branch too (templated)
-    :param skip_checks: publish although a check that the table requires is missing or failed; the snapshot says so
+    :param discard_main: Replace main with the branch even if main changed since the branch point (templated)
+    :param keep_old_as: Keep main as it was, rows, columns and options, as a branch of this name (templated)
+    :param options: Whose table options and comment main has from then on; those that say what expires stay main's;
+        ``branch`` or ``main`` (templated)
+    :param option: Table option that main gets besides, e.g. bucket=8 (templated)
+    :param move_consumer: Consumer of the branch that goes on after this publish on main; it must have read everything
         (templated)
+    :param readers_stopped: Confirm that nobody reads main meanwhile, so that columns may get narrower types right
+        before their rows (templated)
+    :param approved_by: Who approved, recorded in the snapshot's properties (templated)
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
+        Airflow knows (templated)
+    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+        connection's ``four_eyes`` and the table's option ask for it, too (templated)
+    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
+        say so (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
+    :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
+    :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
+    :param reason: Why, recorded in the snapshot's properties; a publish has its branch's own reason besides (templated)
+    :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
+        sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
+    :param approved_main_snapshot: Main's head as the approver saw it: refuse (conflict) if main has since changed what
+        this publish replaces (templated)
+    :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
+        samples; left out, that of the task upstream that compared the branch (templated)
+    :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
+        (with keys, appended rows are always rewritten with lower sequence numbers before the publish); runs as a Spark
+        job, which is also the way to rewrite large buckets with appended rows (templated)
+    :param writers_stopped: Confirm that no writer stays open during the publish, so that high sequence numbers are
+        harmless (templated)
+    :param force: Publish a protected branch too (templated)
+    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename keeps main's as
+        NAME.main-DATE; ``fail``, ``keep-main`` or ``rename`` (templated)
     """
 
     operation = "replace_main"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        keep_old_as: str | None = None,
-        options: str = "branch",
-        option: Sequence[str] | str = (),
-        move_consumer: Sequence[str] | str = (),
-        readers_stopped: bool | str = False,
-        **kwargs: Any,
+        self, *, branch: str | None = None, approval_task_id: str | None = None, discard_main: bool | str = False,
+        keep_old_as: str | None = None, options: str = "branch", option: Sequence[str] | str = (),
+        move_consumer: Sequence[str] | str = (), readers_stopped: bool | str = False, approved_by: str | None = None,
+        requested_by: str | None = None, four_eyes: bool | str = False, skip_checks: bool | str = False,
+        expected_main_snapshot: int | str | None = None, undo_retention: str = "7 d", approved_at: str | None = None,
+        reason: str | None = None, changelog: str = "auto", expected_branch_snapshot: int | str | None = None,
+        approved_main_snapshot: int | str | None = None, diff: Mapping[str, Any] | str | None = None,
+        rewrite: bool | str = False, writers_stopped: bool | str = False, force: bool | str = False,
+        tag_conflict: str = "fail", **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
 
-class RollbackOperator(_PublishOperator):
+class RollbackOperator(PaimonOperator):
     """
-    Give a branch the live files of an earlier snapshot or tag, as a new snapshot.
+    Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
 
     The undo of a publish is ``tag="airflow-paimon-undo-..."`` (its result's ``details`` name it), with ``keep_later``.
 
-    :param branch: the branch (templated)
-    :param tag: go back to this tag (templated)
-    :param snapshot: go back to this snapshot (templated)
-    :param timestamp: go back to the newest snapshot committed by this time, such as ``2026-11-21T02:00:00+00:00``
+    :param branch: Branch to roll back (templated)
+    :param tag: Roll back to the live files of this tag (templated)
+    :param snapshot: Roll back to the live files of this snapshot (templated)
+    :param timestamp: Roll back to the newest snapshot that was committed by then: an ISO time with an offset
         (templated)
-    :param watermark: go back to the newest snapshot whose watermark is not later than this time (templated)
-    :param keep_later: change back only the buckets that the publish changed; conflict where one changed again
+    :param watermark: Roll back to the newest snapshot whose watermark is not later: an ISO time with an offset
         (templated)
-    :param writers_stopped: promise that no writer stays open over the rollback, which dynamic buckets (``bucket=-1``)
-        ask for when they lose or regain keys (templated)
-    :param expected_main_snapshot: conflict unless main's head is this snapshot (templated)
-    :param undo_retention: how long the tag on the previous head lives; ``forever`` for no end (templated)
-    :param approved_by: kept in the snapshot's properties (templated)
-    :param approved_at: when, ISO with an offset; kept there, too (templated)
-    :param requested_by: kept in the snapshot's properties; whoever triggered the run, where Airflow knows (templated)
-    :param reason: why; kept there, too (templated)
-    :param four_eyes: refuse unless ``approved_by`` is somebody other than who asked for it; for main the Paimon
-        connection's ``four_eyes`` and the table's option ask for it too, and so does the undo of what needed it
-        (templated)
-    :param skip_checks: go back although a check that the table requires is missing or failed for what comes back
-        (``CheckBranchOperator`` with ``version``); the snapshot says so (templated)
-    :param changelog: ``auto``: streaming readers of a table with a ``changelog-producer`` get the changes, for which
-        both sides of the replaced buckets are read; ``none``: they get nothing (templated)
+    :param keep_later: Undo a publish: restore only the buckets that it changed, keep later changes of other buckets,
+        and refuse (conflict) if one of these buckets (tables without keys: files) has changed again (templated)
+    :param writers_stopped: Confirm that no writer stays open during the rollback, so that dynamic buckets may lose or
+        regain keys (templated)
+    :param approved_by: Who approved, recorded in the snapshot's properties (templated)
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
+        Airflow knows (templated)
+    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+        connection's ``four_eyes`` and the table's option ask for it, too (templated)
+    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
+        say so (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
+    :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
+    :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
+    :param reason: Why, recorded in the snapshot's properties; a publish has its branch's own reason besides (templated)
+    :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
+        sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
     """
 
     operation = "rollback_to"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        branch: str = "main",
-        tag: str | None = None,
-        snapshot: int | str | None = None,
-        timestamp: str | None = None,
-        watermark: str | None = None,
-        keep_later: bool | str = False,
-        writers_stopped: bool | str = False,
+        self, *, branch: str = "main", tag: str | None = None, snapshot: int | str | None = None,
+        timestamp: str | None = None, watermark: str | None = None, keep_later: bool | str = False,
+        writers_stopped: bool | str = False, approved_by: str | None = None, requested_by: str | None = None,
+        four_eyes: bool | str = False, skip_checks: bool | str = False, expected_main_snapshot: int | str | None = None,
+        undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None, changelog: str = "auto",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -611,81 +476,87 @@ class RollbackOperator(_PublishOperator):
 
 class DiffBranchesOperator(PaimonOperator):
     """
-    Compare the rows of a branch with its base or with another branch: counts and samples per partition.
+    Compare the rows of two branches, or of a branch and its base.
 
-    :param branch: the branch to compare, or ``BRANCH@VERSION`` (templated)
-    :param against: another branch, ``base`` for the branch point, or ``BRANCH@VERSION``: a tag or a snapshot id of a
-        branch, such as what the same branch was before a correction (templated)
-    :param partitions: only these partitions, such as ``["dt=2025-01-01"]`` (templated)
-    :param sample: sample rows per partition and kind of change (templated)
-    :param mask: columns whose values no sample shows, besides those of the table option
-        ``airflow-paimon.masked-columns`` and of the Paimon connection's ``masked_columns`` (templated)
+    ``details`` have counts and samples per partition.
+
+    :param branch: Branch to compare, or a version of one: BRANCH@VERSION (templated)
+    :param against: Branch to compare with, ``base`` for the branch point, or a version of a branch: BRANCH@VERSION (a
+        tag or a snapshot id of it) (templated)
+    :param partitions: Only these partitions, e.g. dt=2025-01-01 (templated)
+    :param sample: Sample rows per partition and kind of change (templated)
+    :param mask: Column whose values no sample shows, besides those of the table option airflow-paimon.masked-columns;
+        and besides those of the Paimon connection's ``masked_columns`` (templated)
     """
 
     operation = "diff_branches"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        against: str = "base",
-        partitions: Sequence[str] | str = (),
-        sample: int | str = SAMPLE,
-        mask: Sequence[str] | str = (),
-        **kwargs: Any,
+        self, *, branch: str | None = None, against: str = "base", partitions: Sequence[str] | str = (),
+        sample: int | str = SAMPLE, mask: Sequence[str] | str = (), **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
-    def _request(self, hook: PaimonHook, context: Context) -> Request:
-        request = super()._request(hook, context)
-        assert isinstance(request, DiffBranches)
-        return replace(request, mask=(*request.mask, *hook.masks))
 
-
-class CorrectBranchOperator(SqlOrFunctionOperator):
+class PlanCorrectionOperator(PlansCorrection):
     """
-    Change a branch by a statement, or write the rows of a query or a function into it.
+    Say what a correction will read, write and meet, by metadata alone.
 
-    :param branch: the branch to write (templated)
-    :param sql: one UPDATE, DELETE, MERGE or INSERT on the view ``branch``, or one SELECT, over the views ``branch``,
-        ``main`` and those of ``view``: the text, or a file ending in ``.sql`` beside the DAG (templated)
-    :param function: ``module:name`` instead of ``sql``, called with the Spark session and the views; ship its module
-        with ``spark_options={"py_files": ...}`` (templated). Of the two, one must be None when they are rendered
-    :param view: further views, as ``["name=db.table"]``, ``["name=db.table$branch_b@version"]`` (templated)
-    :param restricted_sql: refuse SQL that reaches beyond the tables, as paths of files and calls of Java do; left out,
-        this is on for SQL that is a template or comes from a form, unless the Paimon connection's ``forms`` say
-        otherwise (templated)
-    :param all_rows: confirms an UPDATE or DELETE without WHERE, and an INSERT OVERWRITE of the whole table (templated)
-    :param mode: of a SELECT: ``overwrite``: the partitions become exactly its rows; ``upsert``: by key (templated)
-    :param partitions: of a SELECT: the partitions to overwrite, such as ``["dt=2025-01-01"]`` (templated)
-    :param engine: who runs a statement: ``embedded``, or ``connector``, Paimon's own Spark connector (templated)
+    Takes what ``correct_branch`` will get; nothing of it runs. Fails as the correction would, where the table or the
+    request make that certain. See :doc:`/howto/plan-a-correction`.
+
+    :param branch: Branch that will be corrected; where there is none of that name yet, or none is given,
+        ``from_branch`` as it is now (templated)
+    :param from_branch: Branch that it will be made from, of a chain table the snapshot or delta branch (templated)
+    :param sql: Statements or the name of a file ending in ``.sql`` beside the DAG, as correct_branch will get them
+        (templated)
+    :param function: module:name that correct_branch will get; it is not called; ship its module with
+        ``spark_options={"py_files": ...}`` (templated)
+    :param view: Further view, name=db.table[$branch_b][@VERSION] (templated)
+    :param mode: Of a SELECT: overwrite or upsert; ``overwrite`` or ``upsert`` (templated)
+    :param partitions: Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (templated)
+    """
+
+    operation = "plan_correction"
+
+    @keeps_arguments
+    def __init__(
+        self, *, branch: str | None = None, from_branch: str = "main", sql: str | None = None,
+        function: str | None = None, view: Sequence[str] | str = (), mode: str = "overwrite",
+        partitions: Sequence[str] | str = (), **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+
+
+class CorrectBranchOperator(Corrects):
+    """
+    Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function.
+
+    :param branch: Branch to write (templated)
+    :param sql: UPDATE, DELETE, MERGE or INSERT statements on the view branch, separated by semicolons and committed
+        together, or one SELECT, or the name of a file ending in ``.sql`` beside the DAG with them; they see the views
+        branch, main and those of ``view`` (templated)
+    :param function: module:name, called as name(spark, views) and returning a DataFrame; ship its module with
+        ``spark_options={"py_files": ...}`` (templated)
+    :param view: Further view, name=db.table[$branch_b][@VERSION] (templated)
+    :param restricted_sql: Refuse SQL, in rules as well, that reaches beyond the tables, as paths of files and calls of
+        Java do; left out, this is on for SQL that is a template or comes from a form, unless the Paimon connection's
+        ``forms`` say otherwise (templated)
+    :param all_rows: Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table (templated)
+    :param mode: Of a SELECT: overwrite: replace the partitions with the rows; upsert: insert or update rows by primary
+        key; ``overwrite`` or ``upsert`` (templated)
+    :param partitions: Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (templated)
+    :param engine: Who runs the statement: this package, or Paimon's own Spark connector, which takes one UPDATE,
+        DELETE, MERGE or INSERT; ``embedded`` or ``connector`` (templated)
     """
 
     operation = "correct_branch"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        sql: str | None = None,
-        function: str | None = None,
-        view: Sequence[str] | str = (),
-        restricted_sql: bool | str | None = None,
-        all_rows: bool | str = False,
-        mode: str = "overwrite",
-        partitions: Sequence[str] | str = (),
-        engine: str = "embedded",
-        **kwargs: Any,
+        self, *, branch: str | None = None, sql: str | None = None, function: str | None = None,
+        view: Sequence[str] | str = (), restricted_sql: bool | str | None = None, all_rows: bool | str = False,
+        mode: str = "overwrite", partitions: Sequence[str] | str = (), engine: str = "embedded", **kwargs: Any,
     ) -> None:
-        super().__init__(sql=sql, function=function, **kwargs)
-
-    def _request(self, hook: PaimonHook, context: Context) -> Request:
-        request = super()._request(hook, context)
-        assert isinstance(request, CorrectBranch)
-        if hook.four_eyes and not request.dry_run:
-            from airflow_paimon.core.publish.approval import refuse_unapproved  # not for every DAG that is parsed
-
-            refuse_unapproved(hook.get_table(request.table, request.branch), asked=True)
-        return request
+        super().__init__(**kwargs)

@@ -1,8 +1,12 @@
-"""Operators for chain tables: compact, set up, check, alter."""
+"""Operators for chain tables: compact, set up, check, alter.
 
+Made by ``make functions`` of the requests and of tests/python_operators.py: change those.
+"""
+
+# fmt: off
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
@@ -17,75 +21,57 @@ __all__ = [
 
 class ChainCompactOperator(PaimonOperator):
     """
-    Compact partitions of a chain table: anchor and deltas become a full partition of the snapshot branch.
+    Compact partitions of a chain table into full ones in its snapshot branch.
 
     Name partitions, a range, or what has grown too long; ``partition`` narrows the latter two, to one group, say. Each
     partition is committed on its own, in ``details["partitions"]`` with its outcome: ``compacted``, ``stale-rebuilt``,
     ``already-there``, ``gap``, ``nothing-to-do``. A retry goes on where the first try stopped.
 
-    :param partition: ``k=v,...``; without group columns: in every group (templated)
-    :param from_: first partition of a range, ``k=v,...`` of the chain columns (templated)
-    :param to: last partition of a range (templated)
-    :param pending: whatever has grown longer than ``max_chain_length``, and what is stale (templated)
-    :param max_chain_length: with ``pending``: how many deltas a chain may have (templated)
-    :param overwrite: build partitions that the snapshot branch already has again (templated)
-    :param gap_policy: ``empty`` or ``carry_forward``: make partitions without a delta full, too (templated)
-    :param task_memory_mb: MiB of rows that a Spark task holds at once, about, however large a bucket is (templated)
+    :param partition: Partition to compact, k=v,...; without group columns: in every group (templated)
+    :param from_: First partition of a range, k=v,... of the chain columns (templated)
+    :param to: Last partition of a range (templated)
+    :param pending: Compact every chain of more than ``max_chain_length`` deltas, and stale partitions (templated)
+    :param max_chain_length: With ``pending``: the most deltas that a chain may have (templated)
+    :param overwrite: Rebuild partitions that the snapshot branch already has (templated)
+    :param gap_policy: What to do for a partition without a delta; ``empty`` or ``carry_forward`` (templated)
+    :param task_memory_mb: Approximate MiB of rows that a task holds in memory, whatever the size of a bucket
+        (templated)
     """
 
     operation = "compact_chain_table"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        partition: Sequence[str] | str = (),
-        from_: str | None = None,
-        to: str | None = None,
-        pending: bool | str = False,
-        max_chain_length: int | str | None = None,
-        overwrite: bool | str = False,
-        gap_policy: str = "empty",
-        task_memory_mb: int | str = 256,
-        **kwargs: Any,
+        self, *, partition: Sequence[str] | str = (), from_: str | None = None, to: str | None = None,
+        pending: bool | str = False, max_chain_length: int | str | None = None, overwrite: bool | str = False,
+        gap_policy: str = "empty", task_memory_mb: int | str = 256, **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-
-    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
-        details = result["details"]
-        found = details.get("partitions") or details.get("plan", {}).get("partitions", ())
-        return [_partition_line(one) for one in found]
-
-
-def _partition_line(one: Mapping[str, Any]) -> str:
-    text = f"{one['partition']}: {one.get('outcome') or one.get('action')}: {one['reason']}"
-    if "rows_in" in one:
-        text += f"; {one['rows_in']:,} rows in {one['files_in']} files"
-    if "rows_out" in one:
-        text += f" became {one['rows_out']:,} in {one['files_out']}"
-    return text
 
 
 class AlterChainTableOperator(PaimonOperator):
     """
-    Apply one schema change to the three branches of a chain table: all of them or, if one can't take it, none.
+    Apply one schema change to all three branches of a chain table, or to none.
 
     A run that was cut off is finished by the next try.
 
-    :param change: ``add column NAME TYPE``, ``drop column NAME``, ``rename column NAME to NAME``,
-        ``alter column NAME type TYPE``, ``set KEY=VALUE``, ``reset KEY`` (templated)
+    :param change: Schema change for all three branches: add column NAME TYPE [``COMMENT``] [first | after NAME]; drop
+        column NAME; rename column NAME to NAME; alter column NAME type TYPE; alter column NAME comment ``TEXT``; alter
+        column NAME first | after NAME; set KEY=VALUE; reset KEY (templated)
     """
 
     operation = "alter_chain_table"
 
     @keeps_arguments
-    def __init__(self, *, change: Sequence[str] | str = (), **kwargs: Any) -> None:
+    def __init__(
+        self, *, change: Sequence[str] | str = (), **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
 
 
 class CheckChainTableOperator(PaimonOperator):
     """
-    Check options, branches, schemas and partitions of a chain table: drift, gaps, stale partitions, hidden deltas.
+    Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.
 
     The findings are in ``details``, worst first; ``details["ok"]`` is true when none is an error or a warning.
     """
@@ -95,38 +81,31 @@ class CheckChainTableOperator(PaimonOperator):
 
 class CreateChainTableOperator(PaimonOperator):
     """
-    Create a chain table, or make an existing primary-key table one: the branches and all options, in one go.
+    Create a chain table, or convert a primary-key table, with its branches and options.
 
     Everything is checked before the first write; a run that was cut off is finished by the next try.
 
-    :param column: columns of a new table, ``name TYPE [NOT NULL] ['comment']``; none to convert a table (templated)
-    :param primary_key: primary key columns of a new table (templated)
-    :param partition_key: partition columns of a new table, group columns first (templated)
-    :param option: further table options, ``key=value`` (templated)
-    :param snapshot_branch: branch that holds full partitions (templated)
-    :param delta_branch: branch that holds changes (templated)
-    :param chain_partition_key: the last partition columns, which make the time; all when left out (templated)
-    :param timestamp_pattern: how these make a time, such as ``$dt`` (templated)
-    :param timestamp_formatter: the pattern's form, such as ``yyyyMMdd`` (templated)
-    :param sequence_field: columns that say which version of a row is newer (templated)
+    :param column: Column of a new table: name TYPE [NOT NULL] [``comment``]; without any, an existing table is
+        converted (templated)
+    :param primary_key: Primary key column of a new table (templated)
+    :param partition_key: Partition column of a new table (templated)
+    :param option: Table option, key=value (templated)
+    :param snapshot_branch: Branch that holds full partitions (templated)
+    :param delta_branch: Branch that holds changes (templated)
+    :param chain_partition_key: Partition column of the partition time; by default all (templated)
+    :param timestamp_pattern: Pattern of the partition time over the chain columns, e.g. ``$dt`` (templated)
+    :param timestamp_formatter: Format of the partition time, e.g. yyyyMMdd (templated)
+    :param sequence_field: Column that orders the versions of a row (templated)
     """
 
     operation = "create_chain_table"
 
     @keeps_arguments
     def __init__(
-        self,
-        *,
-        column: Sequence[str] | str = (),
-        primary_key: Sequence[str] | str = (),
-        partition_key: Sequence[str] | str = (),
-        option: Sequence[str] | str = (),
-        snapshot_branch: str = "snapshot",
-        delta_branch: str = "delta",
-        chain_partition_key: Sequence[str] | str = (),
-        timestamp_pattern: str | None = None,
-        timestamp_formatter: str | None = None,
-        sequence_field: Sequence[str] | str = (),
-        **kwargs: Any,
+        self, *, column: Sequence[str] | str = (), primary_key: Sequence[str] | str = (),
+        partition_key: Sequence[str] | str = (), option: Sequence[str] | str = (), snapshot_branch: str = "snapshot",
+        delta_branch: str = "delta", chain_partition_key: Sequence[str] | str = (),
+        timestamp_pattern: str | None = None, timestamp_formatter: str | None = None,
+        sequence_field: Sequence[str] | str = (), **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

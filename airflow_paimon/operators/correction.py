@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from airflow.providers.standard.operators.hitl import ApprovalOperator, HITLOperator
@@ -18,11 +15,10 @@ from airflow.sdk.timezone import utcnow
 from airflow_paimon._compat import WAITS_FOR_ANSWER, BranchMixIn
 from airflow_paimon.arguments import StrictTemplates, as_list
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
-from airflow_paimon.core.requests.requests import CorrectBranch, PlanCorrection
+from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
-from airflow_paimon.operators._base import SqlOrFunctionOperator, keeps_arguments
 from airflow_paimon.operators.branch import CorrectBranchOperator
 from airflow_paimon.runbooks.notify import (
     asks_four_eyes,
@@ -33,7 +29,6 @@ from airflow_paimon.runbooks.notify import (
     send,
 )
 from airflow_paimon.settings import CONN_ID
-from airflow_paimon.shown.correction_text import plan_lines
 from airflow_paimon.task_run import in_airflows_terms, operation_id, triggering_user
 
 if TYPE_CHECKING:
@@ -42,7 +37,7 @@ if TYPE_CHECKING:
     from airflow_paimon.core.requests.requests import ReplayBranch, Request
     from airflow_paimon.core.table.table import Table
 
-__all__ = ["CorrectFromBaseOperator", "PlanCorrectionOperator", "PublishApprovalOperator", "branch_owner"]
+__all__ = ["CorrectFromBaseOperator", "PublishApprovalOperator", "branch_owner"]
 
 _SUBJECT = "Publish the branch?"
 _SHOWN_COMMITS, _SHOWN_SQL = 5, 4000
@@ -125,66 +120,6 @@ def start_from_base(
 def _is_by(user: str, operation: str) -> bool:
     """Whether a commit is of this operation, or of one of its steps."""
     return user == operation or user.startswith(f"{operation}-")
-
-
-class PlanCorrectionOperator(SqlOrFunctionOperator):
-    """
-    Say what a correction will read, write and meet, from metadata alone.
-
-    Takes what :class:`~airflow_paimon.operators.branch.CorrectBranchOperator` will get; nothing of it runs. Fails as
-    the correction would, where the table or the request make that certain. See :doc:`/howto/plan-a-correction`.
-
-    :param branch: the branch that will be corrected; where there is none of that name, or none is given,
-        ``from_branch`` is taken as it is (templated)
-    :param from_branch: the branch that it will be made from (templated)
-    :param sql: the statement or SELECT: the text, or a file ending in ``.sql`` beside the DAG (templated)
-    :param function: ``module:name`` instead of ``sql``; it is not called (templated)
-    :param view: further views, as ``["name=db.table"]`` (templated)
-    :param mode: of a SELECT: ``overwrite`` or ``upsert`` (templated)
-    :param partitions: of a SELECT: the partitions to overwrite (templated)
-    """
-
-    operation = "plan_correction"
-
-    @keeps_arguments
-    def __init__(
-        self,
-        *,
-        branch: str | None = None,
-        from_branch: str = "main",
-        sql: str | None = None,
-        function: str | None = None,
-        view: Sequence[str] | str = (),
-        mode: str = "overwrite",
-        partitions: Sequence[str] | str = (),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(sql=sql, function=function, **kwargs)
-
-    def _from_outside(self, context: Context) -> frozenset[str]:
-        """Take any SQL and any function: they are neither run nor called."""
-        return super()._from_outside(context) - {"sql", "function"}
-
-    def _run_here(self, request: Request) -> dict[str, Any]:
-        if self.sql is None:
-            return self._with_downstream(super()._run_here(request), request)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "correction.sql"
-            file.write_text(self.sql, encoding="utf-8")
-            asked = replace(request, sql=str(file))  # type: ignore[call-arg]
-            return self._with_downstream(super()._run_here(asked), request)
-
-    def _with_downstream(self, result: dict[str, Any], request: Request) -> dict[str, Any]:
-        from airflow_paimon.runbooks.downstream import with_downstream
-
-        assert isinstance(request, PlanCorrection)
-        correction = {"sql": self.sql, "function": request.function, "mode": request.mode,
-                      "partitions": request.partitions, "views": request.view}  # fmt: skip
-        details = with_downstream(result["details"], self.paimon_conn_id, result["table"], correction)
-        return {**result, "details": details}
-
-    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
-        return plan_lines(result["details"])
 
 
 class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):

@@ -101,10 +101,10 @@ class _TableByTable(PaimonOperator):
     def _report_landed(self, context: Context, results: Sequence[dict[str, Any]], for_good: bool) -> None:
         """Say which tables were done before one failed, in the log and in an XCom; count them where no retry will."""
         landed = [one for one in self._landed(context, results) if one["snapshot"] is not None]
-        for one in landed:
-            self.log.error("%s was done before, as snapshot %s", one["table"], one["snapshot"])
+        for each in landed:
+            self.log.error("%s was done before, as snapshot %s", each["table"], each["snapshot"])
         context["ti"].xcom_push(key=LANDED_KEY, value=landed)
-        stands = {one["table"] for one in landed}
+        stands = {each["table"] for each in landed}
         for one, result in zip(self._begun, results, strict=False):
             one._result = result if result["table"] in stands else None
             if for_good and one._result is not None:

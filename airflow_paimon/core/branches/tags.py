@@ -152,7 +152,8 @@ def _tagged(
     replayed: bool = False,
 ) -> OperationResult:
     details = {"tag": request.tag, "snapshot": snapshot.id, "time_retained": request.time_retained}
-    details |= {} if request.hold is None else {"hold": request.hold, "held_by": request.held_by}
+    if isinstance(request, CreateTag) and request.hold is not None:
+        details |= {"hold": request.hold, "held_by": request.held_by}
     details |= {"replayed": True} if replayed else {}
     at = {"before": snapshot.id, "after": snapshot.id}
     return context.result(plan, branch=request.branch, changed=True, **at, details=details)
@@ -167,8 +168,8 @@ def _already_there(context: Context, request: CreateTag | ReplaceTag, snapshot: 
 def _is_first_trys(request: CreateTag | ReplaceTag, tag: Tag, tried: Attempt) -> bool:
     retained = None if request.time_retained is None else requested_duration(request.time_retained, "time_retained")
     wanted = request.snapshot if request.snapshot is not None else tried.head.id
-    same = tag.snapshot.id == wanted and tag.time_retained == retained and tag.hold == request.hold
-    return request.if_exists != "skip" and same
+    hold, skips = (request.hold, request.if_exists == "skip") if isinstance(request, CreateTag) else (None, False)
+    return not skips and tag.snapshot.id == wanted and tag.time_retained == retained and tag.hold == hold
 
 
 def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag | None) -> OperationResult:
@@ -317,7 +318,9 @@ def snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
 
 
 def _tag(context: Context, request: CreateTag | ReplaceTag, snapshot: Snapshot) -> Tag:
-    tag = Tag(name=request.tag, snapshot=snapshot, hold=request.hold, held_by=request.held_by)
+    tag = Tag(name=request.tag, snapshot=snapshot)
+    if isinstance(request, CreateTag):
+        tag = replace(tag, hold=request.hold, held_by=request.held_by)
     if request.time_retained is None:
         return tag
     retained = requested_duration(request.time_retained, "time_retained")

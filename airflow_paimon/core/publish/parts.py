@@ -12,7 +12,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
 from airflow_paimon.core.publish.earlier_publishes import publish_scope
 from airflow_paimon.core.publish.sides import Compared
-from airflow_paimon.core.requests.requests import PublishBranch
+from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import partition_scope
@@ -38,7 +38,7 @@ def check_parts(main: Table, request: PublishBranch) -> None:
             f"{main.name}: its primary key lacks partition columns, so a key may have moved from one partition to "
             f"another on the branch, and would be twice or not at all on main. Publish the branch without --partitions"
         )
-    if request.tags:
+    if isinstance(request, MergeBranch) and request.tags:
         raise InvalidInputError(
             f"{main.name}: --tags brings the branch's tags to states that main has then, which it has not after a "
             f"publish of some partitions. Leave one of --tags and --partitions out"

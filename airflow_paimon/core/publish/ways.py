@@ -223,7 +223,7 @@ class Merge:
 
     def _with_tags(self, g: Compared, planned: Planned) -> Planned:
         """Give main the branch's own tags, if that was asked for."""
-        if not self.request.tags:
+        if not (isinstance(self.request, MergeBranch | FastForward) and self.request.tags):
             return planned
         # A merge by file also keeps the deletion vectors that main has put on other files of a bucket.
         is_state = _becomes(self.branch, g, planned.changes) and (planned.merge is None or not g.sides.ours.index)
@@ -243,7 +243,7 @@ class Merge:
 class Forward(Merge):
     """Main becomes the branch: rows and columns."""
 
-    request: FastForward
+    request: FastForward | ReplaceMain
     takes_all: ClassVar[bool] = True
 
     def replaced_whole(self) -> bool:

@@ -37,7 +37,6 @@ class Operation:
     """One row of the table. Functions are given as ``module:function``, the module below ``airflow_paimon``.
 
     Attributes:
-        summary: What it does, for ``--help``.
         rows_of_main: What it does to the rows that readers of main see. ``none``: nothing; files may be written again
             with the same rows. ``branch``: it changes the rows of a branch, which is refused where four eyes are asked
             for and readers of main see that branch, too. ``changed``: it brings rows to main or takes rows from it, so
@@ -50,10 +49,12 @@ class Operation:
         here: Of an operation on rows: the function that does without Spark, if any, as ``function(context,
             request)``; with ``processes`` as third argument, if it has one. Its dry run reads metadata alone.
         own_metadata: It rewrites or deletes metadata files, which is not possible where a server keeps them.
+        reads: The branches whose rows it reads: fields of its request that name them, or ``MAIN``.
+        writes: The branches whose rows or columns it may change, likewise; ``BY_TABLE``: the table's options name it.
+        same_rows: What it writes has the rows that were there before.
     """
 
     request: type[Request]
-    summary: str
     function: str
     runs_on: RunsOn = "metadata"
     fold: str | None = None
@@ -61,6 +62,14 @@ class Operation:
     here: str | None = None
     own_metadata: bool = False
     rows_of_main: RowsOfMain = field(kw_only=True)
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    same_rows: bool = False
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a sentence: the beginning of its request's docstring."""
+        return (self.request.__doc__ or "").partition("\n\n")[0].strip()
 
     @property
     def needs_spark(self) -> bool:
@@ -68,6 +77,7 @@ class Operation:
         return self.runs_on == "rows"
 
 
+BY_TABLE = "<by the table>"
 _LISTED = 5
 _KEYS = "data.check_rows:key_hashes"
 _KEYS_TWICE = "data.check_rows:keys_twice"
@@ -81,294 +91,208 @@ _PUBLISH: dict[str, Any] = {
 _TABLE = (
     Operation(
         requests.CreateBranch,
-        "Create a branch from a tag, from a snapshot, or empty.",
         "core.branches.create:create_branch",
+        reads=("from_branch",),
+        writes=("branch",),
+        same_rows=True,
         rows_of_main="none",
     ),
-    Operation(
-        requests.AlterBranch,
-        "Change a branch's owner, reason, retention or protection.",
-        "core.branches.ownership:alter_branch",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.DeleteBranch,
-        "Delete a branch other than main.",
-        "core.branches.delete:delete_branch",
-        rows_of_main="none",
-    ),
+    Operation(requests.AlterBranch, "core.branches.ownership:alter_branch", rows_of_main="none"),
+    Operation(requests.DeleteBranch, "core.branches.delete:delete_branch", rows_of_main="none"),
     Operation(
         requests.RenameBranch,
-        "Rename a branch.",
         "core.branches.delete:rename_branch",
         own_metadata=True,
+        reads=("branch",),
+        writes=("to_branch",),
+        same_rows=True,
         rows_of_main="none",
     ),
     Operation(
         requests.RebaseBranch,
-        "Put a branch's changes on a new branch of main's head.",
         "core.publish.rebase:rebase_branch",
         on_rows=("data.publish_row_ids:rewrite_files", _MERGE_KEYS),
         own_metadata=True,
+        reads=("branch", MAIN),
+        writes=("to_branch",),
         rows_of_main="none",
     ),
-    Operation(
-        requests.CreateTag,
-        "Tag a snapshot of a branch.",
-        "core.branches.tags:create_tag",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.ReplaceTag,
-        "Give a tag another snapshot and retention.",
-        "core.branches.tags:replace_tag",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.DeleteTag,
-        "Delete a tag of a branch.",
-        "core.branches.tags:delete_tag",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.RenameTag,
-        "Rename a tag of a branch.",
-        "core.branches.rename_tag:rename_tag",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.CreateTableSet,
-        "Make the next version of a set of tables: one snapshot of each, read as one.",
-        "core.table_sets.create:create_table_set",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.ResetConsumer,
-        "Set or delete the position of a streaming reader.",
-        "core.metadata_expiry.reset_consumers:reset_consumer",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.ClearConsumers,
-        "Delete positions of streaming readers, so that they keep no snapshot any more.",
-        "core.metadata_expiry.reset_consumers:clear_consumers",
-        rows_of_main="none",
-    ),
+    Operation(requests.CreateTag, "core.branches.tags:create_tag", rows_of_main="none"),
+    Operation(requests.ReplaceTag, "core.branches.tags:replace_tag", rows_of_main="none"),
+    Operation(requests.DeleteTag, "core.branches.tags:delete_tag", rows_of_main="none"),
+    Operation(requests.RenameTag, "core.branches.rename_tag:rename_tag", rows_of_main="none"),
+    Operation(requests.CreateTableSet, "core.table_sets.create:create_table_set", rows_of_main="none"),
+    Operation(requests.ResetConsumer, "core.metadata_expiry.reset_consumers:reset_consumer", rows_of_main="none"),
+    Operation(requests.ClearConsumers, "core.metadata_expiry.reset_consumers:clear_consumers", rows_of_main="none"),
     Operation(
         requests.AlterTable,
-        "Change columns and options of a table's branch, all changes as one schema version.",
         "core.schema.tables:alter",
+        reads=("branch",),
+        writes=("branch",),
+        same_rows=True,
         rows_of_main="none",
     ),
     Operation(
         requests.MergeBranch,
-        "Publish a branch onto main as one snapshot; refused if main changed the same buckets.",
         "core.publish.merge:publish_branch",
         **_PUBLISH,
+        reads=("branch", MAIN),
+        writes=(MAIN,),
         rows_of_main="changed",
     ),
     Operation(
         requests.FastForward,
-        "Publish a branch onto main; refused if main changed since the branch point.",
         "core.publish.merge:publish_branch",
         **_PUBLISH,
+        reads=("branch", MAIN),
+        writes=(MAIN,),
         rows_of_main="changed",
     ),
     Operation(
         requests.ReplaceMain,
-        "Give main the whole state of a branch: rows, columns, options, and the branch's tags.",
         "core.publish.merge:publish_branch",
         **_PUBLISH,
         own_metadata=True,
+        reads=("branch", MAIN),
+        writes=(MAIN,),
         rows_of_main="changed",
     ),
     Operation(
         requests.RollbackTo,
-        "Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.",
         "core.publish.rollback:rollback_to",
         on_rows=(_CHANGELOG, _MERGE_KEYS),
+        reads=("branch",),
+        writes=("branch",),
         rows_of_main="changed",
     ),
     Operation(
         requests.DiffBranches,
-        "Compare the rows of two branches, or of a branch and its base.",
         "spark.jobs.diff_branches:diff_branches",
         "rows",
         here="data.local:diff_branches",
+        reads=("branch", "against"),
         rows_of_main="none",
     ),
     Operation(
         requests.CheckBranchData,
-        "Check the rows of a branch against rules.",
         "spark.jobs.check_branch_data:check_branch_data",
         "rows",
+        reads=("branch", MAIN),
         rows_of_main="none",
     ),
     Operation(
         requests.CorrectBranch,
-        "Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function.",
         "spark.jobs.correct_branch:correct_branch",
         "rows",
+        reads=("branch", MAIN),
+        writes=("branch",),
         rows_of_main="branch",
     ),
-    Operation(
-        requests.PlanCorrection,
-        "Say what a correction will read, write and meet, by metadata alone.",
-        "data.plan_correction:plan_correction",
-        rows_of_main="none",
-    ),
+    Operation(requests.PlanCorrection, "data.plan_correction:plan_correction", rows_of_main="none"),
     Operation(
         requests.ReplayBranch,
-        "Run a function or statements over upstream tables, from a point on, into branches.",
         "spark.jobs.replay_branch:replay_branch",
         "rows",
+        reads=("branch",),
+        writes=("branch",),
         rows_of_main="branch",
     ),
     Operation(
         requests.Compact,
-        "Merge small files and sorted runs into few, and drop deleted rows.",
         "spark.jobs.compact:compact",
         "rows",
         here="data.local:compact",
+        reads=("branch",),
+        writes=("branch",),
+        same_rows=True,
         rows_of_main="none",
     ),
-    Operation(
-        requests.CompactManifest,
-        "Merge the manifests of a branch into few, sorted by partition, without deleted entries.",
-        "core.manifests.compact_manifest:compact_manifest",
-        rows_of_main="none",
-    ),
+    Operation(requests.CompactManifest, "core.manifests.compact_manifest:compact_manifest", rows_of_main="none"),
     Operation(
         requests.Rescale,
-        "Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.",
         "spark.jobs.rescale:rescale",
         "rows",
         here="data.local:rescale",
+        reads=("branch",),
+        writes=("branch",),
+        same_rows=True,
         rows_of_main="none",
     ),
-    Operation(
-        requests.ExpireBranches,
-        "Delete branches whose retention is over, unless they are protected or have unpublished commits.",
-        "core.metadata_expiry.expire_branches:expire_branches",
-        rows_of_main="none",
-    ),
+    Operation(requests.ExpireBranches, "core.metadata_expiry.expire_branches:expire_branches", rows_of_main="none"),
     Operation(
         requests.RemoveOrphanFiles,
-        "Delete old files that no snapshot, tag or changelog of any branch refers to.",
         "core.metadata_expiry.remove_orphan_files:remove_orphan_files",
         own_metadata=True,
         rows_of_main="none",
     ),
     Operation(
         requests.CheckTable,
-        "Find incomplete branches, missing protective tags, missing files and stale records.",
         "core.check.check:check_table",
         on_rows=("data.check_rows:duplicate_row_ids", "data.key_places:double_keys", _KEYS, _KEYS_TWICE),
+        reads=(MAIN,),
         rows_of_main="none",
     ),
-    Operation(
-        requests.StorageUsage,
-        "Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.",
-        "core.metadata_expiry.storage_usage:storage_usage",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.FindRows,
-        "Find the stored files of all branches that hold rows of a condition, and who reaches them.",
-        "data.erasure.find_rows:find_rows",
-        rows_of_main="none",
-    ),
+    Operation(requests.StorageUsage, "core.metadata_expiry.storage_usage:storage_usage", rows_of_main="none"),
+    Operation(requests.FindRows, "data.erasure.find_rows:find_rows", reads=(MAIN,), rows_of_main="none"),
     Operation(
         requests.EraseRows,
-        "Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.",
         "spark.jobs.erase_rows:erase_rows",
         "rows",
         here="data.local:erase_rows",
         own_metadata=True,
+        reads=(MAIN,),
+        writes=(MAIN,),
         rows_of_main="changed",
     ),
-    Operation(
-        requests.ExportAudit,
-        "Write who changed tables, why, and who approved it, to a file or to a table.",
-        "data.export_audit:export_audit",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.TableHealthCheck,
-        "Judge tables by their files and metadata: a score, its reasons, and what mends them.",
-        "core.health.table_health:table_health",
-        rows_of_main="none",
-    ),
+    Operation(requests.ExportAudit, "data.export_audit:export_audit", rows_of_main="none"),
+    Operation(requests.TableHealthCheck, "core.health.table_health:table_health", rows_of_main="none"),
     Operation(
         requests.RepairTable,
-        "Repair the findings of check_table.",
         "core.check.check:repair_table",
         on_rows=(_KEYS, _KEYS_TWICE, "data.compact:compact"),
         own_metadata=True,
+        reads=(MAIN,),
         rows_of_main="none",
     ),
-    Operation(
-        requests.CreateChainTable,
-        "Create a chain table, or convert a primary-key table, with its branches and options.",
-        "core.chain.setup:create_chain",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.CheckChainTable,
-        "Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.",
-        "core.chain.check:check_chain",
-        rows_of_main="none",
-    ),
+    Operation(requests.CreateChainTable, "core.chain.setup:create_chain", writes=(MAIN,), rows_of_main="none"),
+    Operation(requests.CheckChainTable, "core.chain.check:check_chain", reads=(MAIN,), rows_of_main="none"),
     Operation(
         requests.AlterChainTable,
-        "Apply one schema change to all three branches of a chain table, or to none.",
         "core.chain.setup:alter_chain",
+        reads=(MAIN,),
+        writes=(MAIN,),
+        same_rows=True,
         rows_of_main="none",
     ),
     Operation(
         requests.CompactChainTable,
-        "Compact partitions of a chain table into full ones in its snapshot branch.",
         "spark.jobs.compact_chain_table:compact_chain_table",
         "rows",
         here="data.local:compact_chain_table",
+        reads=(MAIN,),
+        writes=(BY_TABLE,),
         rows_of_main="none",
     ),
     Operation(
         requests.ExpirePartitions,
-        "Drop partitions that are too old; in a chain table, whole segments.",
         "core.partition_expiry.expire_partitions:expire_partitions",
+        reads=("branch",),
+        writes=("branch",),
         rows_of_main="changed",
     ),
+    Operation(requests.MarkPartitionDone, "core.partition_marks.mark_done:mark_partition_done", rows_of_main="none"),
     Operation(
-        requests.MarkPartitionDone,
-        "Mark partitions as complete, for whoever waits for that.",
-        "core.partition_marks.mark_done:mark_partition_done",
-        rows_of_main="none",
-    ),
-    Operation(
-        requests.ExpireSnapshots,
-        "Expire old snapshots, and delete the files that no branch, tag or reader needs any more.",
-        "core.metadata_expiry.expiry:expire_snapshots",
-        own_metadata=True,
-        rows_of_main="none",
+        requests.ExpireSnapshots, "core.metadata_expiry.expiry:expire_snapshots", own_metadata=True, rows_of_main="none"
     ),
     Operation(
         requests.ExpireChangelogs,
-        "Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.",
         "core.metadata_expiry.expire_changelogs:expire_changelogs",
         own_metadata=True,
         rows_of_main="none",
     ),
-    Operation(
-        requests.ExpireTags,
-        "Expire old tags, and delete the files that no branch, tag or reader needs any more.",
-        "core.metadata_expiry.expiry:expire_tags",
-        own_metadata=True,
-        rows_of_main="none",
-    ),
+    Operation(requests.ExpireTags, "core.metadata_expiry.expiry:expire_tags", own_metadata=True, rows_of_main="none"),
     Operation(
         requests.TriggerTagAutomaticCreation,
-        "Set the automatic tags of main that are due, and expire those that are too many.",
         "core.metadata_expiry.automatic_tags:trigger_tag_automatic_creation",
         own_metadata=True,
         rows_of_main="none",

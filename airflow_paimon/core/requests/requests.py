@@ -2,14 +2,18 @@
 
 A field's metadata describes its flag: ``help``, ``choices``, ``repeat`` (a tuple of texts), ``minimum`` (of a
 number), ``may_be_blank`` (a text for people: blank = not given), ``only_noted`` (an operation id stands for the same
-request whatever it says). A bool is a switch. The flag is the field's name with
+request whatever it says), ``argument`` (its name in operators, where the field's means another thing to Airflow),
+``private`` (it may name a person: Airflow masks it). A bool is a switch. The flag is the field's name with
 dashes, without a trailing one (``from_`` is ``--from``). DAG files import this module, so it is cheap to import.
+
+A request's docstring is the text about its operation: its first sentence in ``--help`` and of functions, all of it of
+the operator (``make functions``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field
 from typing import Any, ClassVar
 
 VALUES_TIME = "values-time"
@@ -49,16 +53,18 @@ def flag(
     minimum: int | None = None,
     may_be_blank: bool = False,
     only_noted: bool = False,
+    argument: str | None = None,
+    private: bool = False,
 ) -> Any:
     """Define a field of a request."""
-    more = {"choices": choices, "repeat": repeat, "minimum": minimum, "may_be_blank": may_be_blank}
-    more |= {"only_noted": only_noted}
+    more: dict[str, Any] = {"choices": choices, "repeat": repeat, "minimum": minimum, "may_be_blank": may_be_blank}
+    more |= {"only_noted": only_noted, "argument": argument, "private": private}
     return field(default=default, metadata={"help": help_text, **more})
 
 
-def texts(help_text: str) -> Any:
+def texts(help_text: str, *, argument: str | None = None) -> Any:
     """Define a field of any number of texts, whose flag is repeated."""
-    return flag(help_text, (), repeat=True)
+    return flag(help_text, (), repeat=True, argument=argument)
 
 
 def switch(help_text: str) -> Any:
@@ -84,6 +90,11 @@ class Request:
     dry_run: bool = switch("Print the plan, change nothing")
 
 
+def argument_name(spec: Field[Any]) -> str:
+    """Return the name that a field has as an argument of an operator."""
+    return spec.metadata["argument"] or spec.name
+
+
 def flag_name(field_name: str) -> str:
     """Return a field's flag."""
     return "--" + field_name.rstrip("_").replace("_", "-")
@@ -91,6 +102,11 @@ def flag_name(field_name: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateBranch(Request):
+    """Create a branch from a tag, from a snapshot, or empty.
+
+    The files that it shares with main are protected from expiry.
+    """
+
     operation = "create_branch"
     branch: str = flag("Name of the new branch", "")
     tag: str | None = flag("Start from this tag of the source branch; without tag and snapshot the branch is empty")
@@ -99,7 +115,7 @@ class CreateBranch(Request):
     if_exists: str = flag(
         "What to do if the branch exists; skip accepts only one with the same base", "fail", choices=IF_EXISTS
     )
-    owner: str | None = flag("Owner, recorded in the branch's lineage", may_be_blank=True)
+    owner: str | None = flag("Owner, recorded in the branch's lineage", may_be_blank=True, argument="branch_owner")
     reason: str | None = flag("Reason, recorded in the branch's lineage", may_be_blank=True)
     retention: str | None = flag(
         "How long the branch is to live, e.g. '14 d', or 'forever'; expire_branches deletes it afterwards",
@@ -111,9 +127,14 @@ class CreateBranch(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class AlterBranch(Request):
+    """Change a branch's owner, reason, retention or protection.
+
+    What is left out stays.
+    """
+
     operation = "alter_branch"
     branch: str = flag("Branch to describe anew; what is not given stays", "")
-    owner: str | None = flag("New owner", may_be_blank=True)
+    owner: str | None = flag("New owner", may_be_blank=True, argument="branch_owner")
     reason: str | None = flag("New reason", may_be_blank=True)
     retention: str | None = flag(
         "How long the branch is to live from its creation, e.g. '14 d', or 'forever'", may_be_blank=True
@@ -125,6 +146,11 @@ class AlterBranch(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteBranch(Request):
+    """Delete a branch other than main.
+
+    Its protective tag is deleted, too. Refused for branches that table options refer to.
+    """
+
     operation = "delete_branch"
     branch: str = flag("Branch to delete", "")
     expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
@@ -134,6 +160,8 @@ class DeleteBranch(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class RenameBranch(Request):
+    """Rename a branch."""
+
     operation = "rename_branch"
     branch: str = flag("Branch to rename", "")
     to_branch: str = flag("Its new name", "")
@@ -142,6 +170,12 @@ class RenameBranch(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class RebaseBranch(Request):
+    """Put a branch's changes on a new branch of main's head.
+
+    The branch and main stay as they are. A key, or without keys a file, that both sides changed is a conflict, and
+    nothing is made. The new branch gets the owner, the reason, the retention and the protection of the other one.
+    """
+
     operation = "rebase_branch"
     branch: str = flag("Branch whose changes are put onto main's head; it stays as it is", "")
     to_branch: str = flag("Name of the new branch that gets them", "")
@@ -155,6 +189,11 @@ class RebaseBranch(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class CreateTag(Request):
+    """Tag a snapshot of a branch.
+
+    Its files stay until the tag is deleted or its time is over.
+    """
+
     operation = "create_tag"
     tag: str = flag("Name of the new tag", "")
     branch: str = flag("Branch to tag", "main")
@@ -173,10 +212,13 @@ class CreateTag(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceTag(Request):
+    """Give a tag another snapshot and retention.
+
+    Refused for the tags that this package sets itself, and for a tag that a branch or a table set needs or that is
+    under a legal hold.
+    """
+
     operation = "replace_tag"
-    if_exists: ClassVar[str] = "replace"
-    hold: ClassVar[str | None] = None
-    held_by: ClassVar[str | None] = None
     tag: str = flag("Tag that gets another snapshot and another retention", "")
     branch: str = flag("Branch that has the tag", "main")
     snapshot: int | None = flag("Its new snapshot; by default the latest")
@@ -190,11 +232,21 @@ SET_KEEP, SET_RETENTION = 10, "7 d"
 
 @dataclass(frozen=True, kw_only=True)
 class CreateTableSet(Request):
+    """Make the next version of a set of tables: one snapshot of each, read as one.
+
+    Put it behind the tasks that load the tables. Every table gets the tag ``set-<name>-<number>``, by which any engine
+    reads that version; our own readers take ``set:<name>``. Versions that are over are deleted, with their tags.
+
+    The result's ``details`` are ``{"table_set", "number", "version", "tag", "created", "operation_id", "tables",
+    "expired"}``; ``version`` is ``set:<name>@<number>``, ``tables`` the snapshot ids by table.
+    """
+
     operation = "create_table_set"
     table_set: str = flag("Name of the set of tables, whose next version is made", "")
     member: tuple[str, ...] = texts(
         "Further table of the set, db.table[@VERSION] (repeat): its newest snapshot, or that tag or snapshot id of "
-        "main. To give --table a version, name it here as well"
+        "main. To give --table a version, name it here as well",
+        argument="tables",
     )
     keep: int = flag("The newest versions that stay, whatever their age", SET_KEEP, minimum=1)
     retention: str = flag(
@@ -209,6 +261,11 @@ class CreateTableSet(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class RenameTag(Request):
+    """Rename a tag of a branch.
+
+    Its snapshot and retention stay. Refused for the tags that this package sets itself.
+    """
+
     operation = "rename_tag"
     tag: str = flag("Tag to rename", "")
     to_tag: str = flag("Its new name", "")
@@ -217,6 +274,11 @@ class RenameTag(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ResetConsumer(Request):
+    """Set or delete the position of a streaming reader.
+
+    A position that is moved on lets an expiry take what the reader has not read.
+    """
+
     operation = "reset_consumer"
     consumer: str = flag("Consumer whose position is set, the consumer-id of a streaming reader", "")
     next_snapshot: int | None = flag("Snapshot that it reads next; without it the consumer is deleted")
@@ -226,6 +288,11 @@ class ResetConsumer(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ClearConsumers(Request):
+    """Delete positions of streaming readers, so that they keep no snapshot any more.
+
+    Of all readers of a branch, or of those that fit every condition.
+    """
+
     operation = "clear_consumers"
     including: str | None = flag("Only consumers whose whole name fits this regular expression")
     excluding: str | None = flag("Not those whose whole name fits this one")
@@ -235,6 +302,11 @@ class ClearConsumers(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class DeleteTag(Request):
+    """Delete a tag of a branch.
+
+    Refused for the tag that protects a living branch, and for one under a legal hold.
+    """
+
     operation = "delete_tag"
     tag: str = flag("Tag to delete", "")
     branch: str = flag("Branch that has the tag", "main")
@@ -244,6 +316,13 @@ class DeleteTag(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class AlterTable(Request):
+    """Change columns and options of a table's branch, all changes as one schema version.
+
+    Data files stay as they are. Changes that the newest version has made already are not made again.
+    ``details["publish"]`` says for each open branch whether it can still be published. Chain tables are altered by
+    ``alter_chain_table``.
+    """
+
     operation = "alter_table"
     branch: str = flag("Branch to alter", "main")
     change: tuple[str, ...] = texts(f"Schema change (repeat): {'; '.join(GRAMMAR)}")
@@ -303,7 +382,6 @@ class PublishBranch(Publish):
         "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless"
     )
     force: bool = switch("Publish a protected branch too")
-    tags: bool = switch("Main gets the branch's own tags on states that main has then; replace_main always does so")
     tag_conflict: str = flag(
         "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
         "fail",
@@ -311,12 +389,27 @@ class PublishBranch(Publish):
     )
 
 
+def _discard_main() -> Any:
+    return switch("Replace main with the branch even if main changed since the branch point")
+
+
+def _tags() -> Any:
+    return switch("Main gets the branch's own tags on states that main has then")
+
+
 @dataclass(frozen=True, kw_only=True)
 class MergeBranch(PublishBranch):
+    """Publish a branch onto main as one snapshot, and keep what main got since.
+
+    Buckets that both sides changed are merged by key (tables without keys: by file); a key that both sides changed is a
+    conflict.
+    """
+
     operation = "merge_branch"
     partitions: tuple[str, ...] = texts(
         "Publish only these partitions of the branch, e.g. dt=2025-01-01; the others stay on it (repeat)"
     )
+    tags: bool = _tags()
     keep_appended: bool = switch(
         "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
         "branch's rows"
@@ -326,13 +419,23 @@ class MergeBranch(PublishBranch):
 
 @dataclass(frozen=True, kw_only=True)
 class FastForward(PublishBranch):
+    """Publish a branch onto main; refused if main changed since the branch point."""
+
     operation = "fast_forward"
-    discard_main: bool = switch("Replace main with the branch even if main changed since the branch point")
+    discard_main: bool = _discard_main()
+    tags: bool = _tags()
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReplaceMain(FastForward):
+class ReplaceMain(PublishBranch):
+    """Give main the whole state of a branch: rows, columns, options, and the branch's tags.
+
+    The branch and its jobs go on as they are. The undo is another ``replace_main`` with the branch that ``keep_old_as``
+    names: rows, columns and options; or a ``rollback_to`` to the undo tag: the rows.
+    """
+
     operation = "replace_main"
+    discard_main: bool = _discard_main()
     keep_old_as: str | None = flag("Keep main as it was, rows, columns and options, as a branch of this name")
     options: str = flag(
         "Whose table options and comment main has from then on; those that say what expires stay main's",
@@ -350,6 +453,11 @@ class ReplaceMain(FastForward):
 
 @dataclass(frozen=True, kw_only=True)
 class RollbackTo(Publish):
+    """Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
+
+    The undo of a publish is ``tag="airflow-paimon-undo-..."`` (its result's ``details`` name it), with ``keep_later``.
+    """
+
     operation = "rollback_to"
     branch: str = flag("Branch to roll back", "main")
     tag: str | None = flag("Roll back to the live files of this tag")
@@ -371,6 +479,11 @@ class RollbackTo(Publish):
 
 @dataclass(frozen=True, kw_only=True)
 class DiffBranches(Request):
+    """Compare the rows of two branches, or of a branch and its base.
+
+    ``details`` have counts and samples per partition.
+    """
+
     operation = "diff_branches"
     branch: str = flag("Branch to compare, or a version of one: BRANCH@VERSION", "")
     against: str = flag(
@@ -387,6 +500,12 @@ class DiffBranches(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckBranchData(Request):
+    """Check the rows of a branch against rules.
+
+    A broken one is a failure, unless its severity is ``warn``. The results are kept for the branch's newest snapshot; a
+    publish of a table with the option ``airflow-paimon.required-checks`` asks for those.
+    """
+
     operation = "check_branch_data"
     branch: str = flag("Branch to check", "")
     rules: str | None = flag(
@@ -418,6 +537,8 @@ class CheckBranchData(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class CorrectBranch(Request):
+    """Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function."""
+
     operation = "correct_branch"
     branch: str = flag("Branch to write", "")
     sql: str | None = flag(
@@ -447,6 +568,12 @@ class CorrectBranch(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCorrection(Request):
+    """Say what a correction will read, write and meet, by metadata alone.
+
+    Takes what ``correct_branch`` will get; nothing of it runs. Fails as the correction would, where the table or the
+    request make that certain. See :doc:`/howto/plan-a-correction`.
+    """
+
     operation = "plan_correction"
     branch: str | None = flag(
         "Branch that will be corrected; where there is none of that name yet, or none is given, --from-branch as it is "
@@ -462,6 +589,17 @@ class PlanCorrection(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Compact(Request):
+    """Merge small files and sorted runs into few, and drop deleted rows.
+
+    Append tables: small files, up to ``target-file-size``. Primary-key tables: the files of each bucket, into one
+    sorted run on the highest level. Rows keep their ids and versions, or their sequence numbers. Some groups of files
+    at a time are committed, and a retry goes on where the first try stopped; ``details`` count the files, bytes and
+    rows, and list the snapshots.
+
+    Several tables (``table="sales.*"``, or names with commas between) share one Spark application;
+    ``details["tables"]`` has the result of each, and one that fails stops no other.
+    """
+
     operation = "compact"
     takes_patterns = True
     branch: str = flag("Branch to compact", "main")
@@ -485,6 +623,12 @@ class Compact(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class CompactManifest(Request):
+    """Merge the manifests of a branch into few, sorted by partition, without deleted entries.
+
+    One COMPACT snapshot of the same files, or none where that changes nothing. ``details``: ``before`` and ``after``,
+    each with ``manifests``, ``bytes``, ``entries`` and ``delete_entries``; and how many were ``rewritten``.
+    """
+
     operation = "compact_manifest"
     branch: str = flag("Branch whose newest snapshot gets fewer manifests", "main")
     manifest_sort_enabled: bool = switch(
@@ -495,6 +639,13 @@ class CompactManifest(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class Rescale(Request):
+    """Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
+
+    One commit, which ``rollback_to`` undoes with ``snapshot=result["snapshot_before"]``. No row changes. Partitions
+    that have that number already stay as they are. Stop the writers of other engines to these partitions first; writers
+    of this package notice it and write their rows again.
+    """
+
     operation = "rescale"
     branch: str = flag("Branch to rescale", "main")
     bucket_num: int | None = flag(
@@ -508,13 +659,21 @@ class Rescale(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpireBranches(Request):
+    """Delete branches whose retention is over, unless they are protected or have unpublished commits.
+
+    Those that an option or another branch needs stay, too. ``details``: ``expired`` and ``kept`` with the reason of
+    each, ``later`` with what has a retention still, and ``expiring_soon``.
+    """
+
     operation = "expire_branches"
     older_than: str | None = flag("Also expire branches without a retention that were created longer ago, e.g. '30 d'")
     idle_for: str | None = flag(
         "Also expire branches without a retention that nothing was committed to for as long, e.g. '14 d'; with "
         "--older-than both must hold"
     )
-    owner: str | None = flag("Only branches of this owner, or of this pattern of owners: 'data_correction/*'")
+    owner: str | None = flag(
+        "Only branches of this owner, or of this pattern of owners: 'data_correction/*'", argument="branch_owner"
+    )
     drop_unpublished: bool = switch("Expire branches with commits that main doesn't have, too")
     notify_before: str | None = flag("Also list the branches that expire within this time, e.g. '3 d'")
 
@@ -525,6 +684,14 @@ def _whole_table_memory() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RemoveOrphanFiles(Request):
+    """Delete old files that no snapshot, tag or changelog of any branch refers to.
+
+    Files that failed writers left, and those of deleted branches and rolled back snapshots; also old operation records.
+    If anything that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
+    bytes by folder, and what stays and why: ``referenced``, ``young``, ``held_by_writers``, ``unknown``; a dry run
+    plans by this machine's clock.
+    """
+
     operation = "remove_orphan_files"
     older_than: str = flag(
         "Delete only files that were written longer ago, e.g. '1 d', by the storage's clock, or before an ISO time "
@@ -539,6 +706,11 @@ class RemoveOrphanFiles(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class CheckTable(Request):
+    """Find incomplete branches, missing protective tags, missing files and stale records.
+
+    The findings are in ``details``.
+    """
+
     operation = "check_table"
     verify_files: bool = flag("Also check that every referenced data file exists", True)
     verify_keys: bool = switch(
@@ -550,6 +722,12 @@ class CheckTable(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class StorageUsage(Request):
+    """Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.
+
+    Reads the whole folder's listing and all metadata of all branches, no data files. ``details["holders"]`` begins with
+    what frees the most; see :doc:`/howto/storage-usage`.
+    """
+
     operation = "storage_usage"
     limit: int = flag("Holders to list, those whose end frees the most first; 0 for all", 100, minimum=0)
     memory_mb: int = _whole_table_memory()
@@ -557,17 +735,33 @@ class StorageUsage(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class FindRows(Request):
+    """Find the stored files of all branches that hold rows of a condition, and who reaches them.
+
+    It changes nothing, and reads physical rows: also those behind deletion vectors and deletes, old versions of a key,
+    changelogs, files that only old snapshots, tags or nothing refers to any more. ``details["proven"]`` is true when no
+    file holds such a row and every file could be told; see :doc:`/howto/erase-rows`. No result, log or XCom holds a
+    value of a row.
+    """
+
     operation = "find_rows"
     where: str = flag(
         'Condition on columns of main, e.g. "user_id = 17": comparisons with literals, IN, BETWEEN, IS [NOT] NULL, '
         "AND, OR and parentheses",
         "",
+        private=True,
     )
     limit: int = flag("Files with such rows to list, those with the most first; 0 for all", 100, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EraseRows(FindRows, Approved):
+    """Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
+
+    One commit for each branch. A dry run is the plan: what ends, what stays, and who holds it. ``details["complete"]``
+    is true when no stored file holds such a row any more; until then a later run goes on. A tag under a legal hold that
+    reaches such rows makes it refuse. See :doc:`/howto/erase-rows`.
+    """
+
     operation = "erase_rows"
     expire_tags: bool = switch("Expire the tags that still reach such rows; else they are listed")
     expire_history: bool = switch("Expire the snapshots that still reach such rows; else they are listed")
@@ -585,6 +779,12 @@ class EraseRows(FindRows, Approved):
 
 @dataclass(frozen=True, kw_only=True)
 class ExportAudit(Request):
+    """Write who changed tables, why, and who approved it, to a file or to a table.
+
+    A table gets each record once, however often it is exported, and what has changed of it since, such as an undo; a
+    run that finds nothing new commits nothing. The fields are those of :doc:`/howto/audit`.
+    """
+
     operation = "export_audit"
     takes_patterns = True
     from_: str | None = flag("Only what was committed from this date or ISO time with an offset on")
@@ -599,6 +799,16 @@ class ExportAudit(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class TableHealthCheck(Request):
+    """Judge tables by their files and metadata: a score, its reasons, and what mends them.
+
+    ``details`` have a score from 0 to 100, and its reasons. Of several tables (``table="sales.*"``, ``"*"`` for the
+    whole warehouse, or names with commas between) ``details["tables"]`` has all that, the worst first; tables that
+    can't be read come before these, with their ``error``.
+
+    Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a figure and its limit,
+    the operation that mends it and the bytes that this costs; see :doc:`/howto/table-health`.
+    """
+
     operation = "table_health"
     takes_patterns = True
     storage: bool = switch("Also list the table's folder, and count what nothing refers to")
@@ -607,6 +817,8 @@ class TableHealthCheck(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class RepairTable(Request):
+    """Repair the findings of check_table."""
+
     operation = "repair_table"
     finding: tuple[str, ...] = texts(
         "Repair only these finding ids of check_table (repeat); by default all that are safe to repair"
@@ -618,6 +830,11 @@ GAP_POLICIES = ("empty", "carry_forward")
 
 @dataclass(frozen=True, kw_only=True)
 class CreateChainTable(Request):
+    """Create a chain table, or convert a primary-key table, with its branches and options.
+
+    Everything is checked before the first write; a run that was cut off is finished by the next try.
+    """
+
     operation = "create_chain_table"
     needs_table = False
     column: tuple[str, ...] = texts(
@@ -636,17 +853,34 @@ class CreateChainTable(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class AlterChainTable(Request):
+    """Apply one schema change to all three branches of a chain table, or to none.
+
+    A run that was cut off is finished by the next try.
+    """
+
     operation = "alter_chain_table"
     change: tuple[str, ...] = texts(f"Schema change for all three branches (repeat): {'; '.join(GRAMMAR)}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckChainTable(Request):
+    """Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.
+
+    The findings are in ``details``, worst first; ``details["ok"]`` is true when none is an error or a warning.
+    """
+
     operation = "check_chain_table"
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompactChainTable(Request):
+    """Compact partitions of a chain table into full ones in its snapshot branch.
+
+    Name partitions, a range, or what has grown too long; ``partition`` narrows the latter two, to one group, say. Each
+    partition is committed on its own, in ``details["partitions"]`` with its outcome: ``compacted``, ``stale-rebuilt``,
+    ``already-there``, ``gap``, ``nothing-to-do``. A retry goes on where the first try stopped.
+    """
+
     operation = "compact_chain_table"
     partition: tuple[str, ...] = texts("Partition to compact, k=v,...; without group columns: in every group (repeat)")
     from_: str | None = flag("First partition of a range, k=v,... of the chain columns")
@@ -662,6 +896,13 @@ class CompactChainTable(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpirePartitions(Approved):
+    """Drop partitions that are too old; in a chain table, whole segments.
+
+    Never an anchor that is needed. ``details`` list what expired and why, by segment; data files are deleted when their
+    snapshots expire. Where an approval is asked for, an age, a strategy or a time pattern of the request's own needs
+    one; an expiry by the table's own options is its owner's decision.
+    """
+
     operation = "expire_partitions"
     branch: str = flag("Branch to expire; chain tables always expire as a whole", "main")
     expiration_time: str | None = flag("Age, e.g. '30 d'; by default the option partition.expiration-time")
@@ -706,6 +947,12 @@ class Expiry(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpireSnapshots(Expiry):
+    """Expire old snapshots, and delete the files that no branch, tag or reader needs any more.
+
+    ``details``: ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
+    tag, branch or snapshot, and what waits in the ``trash``.
+    """
+
     operation = "expire_snapshots"
     retain_min: int | None = flag(
         "The newest snapshots that always stay; by default the option snapshot.num-retained.min (10)", minimum=1
@@ -724,6 +971,11 @@ class ExpireSnapshots(Expiry):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpireChangelogs(Expiry):
+    """Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.
+
+    ``details`` are those of ``expire_snapshots``.
+    """
+
     operation = "expire_changelogs"
     retain_min: int | None = flag(
         "The newest snapshots and changelogs, counted together, that always stay; by default the option "
@@ -739,6 +991,11 @@ class ExpireChangelogs(Expiry):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpireTags(Expiry):
+    """Expire old tags, and delete the files that no branch, tag or reader needs any more.
+
+    A tag that a branch, an undo or a publish relies on stays; ``details.needed`` says what needs it.
+    """
+
     operation = "expire_tags"
     prefix: str | None = flag("Only tags whose name begins with this")
     include_unlimited: bool = switch("With --older-than: also tags without a retention, by the age of the tag's file")
@@ -746,11 +1003,24 @@ class ExpireTags(Expiry):
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerTagAutomaticCreation(Request):
+    """Set the automatic tags of main that are due, and expire those that are too many.
+
+    Due by the table's option ``tag.automatic-creation``, for all commits since the last one; too many by
+    ``tag.num-retained-max``, or by their retention. Tags that a branch or a table set needs, or that are under a legal
+    hold, stay. A table without the option gets none.
+    """
+
     operation = "trigger_tag_automatic_creation"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MarkPartitionDone(Request):
+    """Mark partitions as complete, for whoever waits for that.
+
+    By the actions of the table's option ``partition.mark-done-action``; without it by a file ``_SUCCESS`` in the
+    partition's folder.
+    """
+
     operation = "mark_partition_done"
     partitions: tuple[str, ...] = texts(
         "Complete partitions, e.g. dt=2025-01-01 (repeat, or several with semicolons); the last columns may be left out"
@@ -759,6 +1029,13 @@ class MarkPartitionDone(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayBranch(Request):
+    """Run a function or statements over upstream tables, from a point on, into branches.
+
+    A retry goes on where the first try stopped: a batch doesn't repeat what has been committed and reads the same
+    snapshots, streams go on from their checkpoints. ``details`` has for each source where it started and how far it was
+    read, and for each target batches, rows and the snapshots before and after.
+    """
+
     operation = "replay_branch"
     branch: str = flag("Branch of the table to write", "")
     source: tuple[str, ...] = texts("Upstream table, name=db.table[$branch_b] (repeat)")

@@ -1,0 +1,297 @@
+"""Writes the operators that are one operation each from their requests, and the list of all: ``make functions``.
+
+A new operation needs its operator's name here, in the module that it is imported from.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from airflow_paimon.core.requests.operations import OPERATIONS
+from airflow_paimon.core.requests.requests import PublishBranch, Request, argument_name
+from tests.environment import REPO_ROOT
+
+FOLDER = REPO_ROOT / "airflow_paimon" / "operators"
+MADE = "Made by ``make functions`` of the requests and of tests/python_operators.py: change those."
+
+MODULES: dict[str, tuple[str, dict[str, str]]] = {
+    "audit": ("Operators that keep what auditors ask for outside of the tables it is about", {
+        "export_audit": "ExportAuditOperator",
+    }),
+    "branch": ("Operators for branches and tags: create, delete, rename, correct, compare, publish, roll back", {
+        "create_branch": "CreateBranchOperator",
+        "alter_branch": "AlterBranchOperator",
+        "delete_branch": "DeleteBranchOperator",
+        "rebase_branch": "RebaseBranchOperator",
+        "rename_branch": "RenameBranchOperator",
+        "create_tag": "CreateTagOperator",
+        "replace_tag": "ReplaceTagOperator",
+        "rename_tag": "RenameTagOperator",
+        "delete_tag": "DeleteTagOperator",
+        "merge_branch": "MergeBranchOperator",
+        "fast_forward": "FastForwardOperator",
+        "replace_main": "ReplaceMainOperator",
+        "rollback_to": "RollbackOperator",
+        "diff_branches": "DiffBranchesOperator",
+        "plan_correction": "PlanCorrectionOperator",
+        "correct_branch": "CorrectBranchOperator",
+    }),
+    "chain": ("Operators for chain tables: compact, set up, check, alter", {
+        "compact_chain_table": "ChainCompactOperator",
+        "alter_chain_table": "AlterChainTableOperator",
+        "check_chain_table": "CheckChainTableOperator",
+        "create_chain_table": "CreateChainTableOperator",
+    }),
+    "check": ("Operators that check the rows of a branch before anybody is asked", {
+        "check_branch_data": "CheckBranchOperator",
+    }),
+    "erasure": ("Operators about rows that are to be gone for good", {
+        "find_rows": "FindRowsOperator",
+        "erase_rows": "EraseRowsOperator",
+    }),
+    "maintenance": ("Operators that look after a table: alter, check, repair, compact it, expire what is old", {
+        "alter_table": "AlterTableOperator",
+        "expire_branches": "BranchExpireOperator",
+        "check_table": "CheckTableOperator",
+        "remove_orphan_files": "RemoveOrphanFilesOperator",
+        "repair_table": "RepairTableOperator",
+        "storage_usage": "StorageUsageOperator",
+        "table_health": "TableHealthOperator",
+        "compact": "CompactOperator",
+        "rescale": "RescaleOperator",
+        "expire_partitions": "PartitionExpireOperator",
+        "compact_manifest": "CompactManifestOperator",
+        "expire_snapshots": "SnapshotExpireOperator",
+        "expire_changelogs": "ChangelogExpireOperator",
+        "expire_tags": "TagExpireOperator",
+        "mark_partition_done": "MarkPartitionDoneOperator",
+        "trigger_tag_automatic_creation": "TagAutomaticCreationOperator",
+        "reset_consumer": "ResetConsumerOperator",
+        "clear_consumers": "ClearConsumersOperator",
+    }),
+    "replay": ("Operators that replay upstream changes into branches of downstream tables", {
+        "replay_branch": "ReplayBranchOperator",
+    }),
+    "table_set": ("Operators that make versions of table sets", {
+        "create_table_set": "CreateTableSetOperator",
+    }),
+}  # fmt: skip
+BY_HAND = ("correction", "flink", "pipeline")
+"""Modules whose operators are more than one operation each."""
+
+BASES = {
+    "check_branch_data": ("_checks", "Checks"),
+    "correct_branch": ("_corrections", "Corrects"),
+    "create_table_set": ("_table_set", "MakesTableSet"),
+    "fast_forward": ("_publish", "Publishes"),
+    "merge_branch": ("_publish", "Merges"),
+    "plan_correction": ("_corrections", "PlansCorrection"),
+    "replace_main": ("_publish", "Publishes"),
+    "replay_branch": ("_corrections", "TakesSqlOrFunction"),
+}
+"""Where an operation's operator does more than to build its request, the class that does it."""
+
+_SQL_FILE = "the name of a file ending in ``.sql`` beside the DAG"
+ALSO = {
+    "four_eyes": "the Paimon connection's ``four_eyes`` and the table's option ask for it, too",
+    "mask": "and besides those of the Paimon connection's ``masked_columns``",
+    "allow_module": "besides the ``functions`` in the Paimon connection's ``forms``",
+    "rewrite": "runs as a Spark job, which is also the way to rewrite large buckets with appended rows",
+    "requested_by": "whoever triggered the run, where Airflow knows",
+    "function": 'ship its module with ``spark_options={"py_files": ...}``',
+}
+"""What an argument of an operator means besides what its flag says."""
+INSTEAD = {
+    "diff": "The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and "
+    "samples; left out, that of the task upstream that compared the branch",
+    "rules": "The rules, besides those of the table: a list of dicts such as ``{'not_null': ['amount']}``, or the text "
+    "of one in YAML or JSON, or, beside the DAG, the name of a file ending in ``.yaml`` or ``.json``",
+    "restricted_sql": "Refuse SQL, in rules as well, that reaches beyond the tables, as paths of files and calls of "
+    "Java do; left out, this is on for SQL that is a template or comes from a form, unless the Paimon connection's "
+    "``forms`` say otherwise",
+    "member": "Its tables, each as ``db.table``, whose newest snapshot it gets, or ``db.table@version``: a tag or a "
+    "snapshot id of main",
+}
+"""What arguments mean that are given to an operator in another way than to a job."""
+TYPES = {
+    "diff": "Mapping[str, Any] | str | None",
+    "rules": "Sequence[Mapping[str, Any]] | str | None",
+    "restricted_sql": "bool | str | None",
+}
+DEFAULTS = {"restricted_sql": "None", "sample": "SAMPLE"}
+_APPROVAL = (
+    "approval_task_id",
+    "str | None = None",
+    "A ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the snapshots that were compared, "
+    "come from its answer; refused unless it has approved this branch",
+)
+_NO_ARGUMENTS = {f.name for f in dataclasses.fields(Request)}
+
+
+def files() -> dict[Path, str]:
+    """Return all files that are made, with their text."""
+    made = {FOLDER / f"{name}.py": _module(title, named) for name, (title, named) in MODULES.items()}
+    return {**made, FOLDER / "__init__.py": _package()}
+
+
+def _module(title: str, named: dict[str, str]) -> str:
+    classes = [_class(operation, name) for operation, name in named.items()]
+    text = "\n\n".join(classes)
+    bases = {BASES.get(operation, ("_base", "PaimonOperator")) for operation in named}
+    imports = {f"from airflow_paimon.operators.{module} import {name}" for module, name in bases}
+    if "keeps_arguments" in text:
+        imports.add("from airflow_paimon.operators._base import keeps_arguments")
+    if "SAMPLE" in text:
+        imports.add("from airflow_paimon.settings import SAMPLE")
+    abstract = [name for name in ("Mapping", "Sequence") if f"{name}[" in text]
+    standard = [f"from collections.abc import {', '.join(abstract)}"] * bool(abstract) + ["from typing import Any"]
+    listed = "".join(f'    "{name}",\n' for name in sorted(named.values()))
+    return (
+        f'"""{title}.\n\n{MADE}\n"""\n\n# fmt: off\nfrom __future__ import annotations\n\n'
+        + "\n".join([*standard, "", *_merged(imports), "", f"__all__ = [\n{listed}]\n\n\n"])
+        + text
+    )
+
+
+def _merged(imports: set[str]) -> list[str]:
+    """Put the names of one module on one line."""
+    by_module: dict[str, list[str]] = {}
+    for line in imports:
+        module, _, name = line.partition(" import ")
+        by_module.setdefault(module, []).append(name)
+    names = {module: sorted(found, key=lambda n: (n[0].islower(), n)) for module, found in by_module.items()}
+    return [f"{module} import {', '.join(names[module])}" for module in sorted(names)]
+
+
+def _class(operation: str, name: str) -> str:
+    request = OPERATIONS[operation].request
+    own = [f for f in _in_order(request) if f.name not in _NO_ARGUMENTS]
+    arguments = [(argument_name(f), _typed(operation, f), _meaning(request, f)) for f in own]
+    if issubclass(request, PublishBranch):
+        arguments.insert(1, _APPROVAL)
+    first, _, more = (request.__doc__ or "").partition("\n\n")
+    paragraphs = ["\n".join(textwrap.dedent(more).strip().splitlines())] if more else []
+    lines = [_parameter(n, text, "" if n == _APPROVAL[0] else " (templated)") for n, _, text in arguments]
+    said = "\n\n".join([first.strip(), *paragraphs, *(["\n".join(lines)] if lines else [])])
+    base = BASES.get(operation, ("", "PaimonOperator"))[1]
+    text = (
+        f'class {name}({base}):\n    """\n{textwrap.indent(said, "    ")}\n    """\n\n    operation = "{operation}"\n'
+    )
+    if not arguments:
+        return text
+    signature = packed(["self", "*", *(f"{n}: {typed}" for n, typed, _ in arguments), "**kwargs: Any"], 8)
+    return "\n".join(
+        [
+            f"{text}\n    @keeps_arguments\n    def __init__(",
+            *signature,
+            "    ) -> None:",
+            "        super().__init__(**kwargs)\n",
+        ]
+    )
+
+
+def packed(parts: list[str], indent: int = 4) -> list[str]:
+    """Put as many parameters on a line as it takes."""
+    lines = [" " * (indent - 1)]
+    for part in parts:
+        if len(lines[-1]) + len(part) + 2 > 120:
+            lines.append(" " * (indent - 1))
+        lines[-1] += f" {part},"
+    return lines
+
+
+def _in_order(request: type[Request]) -> list[dataclasses.Field[Any]]:
+    """What is required first, then what the request itself has, then what it inherits."""
+    own = inspect.get_annotations(request)
+    return sorted(dataclasses.fields(request), key=lambda f: (f.default != "", f.name not in own))
+
+
+def _typed(operation: str, spec: dataclasses.Field[Any]) -> str:
+    """Return type and default: those of the field, or the text of a template."""
+    kind = str(spec.type).replace("tuple[str, ...]", "Sequence[str]")
+    kinds = kind.removesuffix(" | None").split(" | ")
+    typed = " | ".join(dict.fromkeys([*kinds, "str"])) + " | None" * kind.endswith(" | None")
+    if spec.name == "branch" and spec.default == "" and operation != "create_branch":
+        return "str | None = None"  # the table's name may carry it
+    typed = TYPES.get(spec.name, typed)
+    if spec.default == "":
+        return typed
+    quoted = f'"{spec.default}"' if isinstance(spec.default, str) else repr(spec.default)
+    return f"{typed} = {DEFAULTS.get(spec.name, quoted)}"
+
+
+def _meaning(request: type[Request], spec: dataclasses.Field[Any]) -> str:
+    """Return what an argument means: the text of its flag, with arguments for flags."""
+    if spec.name in INSTEAD:
+        return INSTEAD[spec.name]
+    text = str(spec.metadata["help"]).replace(" (repeat)", "").replace("the path of a file", _SQL_FILE)
+    names = {f.name.rstrip("_").replace("_", "-"): argument_name(f) for f in dataclasses.fields(request)}
+    text = re.sub(r"--([a-z-]+)", lambda m: f"``{names.get(m[1], m[1].replace('-', '_'))}``", text)
+    text = re.sub(r"(?<!\w)'([^']+)'(?!\w)", r"``\1``", text)
+    choices = [f"``{one}``" for one in spec.metadata["choices"] or ()]
+    offered = f"{', '.join(choices[:-1])} or {choices[-1]}" if choices else None
+    return "; ".join(part for part in (text, offered, ALSO.get(spec.name)) if part)
+
+
+def _parameter(name: str, text: str, templated: str) -> str:
+    return "\n".join(textwrap.wrap(f":param {name}: {text}{templated}", 116, subsequent_indent="    ",
+                                   break_long_words=False, break_on_hyphens=False))  # fmt: skip
+
+
+def _package() -> str:
+    modules = {name: sorted(named.values()) for name, (_, named) in MODULES.items()}
+    for name in BY_HAND:
+        modules[name] = [one for one in _all_of(FOLDER / f"{name}.py") if one.endswith("Operator")]
+    typed = "".join(f"    from airflow_paimon.operators.{name} import *  # noqa: F403\n" for name in sorted(modules))
+    listed = "".join(
+        f'    "{name}": (\n' + "".join(f'        "{one}",\n' for one in modules[name]) + "    ),\n"
+        for name in sorted(modules)
+    )
+    return _PACKAGE.format(made=MADE, typed=typed, listed=listed)
+
+
+def _all_of(path: Path) -> list[str]:
+    (value,) = (
+        node.value
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__"
+    )
+    found: list[str] = ast.literal_eval(value)
+    return found
+
+
+_PACKAGE = '''\
+"""Airflow operators, one per operation of the core.
+
+All of them can be imported from here; a module is loaded when one of its names is asked for.
+{made}
+"""
+
+# fmt: off
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+{typed}
+MODULES = {{
+{listed}}}
+"""The modules of this package, each with its operators."""
+_PLACES = {{name: module for module, names in MODULES.items() for name in names}}
+__all__ = sorted(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return getattr(import_module(f"{{__name__}}.{{_PLACES[name]}}"), name)
+    raise AttributeError(f"module {{__name__!r}} has no attribute {{name!r}}")
+
+
+def __dir__() -> list[str]:
+    return __all__
+'''
