@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -11,6 +10,7 @@ from functools import partial
 from airflow_paimon.core.audit.audit_record import AuditRecord
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 AT_ONCE = 8
@@ -28,8 +28,7 @@ class TableAudit:
 
 def read_audits(tables: Sequence[Table], since_ms: int | None, until_ms: int | None) -> list[TableAudit]:
     """Read the audit of each table, as ``read_audit`` does; in the order of the tables."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        return list(pool.map(partial(_audit, since_ms=since_ms, until_ms=until_ms), tables))
+    return in_threads(partial(_audit, since_ms=since_ms, until_ms=until_ms), tables, AT_ONCE)
 
 
 def records_of(audits: Sequence[TableAudit]) -> list[AuditRecord]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -32,6 +31,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store.threads import in_threads
 
 _KNOWN_FOR_S = 300
 _AT_ONCE = 8
@@ -77,10 +77,7 @@ class RestCatalog(Catalog):
             return []
 
     def locate(self, database: str, tables: Sequence[str]) -> list[Store | None]:
-        if len(tables) == 1:
-            return [self._locate(database, tables[0])]
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(lambda table: self._locate(database, table), tables))
+        return in_threads(lambda table: self._locate(database, table), tables, _AT_ONCE)
 
     def place(self, database: str, table: str) -> Store:
         try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +20,8 @@ import numpy.typing as npt
 from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.store.base import Store
+from airflow_paimon.core.store.base import Store, batches
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -325,8 +325,8 @@ def _places(names: Digests, folders: Digests) -> Digests:
 
 def _list_groups(store: Store, groups: Sequence[Mapping[str, int]]) -> Iterator[Digests]:
     """List folders, given by path with their digests; those of one group have one parent, or are one folder."""
-    with ThreadPoolExecutor(min(LISTINGS_AT_ONCE, len(groups) or 1)) as pool:
-        yield from pool.map(partial(_list, store), groups)
+    for some in batches(groups):
+        yield from in_threads(partial(_list, store), some, LISTINGS_AT_ONCE)
 
 
 def _list(store: Store, folders: Mapping[str, int]) -> Digests:

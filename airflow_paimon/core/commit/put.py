@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import assert_never
 
@@ -30,6 +29,7 @@ from airflow_paimon.core.plan import (
     TellCatalog,
 )
 from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.table import Table
 
 _DELETE_TRIES = 3
@@ -141,5 +141,4 @@ def delete_files(table: Table, paths: Sequence[str]) -> list[str]:
                 continue
         return path
 
-    with ThreadPoolExecutor(_DELETES_AT_ONCE) as pool:
-        return [path for path in pool.map(delete, paths) if path is not None]
+    return [path for path in in_threads(delete, paths, _DELETES_AT_ONCE) if path is not None]

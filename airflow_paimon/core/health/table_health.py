@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -13,6 +12,7 @@ from airflow_paimon.core.health.gather import HealthRules, read_health
 from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.core.requests.context import Context, OperationResult, tables_of
 from airflow_paimon.core.requests.requests import TableHealthCheck
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.paths import MAIN, is_pattern
 from airflow_paimon.core.table.table import Table
 
@@ -68,8 +68,7 @@ def health_json(found: TableHealth) -> dict[str, Any]:
 
 def read_healths(tables: Iterable[Table], now_ms: int, rules: HealthRules | None = None) -> list[TableReport]:
     """Judge several tables side by side, the worst first; those that can't be read come before all others."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return worst_first(list(pool.map(partial(_report, now_ms=now_ms, rules=rules), tables)))
+    return worst_first(in_threads(partial(_report, now_ms=now_ms, rules=rules), tables, _AT_ONCE))
 
 
 def worst_first(reports: Sequence[TableReport]) -> list[TableReport]:

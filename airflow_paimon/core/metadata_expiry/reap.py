@@ -8,8 +8,6 @@ repeated; the trash entries go last.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
@@ -28,6 +26,7 @@ from airflow_paimon.core.metadata_expiry.references import (
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
 from airflow_paimon.core.plan import Action, Delete, Replace
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, is_outside, manifest_path
@@ -113,9 +112,7 @@ def carry_out_groups(
 
     The first error is raised once the groups that have begun have ended; no other begins then.
     """
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        for _ in pool.map(lambda actions: carry_out(table, actions, on_action), groups):
-            pass
+    in_threads(lambda actions: carry_out(table, actions, on_action), groups, _AT_ONCE)
 
 
 @dataclass(slots=True)
@@ -208,8 +205,8 @@ def _changes(
     every = [n.root for n in (*living, *own)]
     heirs = [heir(one.root, every[: len(living) + number]) for number, one in enumerate(own)]
 
-    def change(one: RootNames, other: Root | None) -> dict[FileId, ManifestEntry] | None:
-        names = _of(other, (*living, *own))
+    def change(pair: tuple[RootNames, Root | None]) -> dict[FileId, ManifestEntry] | None:
+        one, names = pair[0], _of(pair[1], (*living, *own))
         try:
             added, removed = changed_files(table, list(one.state), list(names.state) if names else [])
         except FormatError:
@@ -217,10 +214,8 @@ def _changes(
         again = {key.file_name for key in added}
         return {key: entry for key, entry in removed.items() if key.file_name not in again}
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        pairs = zip(own, heirs, strict=True)
-        found = [pool.submit(copy_context().run, change, one, other) for one, other in pairs]
-    return [(one, other, call.result()) for one, other, call in zip(own, heirs, found, strict=True)]
+    pairs = list(zip(own, heirs, strict=True))
+    return [(*pair, found) for pair, found in zip(pairs, in_threads(change, pairs, _AT_ONCE), strict=True)]
 
 
 def _add_changelog(

@@ -11,13 +11,12 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError
+from airflow_paimon.core.store.threads import AT_ONCE, in_threads
 
 T = TypeVar("T")
 
@@ -250,8 +249,6 @@ class Store(Protocol):
         ...
 
 
-AT_ONCE = 64
-"""How many small files are read at once."""
 _NO_NAME = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
 """An empty, ``.`` or ``..`` part of a path, also before a first or after a last ``/``."""
 LOOK_S = 2.0
@@ -263,13 +260,9 @@ FEW = 1000
 def side_by_side(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     """Make calls of a store that don't depend on each other: at once where each waits for a server, else in order.
 
-    The first error is raised when all calls have ended.
+    Errors are as those of ``in_threads``.
     """
-    if not store.remote or len(calls) < 2:
-        return [call() for call in calls]
-    with ThreadPoolExecutor(min(AT_ONCE, len(calls))) as pool:
-        running = [pool.submit(copy_context().run, call) for call in calls]
-    return [call.result() for call in running]
+    return in_threads(lambda call: call(), calls, AT_ONCE if store.remote else 1)
 
 
 def batches(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:

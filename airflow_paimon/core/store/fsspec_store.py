@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -17,6 +16,7 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageEr
 from airflow_paimon.core.store.base import FileInfo, Store, folder_name, join, object_name
 from airflow_paimon.core.store.failures import Input, from_os_error
 from airflow_paimon.core.store.secrets import without_secrets
+from airflow_paimon.core.store.threads import in_threads
 
 _THREADS = 8
 _WRITABLE = "Reads and writes work on a path, file://, s3://, gs://, abfs:// and hdfs://"
@@ -80,8 +80,7 @@ class FsspecStore(Store):
         return data
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(self.read, paths))
+        return in_threads(self.read, paths, _THREADS)
 
     def exists(self, path: str) -> bool:
         key = self._key(object_name(path))

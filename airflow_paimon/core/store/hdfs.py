@@ -36,9 +36,10 @@ from airflow_paimon.core.store.base import (
     read_if_there,
 )
 from airflow_paimon.core.store.failures import Output
-from airflow_paimon.core.store.object_client import side_by_side
+from airflow_paimon.core.store.object_client import AT_ONCE
 from airflow_paimon.core.store.ranges import RangeInput
 from airflow_paimon.core.store.secrets import without_secrets
+from airflow_paimon.core.store.threads import in_threads
 
 T = TypeVar("T")
 
@@ -107,7 +108,7 @@ class HdfsStore(Store):
         return self._run("reading", path, lambda client: _content(client, key))
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        return side_by_side(self.read, paths)
+        return in_threads(self.read, paths, AT_ONCE)
 
     def exists(self, path: str) -> bool:
         found = self._status(path, self._key(object_name(path)))
@@ -294,9 +295,8 @@ class HdfsStore(Store):
         found: list[Any] = []
         level = [self._key(folder_name(path))]
         while level:  # ends at the deepest folder
-            listed = [
-                entry for entries in side_by_side(lambda key: self._listed(path, key), level) for entry in entries
-            ]
+            each = in_threads(lambda key: self._listed(path, key), level, AT_ONCE)
+            listed = [entry for entries in each for entry in entries]
             found += listed
             level = [entry.path for entry in listed if entry.isdir and recursive]
         return found

@@ -6,11 +6,11 @@ import os
 import random
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Protocol, TypeVar
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.store.base import FileInfo, batches
+from airflow_paimon.core.store.base import FileInfo
+from airflow_paimon.core.store.threads import in_threads
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -25,8 +25,6 @@ PART = 16 * 2**20
 """Bytes of a part of an upload; Google takes multiples of 256 KiB."""
 AT_ONCE = 16
 """Requests that run at the same time; as many connections are kept open."""
-_WAITING = 1000
-"""Calls that are given to the threads at a time: what waits takes a kilobyte each."""
 NO_BUCKET = "NoSuchBucket"
 EXISTS = 412
 IN_CONFLICT = "ConditionalRequestConflict"
@@ -64,7 +62,7 @@ class ObjectClient(Protocol):
         ...
 
     def get_many(self, bucket: str, keys: Sequence[str]) -> list[bytes]:
-        return side_by_side(lambda key: self.get(bucket, key)[0], keys)
+        return in_threads(lambda key: self.get(bucket, key)[0], keys, AT_ONCE)
 
     def tail(self, bucket: str, key: str, size: int) -> tuple[bytes, int]:
         """Read the last bytes of an object, as ``get`` does."""
@@ -99,7 +97,7 @@ class ObjectClient(Protocol):
         raise RequestError(501, "deletions take no condition here")
 
     def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
-        side_by_side(lambda key: self.delete(bucket, key), keys)
+        in_threads(lambda key: self.delete(bucket, key), keys, AT_ONCE)
 
     def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         """List the objects that start with ``prefix``, and, with a ``delimiter``, the folders.
@@ -117,11 +115,3 @@ def is_enough(objects: Sequence[FileInfo], limit: int | None) -> bool:
 def pause(tried: int) -> None:
     """Wait before the next try; a random share, so that writers that collided don't meet again."""
     time.sleep(_PAUSE * 2 ** (tried - 1) * random.uniform(0.5, 1.0))
-
-
-def side_by_side(call: Callable[[K], T], keys: Sequence[K]) -> list[T]:
-    """Make a call for each key, some at the same time; the first error is raised when all calls begun have ended."""
-    if len(keys) < 2:
-        return [call(key) for key in keys]
-    with ThreadPoolExecutor(min(AT_ONCE, len(keys))) as pool:
-        return [found for some in batches(keys, _WAITING) for found in pool.map(call, some)]

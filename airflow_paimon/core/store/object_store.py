@@ -30,6 +30,7 @@ from airflow_paimon.core.store.base import (
     object_name,
 )
 from airflow_paimon.core.store.object_client import (
+    AT_ONCE,
     EXISTS,
     IN_CONFLICT,
     NO_BUCKET,
@@ -38,10 +39,10 @@ from airflow_paimon.core.store.object_client import (
     RequestError,
     is_enough,
     pause,
-    side_by_side,
 )
 from airflow_paimon.core.store.ranges import RangeInput
 from airflow_paimon.core.store.secrets import without_secrets
+from airflow_paimon.core.store.threads import in_threads
 
 T = TypeVar("T")
 
@@ -124,7 +125,7 @@ class ObjectStore(Store):
         return True
 
     def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-        return side_by_side(self._read_part, parts)
+        return in_threads(self._read_part, parts, AT_ONCE)
 
     def _read_part(self, part: Part) -> tuple[bytes, int]:
         key = self._key(part.path)

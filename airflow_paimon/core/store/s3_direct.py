@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
-from airflow_paimon.core.store.base import AT_ONCE
 from airflow_paimon.core.store.http_client import Answer
 from airflow_paimon.core.store.object_client import EXISTS
+from airflow_paimon.core.store.threads import AT_ONCE
 
 NO_ANSWER = 0
 _METHODS = {"GetObject": "GET", "HeadObject": "HEAD", "ListObjectsV2": "GET", "PutObject": "PUT"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedFeatureError
@@ -16,6 +15,7 @@ from airflow_paimon.core.format.manifest import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -111,9 +111,8 @@ def _missing(table: Table, paths: Iterable[str]) -> list[str]:
         if not is_outside(path):
             folder, _, name = path.rpartition("/")
             by_parent.setdefault(folder.rpartition("/")[0], {}).setdefault(folder, set()).add(name)
-    with ThreadPoolExecutor(_PARTITIONS_AT_ONCE) as pool:
-        found = pool.map(lambda group: _missing_below(table, *group), by_parent.items())
-        return sorted(path for paths in found for path in paths)
+    found = in_threads(lambda group: _missing_below(table, *group), by_parent.items(), _PARTITIONS_AT_ONCE)
+    return sorted(path for paths in found for path in paths)
 
 
 def _missing_below(table: Table, parent: str, folders: Mapping[str, set[str]]) -> list[str]:

@@ -33,7 +33,8 @@ from airflow_paimon.core.format.manifest_io import (
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Precondition
-from airflow_paimon.core.store.base import AT_ONCE, Part, read_if_there, side_by_side
+from airflow_paimon.core.store.base import Part, read_if_there, side_by_side
+from airflow_paimon.core.store.threads import AT_ONCE
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
 from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket

@@ -6,7 +6,6 @@ Of a file only the columns of the condition are read, and only if its statistics
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ from airflow_paimon.core.erasure.stored_files import StoredFile
 from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataField
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.features import check_file
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -108,9 +108,8 @@ def search_files(
 
     ``schemas``: all versions of the columns, for files without one.
     """
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        found = pool.map(lambda file: _searched(table, search, file, schemas), files)
-        return [one for one in found if one is not None]
+    found = in_threads(lambda file: _searched(table, search, file, schemas), files, _AT_ONCE)
+    return [one for one in found if one is not None]
 
 
 def _searched(table: Table, search: Search, file: StoredFile, schemas: Sequence[TableSchema]) -> Searched | None:

@@ -1,8 +1,6 @@
 """Calls of a remote store that don't depend on each other."""
 
 import threading
-import time
-from collections.abc import Callable
 from contextvars import ContextVar
 from typing import cast
 
@@ -35,19 +33,3 @@ def test_calls_run_at_once_also_those_that_calls_make(many: int) -> None:
     for _ in range(3):
         found = side_by_side(REMOTE, [lambda n=n: several(n) for n in range(many)])  # type: ignore[misc]
         assert found == [[(first, second, "of the caller") for second in range(many)] for first in range(many)]
-
-
-@pytest.mark.parametrize("failing", [0, 1, 2])
-def test_an_error_is_raised_when_all_have_ended(failing: int) -> None:
-    ended: list[int] = []
-
-    def call(number: int) -> None:
-        if number == failing:
-            raise ValueError(number)
-        time.sleep(0.02)
-        ended.append(number)
-
-    calls: list[Callable[[], None]] = [lambda n=n: call(n) for n in range(3)]  # type: ignore[misc]
-    with pytest.raises(ValueError, match=str(failing)):
-        side_by_side(REMOTE, calls)
-    assert sorted(ended) == [n for n in range(3) if n != failing]
