@@ -137,6 +137,12 @@ def run(on: Table, operation: str, /, **values: Any) -> OperationResult:
     return run_operation(build_request(operation, {**base, **values}))
 
 
+def forget_results(table: Table) -> None:
+    """Make operations that have ended as if they had been killed before they put their results."""
+    for path in table.store.walk("_airflow_paimon/results"):
+        table.store.delete(path)
+
+
 def cut_off(table: Table, step: int, operation: str, **values: Any) -> bool:
     """Run an operation that dies at its n-th change of the storage; False = it has fewer steps than that."""
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]

@@ -349,10 +349,11 @@ def test_a_batch_finds_its_commit_again(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     put(table, ("a", 0, "x"))
     identity, landed = begin_batch(table, "q-1", 3)
-    assert (identity.user, identity.identifier, identity.since, landed) == ("q-1", 3, 1, None)
+    assert (identity.user, identity.identifier, identity.since.id, landed) == ("q-1", 3, 1, None)
     put(table, ("a", 1, "x"))
-    assert begin_batch(table, "q-1", 3) == (identity, None), "another writer's commit is not the batch's"
-    assert begin_batch(table, "q-1", 4)[0].since == 2
+    again, landed = begin_batch(table, "q-1", 3)
+    assert (again.since.id, landed) == (1, None), "another writer's commit is not the batch's"
+    assert begin_batch(table, "q-1", 4)[0].since.id == 2
     with pytest.raises(UnsafeOperationError, match="repeats batch 3, but has tried batch 4"):
         begin_batch(table, "q-1", 3)
     with pytest.raises(UnsafeOperationError, match="has written to branch 'main' before"):

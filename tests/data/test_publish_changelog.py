@@ -28,7 +28,7 @@ from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.net_changelog import write_changelog
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
-from tests.core.tables import alter_table, cut_off
+from tests.core.tables import alter_table, cut_off, forget_results
 from tests.core.tables import run as operate
 from tests.data.tables import rows_of
 from tests.data.test_compact import run
@@ -251,6 +251,7 @@ def test_a_publish_killed_between_any_two_writes_tells_each_change_once(tmp_path
         asked = {"branch": "fix", "operation_id": "op"}
         goes_on = cut_off(main, step, "merge_branch", **asked)
         operate(main, "merge_branch", **asked)
+        forget_results(main)
         again = operate(main, "merge_branch", **asked).details
         assert again["replayed"] and again["streaming_readers"] == {"see": "changes", "changelog_rows": 4}
         told_lines = [line for number in main.snapshot_ids() for line in told_by(main, number)]

@@ -44,6 +44,7 @@ from airflow_paimon.data.rescale import rescale
 from airflow_paimon.data.rescale_plan import plan_shares
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write, write_rows
+from tests.core.tables import forget_results
 from tests.core.tables import run as operate
 from tests.data.chain.examples import mark_deleted
 from tests.data.chain.tables import chain_table, set_options
@@ -372,6 +373,7 @@ def test_an_undo_of_several_rescales(tmp_path: Path) -> None:
     run(table, 3)
     operate(table, "rollback_to", snapshot=first.snapshot_before, operation_id="op")
     set_options(table, {"bucket": "3"})  # as a try that was killed before it would have left it
+    forget_results(table)
     again = operate(table, "rollback_to", snapshot=first.snapshot_before, operation_id="op")
     assert (option(table), again.details["option"], counts(table)) == ("4", 4, {"x": {4}})
     assert {row[3] for row in shown(table)} == {"a"}

@@ -216,7 +216,7 @@ class RestTableStore(StoreOver):
 
         What is there after that is another branch, and a retry of the deletion leaves that and its tags alone.
         """
-        if not path.startswith(_RECORDS) or (record := Lineage.from_bytes(data)).state != DELETED:
+        if not path.startswith(_RECORDS) or (record := Lineage.parse(data, path)).state != DELETED:
             return
         tags = [tag for tag in self._tag_names() if protects(tag) == record.branch]
         self.table.client.delete(self.table.path(MAIN, "branches", record.branch))
@@ -226,7 +226,7 @@ class RestTableStore(StoreOver):
     def _is_being_deleted(self, branch: str | None) -> bool:
         """Whether this package deletes the branch: its files go with it, by the server's one call."""
         record = None if branch is None else read_if_there(self.inner, lineage_path(branch))
-        return record is not None and Lineage.from_bytes(record).state in (DELETING, DELETED)
+        return record is not None and Lineage.parse(record, lineage_path(str(branch))).state in (DELETING, DELETED)
 
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedCatalogError(

@@ -11,7 +11,6 @@ What else goes by records is here, too: whether a partition could be rebuilt, an
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time
 from collections import Counter
@@ -35,6 +34,7 @@ from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.format.records import record_bytes
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_json
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_present
@@ -133,7 +133,7 @@ def _prefix(layout: ChainLayout, values: Values) -> str:
 
 
 def _to_bytes(layout: ChainLayout, built: Provenance) -> bytes:
-    return json.dumps(_to_json(layout, built), indent=2, ensure_ascii=False).encode()
+    return record_bytes(_to_json(layout, built))
 
 
 def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:

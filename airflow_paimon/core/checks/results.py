@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.checks.rules import ERROR, Rule
 from airflow_paimon.core.commit.put import put_new
-from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.snapshot import Snapshot, load_json_object
+from airflow_paimon.core.format.records import NOT_STORED, Record
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
@@ -56,7 +55,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CheckRecord:
+class CheckRecord(Record):
     """The results of one check of a snapshot.
 
     ``compared_with``: the identity of the snapshot that the branch was compared with, empty if there was none.
@@ -69,10 +68,7 @@ class CheckRecord:
     compared_with: str = ""
     rules: Mapping[str, Outcome] = field(default_factory=dict)
     """By the digest of the rule."""
-    modified_ms: int = 0
-
-    def to_bytes(self) -> bytes:
-        return json.dumps({k: v for k, v in asdict(self).items() if k != "modified_ms"}, indent=2).encode()
+    modified_ms: int = field(default=0, metadata=NOT_STORED)
 
 
 def put_record(
@@ -106,7 +102,9 @@ def records_of(table: Table, branch: str, snapshots: Sequence[Snapshot]) -> list
         if info.name.startswith(begins)
     }
     known = {snapshot.identity for snapshot in snapshots}
-    found = [_parse(data, path, put_at[path]) for path, data in read_present(table.store, list(put_at)).items()]
+    data = read_present(table.store, list(put_at))
+    way_out = "delete it and check the branch again"
+    found = [replace(CheckRecord.parse(d, path, way_out), modified_ms=put_at[path]) for path, d in data.items()]
     return [record for record in found if record.branch == branch and record.identity in known]
 
 
@@ -131,18 +129,3 @@ def old_checks(table: Table, before_ms: int) -> list[str]:
 def _prefix(branch: str, snapshot: Snapshot) -> str:
     mark = hashlib.sha256(f"{branch}/{snapshot.identity}".encode()).hexdigest()[:16]
     return f"{snapshot.id}-{mark}-"
-
-
-def _parse(data: bytes, path: str, modified_ms: int) -> CheckRecord:
-    raw = load_json_object(data, path)
-    try:
-        return CheckRecord(
-            branch=str(raw["branch"]),
-            snapshot_id=int(raw["snapshot_id"]),
-            identity=str(raw["identity"]),
-            compared_with=str(raw["compared_with"]),
-            rules={str(digest): Outcome(**one) for digest, one in raw["rules"].items()},
-            modified_ms=modified_ms,
-        )
-    except (TypeError, KeyError, AttributeError, ValueError):
-        raise FormatError(f"{path} is no record of checks; delete it and check the branch again") from None

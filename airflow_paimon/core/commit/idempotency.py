@@ -6,6 +6,10 @@ was committed under the id (or the folder was removed).
 
 A mark for each record is put if absent as well. It says either that a second try has found the record, which is then
 valid for good, or that the first try was refused: then the record is void, and the next try puts another one.
+
+When an operation on metadata has ended, its result is put beside, ``_airflow_paimon/results/<hash of id>.json``. A
+retry returns it, whatever has become of the table since: what the operation deleted may have been made again. Only if
+the first try was killed before it put its result, the retry looks for what that try has done.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,9 +39,11 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedError,
 )
+from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json
-from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
@@ -52,11 +58,28 @@ REFUSALS = (
     UnsupportedError,
 )
 """Errors after which nothing is published: the try's files can be discarded and its operation id can be reused."""
-COMMITS = "commits"
-"""False in the record of an operation without commits: its retry looks at no snapshot."""
+EXPIRY_PLAN = "-expiry-"
+"""Between operation id and number in the name of a plan of ``expire_partitions``, which lies beside the records."""
 _FOUND, _REFUSED = b"", b"refused"
 _RECORD = re.compile(r"([0-9a-f]{32})(?:-\d+)?(?:\.json)?")
 _NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse", "restricted_sql"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptRecord(Record):
+    """What the first try was asked for, as digests, and the branch's newest snapshot before it.
+
+    ``commits``: False: the retry looks at no snapshot.
+    """
+
+    operation_id: str
+    request: str
+    branch: str
+    head: int
+    head_identity: str
+    head_time: int
+    content: str | None = None
+    commits: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +156,7 @@ def attempt(
     if operation_id is None:
         yield Attempt(table=table, branch=branch)
         return
-    entered = _enter(table, operation_id, branch, request, {} if content is None else {"content": content}, commits)
+    entered = _enter(table, operation_id, branch, request, content, commits)
     try:
         yield entered
     except REFUSALS as error:
@@ -148,7 +171,40 @@ def attempt_of(
     """Start an attempt at the context's operation (or at ``request``, its complete form); see ``attempt``."""
     asked = request or context.request
     operation_id = None if asked.dry_run else asked.operation_id
+    context.attempts.append(operation_id)
     return attempt(context.table, operation_id, branch, request_digest(asked), commits=commits)
+
+
+def first_result(context: Context) -> OperationResult | None:
+    """Return the result of an earlier try that has ended with the same request."""
+    request = context.request
+    if request.operation_id is None or request.dry_run:
+        return None
+    data = read_if_there(context.table.store, _result_path(request.operation_id))
+    try:
+        found = {} if data is None else parse_json(data)
+        if found.get("request") != request_digest(request):
+            return None
+        known = {f.name: found["result"][f.name] for f in dataclasses.fields(OperationResult)}
+        return OperationResult(**known | {"details": {**known["details"], "replayed": True}})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        log.warning("%s: the result of operation %r is unreadable", context.table.name, request.operation_id)
+        return None
+
+
+def keep_result(context: Context, result: OperationResult) -> None:
+    """Keep the result of an operation that has an operation record and has changed something, for a retry."""
+    request = context.request
+    if request.operation_id not in context.attempts or request.operation_id is None or not result.changed:
+        return
+    kept = {"request": request_digest(request), "result": result.to_json()}
+    try:
+        data = json.dumps(kept, indent=2, ensure_ascii=False, default=str).encode()
+        put_new(context.table, _result_path(request.operation_id), data)
+    except AlreadyExistsError:
+        pass  # a concurrent try was faster
+    except (StorageError, OutcomeUnknownError) as error:  # a retry looks for the commit
+        log.warning("%s: the result of operation %r isn't kept (%s)", context.table.name, request.operation_id, error)
 
 
 def request_digest(request: Request) -> str:
@@ -191,15 +247,20 @@ def name_part(operation_id: str) -> str:
     return clean if clean == operation_id and len(clean) <= 100 else f"{clean[:90].rstrip('-.')}-{digest}"
 
 
+def is_attempt_record(path: str) -> bool:
+    """Whether a file among the operations is such a record, and not a plan of ``expire_partitions``."""
+    return EXPIRY_PLAN not in path
+
+
 def old_records(table: Table, before_ms: int) -> list[str]:
-    """Return the operation records and their marks that were put before a time (epoch milliseconds), in the order in
-    which to delete them.
+    """Return the operation records, their marks and results that were put before a time (epoch milliseconds), in the
+    order in which to delete them.
 
     All files of an id go or none. Marks go first, and the first record last: a record without its mark counts as one
     that was tried, whereas a mark without its record would void the next one.
     """
     groups: dict[str, list[tuple[str, int | None]]] = {}
-    for folder in (f"{PRIVATE_DIR}/retried", f"{PRIVATE_DIR}/operations"):
+    for folder in (f"{PRIVATE_DIR}/retried", f"{PRIVATE_DIR}/operations", f"{PRIVATE_DIR}/results"):
         for info in table.store.list(folder):
             match = _RECORD.fullmatch(info.name)
             if match is not None:
@@ -213,17 +274,21 @@ def _deletion_order(path: str) -> tuple[bool, int]:
     return path.endswith(".json"), -int(number or 0)
 
 
-def _enter(
-    table: Table, operation_id: str, branch: str, request: str, content: Mapping[str, str], commits: bool
-) -> Attempt:
+def _enter(table: Table, operation_id: str, branch: str, request: str, content: str | None, commits: bool) -> Attempt:
     head = _head_of(table.branch(branch), commits)
-    record = {"operation_id": operation_id, "request": request, "branch": branch, **_to_json(head), **content}
-    if not commits:
-        record[COMMITS] = False
-    data = json.dumps(record, indent=2).encode()
+    record = AttemptRecord(
+        operation_id=operation_id,
+        request=request,
+        branch=branch,
+        head=head.id,
+        head_identity=head.identity,
+        head_time=head.time_millis,
+        content=content,
+        commits=commits,
+    )
     for number in itertools.count():
         try:
-            put_new(table, _record_path(operation_id, number), data)
+            put_new(table, _record_path(operation_id, number), record.to_bytes())
             return Attempt(table=table, operation_id=operation_id, branch=branch, head=head, number=number)
         except AlreadyExistsError:
             pass
@@ -236,7 +301,7 @@ def _enter(
         except AlreadyExistsError:
             if _is_refused(table, operation_id, number):
                 continue
-        head = KnownHead(found["head"], found["head_identity"], found["head_time"])
+        head = KnownHead(found.head, found.head_identity, found.head_time)
         return Attempt(table=table, operation_id=operation_id, branch=branch, head=head, retried=True, number=number)
     raise AssertionError("some record is new")
 
@@ -252,10 +317,6 @@ def _head_of(view: Table, commits: bool) -> KnownHead:
         return KnownHead(number)
 
 
-def _to_json(head: KnownHead) -> dict[str, Any]:
-    return {"head": head.id, "head_identity": head.identity, "head_time": head.time_millis}
-
-
 def _is_refused(table: Table, operation_id: str, number: int) -> bool:
     try:
         return table.store.read(_mark_path(operation_id, number)) == _REFUSED
@@ -263,40 +324,36 @@ def _is_refused(table: Table, operation_id: str, number: int) -> bool:
         return False
 
 
-def _check_same(table: Table, operation_id: str, found: Mapping[str, Any], record: Mapping[str, Any]) -> None:
-    request, branch, content = record["request"], record["branch"], record.get("content")
-    if found["request"] != request or found["operation_id"] != operation_id:
+def _check_same(table: Table, operation_id: str, found: AttemptRecord, record: AttemptRecord) -> None:
+    if found.request != record.request or found.operation_id != operation_id:
         raise InvalidInputError(
             f"{table.name}: operation id {operation_id!r} was used for another request; give a new one",
             code="operation-id-used",
         )
-    if found["branch"] != branch:
+    if found.branch != record.branch:
         raise InvalidInputError(
-            f"{table.name}: operation id {operation_id!r} was used for branch {found['branch']!r}; nothing was written "
-            f"to branch {branch!r}. Give a new operation id"
+            f"{table.name}: operation id {operation_id!r} was used for branch {found.branch!r}; nothing was written "
+            f"to branch {record.branch!r}. Give a new operation id"
         )
-    if content is not None and found.get("content", content) != content:
+    if None not in (record.content, found.content) and found.content != record.content:
         raise InvalidInputError(
             f"{table.name}: operation id {operation_id!r} was used for other rows; these were not written. Give a new "
             f"operation id to write them"
         )
 
 
-def _read_record(table: Table, operation_id: str, number: int) -> dict[str, Any]:
+def _read_record(table: Table, operation_id: str, number: int) -> AttemptRecord:
     path = _record_path(operation_id, number)
-    try:
-        found = parse_json(table.store.read(path))
-        text = {k: str(found[k]) for k in ("operation_id", "request", "branch", "head_identity")}
-        return {**found, "head": int(found["head"]), "head_time": int(found["head_time"]), **text}
-    except (ValueError, KeyError, TypeError, NotFoundError) as error:
-        raise FormatError(
-            f"{table.name}: the operation record {path} is unreadable; check whether operation {operation_id!r} "
-            f"landed, then delete the file"
-        ) from error
+    name, way_out = f"{table.name}: {path}", f"check whether operation {operation_id!r} landed, then delete the file"
+    return AttemptRecord.parse(read_if_there(table.store, path) or b"", name, way_out)
 
 
 def _record_path(operation_id: str, number: int) -> str:
     return f"{PRIVATE_DIR}/operations/{_file_name(operation_id, number)}.json"
+
+
+def _result_path(operation_id: str) -> str:
+    return f"{PRIVATE_DIR}/results/{_file_name(operation_id, 0)}.json"
 
 
 def _mark_path(operation_id: str, number: int) -> str:

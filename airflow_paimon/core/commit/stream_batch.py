@@ -9,21 +9,35 @@ before it wrote the record, and went on after its query had been restarted, can 
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
 from airflow_paimon.core.commit.draft import CommitIdentity, KnownHead
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import require_committable
-from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, UnsafeOperationError
-from airflow_paimon.core.format.snapshot import Snapshot, parse_json
+from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, UnsafeOperationError
+from airflow_paimon.core.format.records import Record
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.paths import STREAMS_DIR
 from airflow_paimon.core.table.table import Table
 
 ROWS_PROPERTY = "airflow-paimon.stream-rows"
 """Snapshot property of a batch: a digest of its rows (``data/rows_digest.py``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchRecord(Record):
+    """The batch that was tried last; ``head`` and ``identity`` are the newest snapshot's right before, 0 and empty
+    without one.
+    """
+
+    query: str
+    branch: str
+    batch: int
+    head: int
+    identity: str
+
 
 _QUERY = re.compile(r"[A-Za-z0-9-]{1,64}")
 
@@ -42,9 +56,9 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
     if found is None:
         return _first_try(table, query, batch, head), None
     _check(table, query, batch, found)
-    since = KnownHead(int(found["head"]), str(found["identity"]))
+    since = KnownHead(found.head, found.identity)
     identity = CommitIdentity(user=query, identifier=batch, since=since)
-    if int(found["batch"]) < batch:
+    if found.batch < batch:
         landed = _landed_unrecorded(table, identity, since, head)
         return (identity, landed) if landed is not None else (_first_try(table, query, batch, head), None)
     _check_history(table, query, batch, since, head)
@@ -93,7 +107,7 @@ def branch_of_stream(table: Table, query: str) -> str | None:
         FormatError: the record is unreadable.
     """
     found = _read(table, query)
-    return None if found is None else str(found["branch"])
+    return None if found is None else found.branch
 
 
 def _first_try(table: Table, query: str, batch: int, head: Snapshot | None) -> CommitIdentity:
@@ -122,15 +136,15 @@ def _landed_unrecorded(
         return None
 
 
-def _check(table: Table, query: str, batch: int, found: Mapping[str, Any]) -> None:
-    if found["branch"] != table.branch_name:
+def _check(table: Table, query: str, batch: int, found: BatchRecord) -> None:
+    if found.branch != table.branch_name:
         raise UnsafeOperationError(
-            f"{table.label}: stream {query} has written to branch {found['branch']!r} before: a batch could land on "
+            f"{table.label}: stream {query} has written to branch {found.branch!r} before: a batch could land on "
             f"both. Use a new checkpoint location for another branch"
         )
-    if int(found["batch"]) > batch:
+    if found.batch > batch:
         raise UnsafeOperationError(
-            f"{table.label}: stream {query} repeats batch {batch}, but has tried batch {found['batch']} already: its "
+            f"{table.label}: stream {query} repeats batch {batch}, but has tried batch {found.batch} already: its "
             f"checkpoint is older than the table, so rows would come twice. Go on with the newest checkpoint, or roll "
             f"the table back and use a new checkpoint location"
         )
@@ -148,28 +162,16 @@ def _check_history(table: Table, query: str, batch: int, since: KnownHead, head:
 
 
 def _write(table: Table, query: str, batch: int, head: Snapshot | None) -> None:
-    record = {
-        "query": query,
-        "branch": table.branch_name,
-        "batch": batch,
-        "head": 0 if head is None else head.id,
-        "identity": "" if head is None else head.identity,
-    }
-    table.store.replace(_path(table, query), json.dumps(record, indent=2).encode())
+    number, identity = (0, "") if head is None else (head.id, head.identity)
+    record = BatchRecord(query=query, branch=table.branch_name, batch=batch, head=number, identity=identity)
+    table.store.replace(_path(table, query), record.to_bytes())
 
 
-def _read(table: Table, query: str) -> dict[str, Any] | None:
+def _read(table: Table, query: str) -> BatchRecord | None:
     path = _path(table, query)
-    try:
-        found = parse_json(table.store.read(path))
-        return {k: found[k] for k in ("query", "branch", "batch", "head", "identity")}
-    except NotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError):
-        raise FormatError(
-            f"{table.label}: the record {path} of a stream is unreadable; check which of its batches landed (commit "
-            f"user {query}), then delete the file"
-        ) from None
+    data = read_if_there(table.store, path)
+    way_out = f"check which of its batches landed (commit user {query}), then delete the file"
+    return None if data is None else BatchRecord.parse(data, f"{table.label}: the record {path} of a stream", way_out)
 
 
 def _path(table: Table, query: str) -> str:

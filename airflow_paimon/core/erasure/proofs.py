@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError
+from airflow_paimon.core.format.records import record_bytes
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
@@ -32,5 +32,5 @@ def keep_proof(table: Table, details: Mapping[str, Any], said: Mapping[str, str]
     path = f"{FOLDER}/{mark}-{digest}.json"
     record = {"table": table.name, **{name: details[name] for name in _KEPT}, "properties": dict(said)}
     with suppress(AlreadyExistsError):
-        put_new(table, path, json.dumps(record, indent=2, ensure_ascii=False).encode())
+        put_new(table, path, record_bytes(record))
     return path

@@ -143,7 +143,7 @@ def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
             )
         if why is None and not context.request.dry_run:
             # As it was when its expiry was decided? remove_branch looks again before it deletes.
-            if removal.head != age.head or removal.record is None or Lineage.from_bytes(removal.record) != record:
+            if removal.head != age.head or removal.record is None or Lineage.parse(removal.record, age.name) != record:
                 raise ConflictError(
                     f"{table.name}: branch {age.name!r} was changed while it was being looked at; the next run decides "
                     f"again"

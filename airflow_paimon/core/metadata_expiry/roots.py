@@ -11,11 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from airflow_paimon.core.commit.idempotency import COMMITS
+from airflow_paimon.core.commit.idempotency import AttemptRecord, is_attempt_record
+from airflow_paimon.core.commit.stream_batch import BatchRecord
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.snapshot import RESTORE, parse_json, parse_snapshot, parse_tag
+from airflow_paimon.core.format.snapshot import RESTORE, parse_snapshot, parse_tag
 from airflow_paimon.core.metadata_expiry.references import is_whole
 from airflow_paimon.core.metadata_expiry.root_values import (
     CHANGELOG,
@@ -27,8 +28,8 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     OperationRecord,
     Roots,
     Snapshots,
+    TrashEntry,
     Vanished,
-    parse_trash,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root as Root
 from airflow_paimon.core.publish.hold import HOLDS_DIR, parse_hold
@@ -179,7 +180,7 @@ class RootReader:
         infos = {i.name: i for i in main.store.files(TRASH_DIR) if _is_record(i.name)}
 
         def parse(path: str, data: bytes) -> Root:
-            entry = replace(parse_trash(data, f"{main.name}: {path}"), put_ms=infos[path].modified_ms)
+            entry = replace(TrashEntry.parse(data, f"{main.name}: {path}"), put_ms=infos[path].modified_ms)
             inner = _root(main.branch(entry.branch), path, entry.kind, entry.name, entry.content)
             return replace(inner, kind=TRASH, data=data, tag=None, trash=entry)
 
@@ -260,18 +261,14 @@ def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
         if since_ms is None or info.modified_ms is None or info.modified_ms >= since_ms
     ]
     for path, data in read_present(main.store, young).items():
-        try:
-            raw: Any = parse_json(data)
-            if "head" in raw and raw.get(COMMITS, True):  # not a plan of expire_partitions
-                name = f"stream {raw['query']}" if path.startswith(STREAMS_DIR) else str(raw["operation_id"])
-                yield OperationRecord(operation_id=name, branch=str(raw["branch"]), head=int(raw["head"]))
-        except (ValueError, KeyError, TypeError):
-            way_out = (
-                "look which batches of the stream are in, then delete it"
-                if path.startswith(STREAMS_DIR)
-                else "see check_table, repair_table deletes it"
-            )
-            raise FormatError(f"{main.name}: {path} is unreadable; {way_out}") from None
+        name = f"{main.name}: {path}"
+        if path.startswith(STREAMS_DIR):
+            batch = BatchRecord.parse(data, name, "look which batches of the stream are in, then delete it")
+            yield OperationRecord(operation_id=f"stream {batch.query}", branch=batch.branch, head=batch.head)
+        elif is_attempt_record(path):
+            tried = AttemptRecord.parse(data, name, "see check_table, repair_table deletes it")
+            if tried.commits:
+                yield OperationRecord(operation_id=tried.operation_id, branch=tried.branch, head=tried.head)
 
 
 def _unfinished(main: Table, views: Iterable[Table]) -> Iterator[tuple[str, str]]:

@@ -11,10 +11,9 @@ ever changed.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -31,16 +30,15 @@ from airflow_paimon.core.commit.conditions import Condition
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import drop_held
 from airflow_paimon.core.commit.held_partitions import HeldPartition
-from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity, name_part
+from airflow_paimon.core.commit.idempotency import EXPIRY_PLAN, attempt_of, commit_identity, name_part
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
-    FormatError,
     NotFoundError,
     OutcomeUnknownError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import parse_json
+from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.plan import DropPartition, Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -84,10 +82,11 @@ class DropStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExpiryPlan:
+class ExpiryPlan(Record):
     """Commits in order. ``cutoff``: the local time before which partitions expire. ``report``: JSON values.
 
     ``anchors``: partitions that must stay, each with the digest of its files by its key, in the last step's branch.
+    ``operation_id``: of the journal.
     """
 
     cutoff: datetime
@@ -95,6 +94,7 @@ class ExpiryPlan:
     steps: tuple[DropStep, ...]
     report: Mapping[str, Any] = field(default_factory=dict)
     anchors: Mapping[str, str] = field(default_factory=dict)
+    operation_id: str | None = None
 
     def keys(self, branch: str) -> frozenset[str]:
         return frozenset(d.key for s in self.steps if s.branch == branch for d in s.drops)
@@ -114,33 +114,12 @@ class ExpiryPlan:
             operation=operation, table=table, preconditions=self.preconditions, actions=actions, summary=summary
         )
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "cutoff": self.cutoff.isoformat(),
-            "preconditions": [p.to_json() for p in self.preconditions],
-            "steps": [{"branch": s.branch, "drops": [asdict(d) for d in s.drops]} for s in self.steps],
-            "report": dict(self.report),
-            "anchors": dict(self.anchors),
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> ExpiryPlan:
-        return cls(
-            cutoff=datetime.fromisoformat(raw["cutoff"]),
-            preconditions=tuple(Precondition(**p) for p in raw["preconditions"]),
-            steps=tuple(
-                DropStep(branch=s["branch"], drops=tuple(PartitionDrop(**d) for d in s["drops"])) for s in raw["steps"]
-            ),
-            report=raw["report"],
-            anchors=raw.get("anchors", {}),
-        )
-
 
 def save_plan(table: Table, operation_id: str, number: int, plan: ExpiryPlan) -> ExpiryPlan:
     """Write a round's plan to the journal and return it, or the plan of a faster process of the same operation."""
-    entry = {"operation_id": operation_id, "round": number, **plan.to_json()}
+    plan = dataclasses.replace(plan, operation_id=operation_id)
     try:
-        put_new(table, _path(operation_id, number), json.dumps(entry, indent=2, ensure_ascii=False).encode())
+        put_new(table, _path(operation_id, number), plan.to_bytes())
     except AlreadyExistsError:
         return _read(table, operation_id, number)
     return plan
@@ -160,17 +139,12 @@ def load_plans(table: Table, operation_id: str) -> list[ExpiryPlan]:
 
 def _read(table: Table, operation_id: str, number: int) -> ExpiryPlan:
     path = _path(operation_id, number)
-    data = table.store.read(path)
-    try:
-        return ExpiryPlan.from_json(parse_json(data))
-    except (ValueError, KeyError, TypeError) as error:
-        raise FormatError(
-            f"{table.name}: the journal {path} is unreadable; delete it and run the expiry again, with a new plan"
-        ) from error
+    way_out = "delete it and run the expiry again, with a new plan"
+    return ExpiryPlan.parse(table.store.read(path), f"{table.name}: {path}", way_out)
 
 
 def _path(operation_id: str, number: int) -> str:
-    return f"{PRIVATE_DIR}/operations/{name_part(operation_id)}-expiry-{number}.json"
+    return f"{PRIVATE_DIR}/operations/{name_part(operation_id)}{EXPIRY_PLAN}{number}.json"
 
 
 log = logging.getLogger(__name__)

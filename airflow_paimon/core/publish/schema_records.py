@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,9 +25,10 @@ from enum import Enum
 
 from airflow_paimon.core.commit.committer import CommitIdentity, KnownHead, execute, put_new
 from airflow_paimon.core.commit.landed import later_snapshots
-from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
+from airflow_paimon.core.errors import AlreadyExistsError, FormatError, NotFoundError
+from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
-from airflow_paimon.core.format.snapshot import Snapshot, parse_json
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Delete, FileAction, PutNew
 from airflow_paimon.core.publish.replace_main_plan import same_version, with_columns_of
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
@@ -46,7 +46,7 @@ _ROUNDS = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaRecord:
+class SchemaRecord(Record):
     """``before``: main's schema version without the columns. ``since``: main's head when they were added.
 
     ``schemas``: the versions that add them, each with the SHA-256 of its file, as another writer may win the id.
@@ -63,9 +63,6 @@ class SchemaRecord:
     def path(self) -> str:
         whose = hashlib.sha256(f"{self.user}\0{self.identifier}".encode()).hexdigest()[:16]
         return f"{FOLDER}/{self.schemas[0][0]}-{whose}.json"
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(dataclasses.asdict(self), indent=2).encode()
 
 
 class State(Enum):
@@ -125,19 +122,8 @@ def read_records(main: Table) -> list[SchemaRecord]:
     found = []
     for name in sorted(main.store.names(FOLDER)):
         try:
-            raw = parse_json(main.store.read(f"{FOLDER}/{name}"))
-            schemas = tuple((int(number), str(digest)) for number, digest in raw["schemas"])
-            found.append(
-                SchemaRecord(
-                    branch=str(raw["branch"]),
-                    user=str(raw["user"]),
-                    identifier=int(raw["identifier"]),
-                    since=KnownHead(**raw["since"]),
-                    before=int(raw["before"]),
-                    schemas=schemas,
-                )
-            )
-        except (NotFoundError, ValueError, KeyError, TypeError):
+            found.append(SchemaRecord.parse(main.store.read(f"{FOLDER}/{name}"), name))
+        except (NotFoundError, FormatError):
             log.warning("%s: the record %s/%s is unreadable and was ignored", main.label, FOLDER, name)
     return found
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.plan import Delete, FileAction, PutNew, Replace
 from airflow_paimon.core.table.paths import BRANCH_DIR, PRIVATE_DIR, BranchPaths
 
@@ -16,7 +15,7 @@ RECORD = f"{PRIVATE_DIR}/dropping.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dropping:
+class Dropping(Record):
     """The table as it was when the drop began. ``schemas``: their files by id; ``snapshot``: its newest, None without.
 
     Valid as long as the newest snapshot is this one. ``removing``: files are gone, so it can't be undone any more.
@@ -25,26 +24,6 @@ class Dropping:
     schemas: Mapping[int, str]
     snapshot: str | None
     removing: bool = False
-
-    def to_bytes(self) -> bytes:
-        """Return the record's content."""
-        schemas = {str(number): text for number, text in sorted(self.schemas.items())}
-        return json.dumps({"schemas": schemas, "snapshot": self.snapshot, "removing": self.removing}, indent=2).encode()
-
-
-def parse_dropping(data: bytes, table: str) -> Dropping:
-    """Parse the record.
-
-    Raises:
-        FormatError: it is not one.
-    """
-    try:
-        raw = json.loads(data)
-        schemas = {int(number): str(text) for number, text in raw["schemas"].items()}
-        snapshot, removing = raw["snapshot"], raw["removing"] is True
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FormatError(f"{table}: {RECORD} can't be read ({error}); restore or delete it") from None
-    return Dropping(schemas=schemas, snapshot=None if snapshot is None else str(snapshot), removing=removing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

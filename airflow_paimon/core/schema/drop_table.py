@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.plan import Delete, DeleteFolders
-from airflow_paimon.core.schema.drop_plan import RECORD, Dropping, DropPlan, division, parse_dropping, plan_drop
+from airflow_paimon.core.schema.drop_plan import RECORD, Dropping, DropPlan, division, plan_drop
 from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.paths import MAIN
@@ -49,7 +49,7 @@ def drop_table(table: Table) -> bool:
     if record is None and not table.exists():
         return False
     require_committable(table)
-    dropping = _gather(table) if record is None else parse_dropping(record, table.name)
+    dropping = _gather(table) if record is None else Dropping.parse(record, f"{table.name}: {RECORD}")
     if dropping.removing and table.exists():  # another engine, which doesn't look for the record, has made a new one
         execute(table, [Delete(path=RECORD, expected=record, reason="of a table that is gone")])
         record, dropping = None, _gather(table)

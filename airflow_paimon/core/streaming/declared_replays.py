@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.format.snapshot import parse_json
 from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, ReplayRecord
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, find_tables
@@ -35,8 +34,7 @@ def replays_of(source: Table) -> tuple[list[DeclaredReplay], int]:
         return [], 0
     main = source.branch(MAIN)
     others = [t for t in find_tables(source.catalog, source.name.partition(".")[0]) if t.name != source.name]
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        records = list(pool.map(_records, others))
+    records = in_threads(_records, others, _AT_ONCE)
     known = dict[int, str | None]()
     found = set[DeclaredReplay]()
     for table, one in ((t, r) for t, some in zip(others, records, strict=True) for r in some):
@@ -54,6 +52,6 @@ def _records(table: Table) -> Sequence[ReplayRecord]:
     try:
         names = [n for n in table.store.names(REPLAYS_DIR) if n.endswith(".json") and not n.startswith(".")]
         blobs = read_present(table.store, [f"{REPLAYS_DIR}/{name}" for name in names])
-        return [ReplayRecord(**parse_json(data)) for data in blobs.values()]
-    except (PaimonError, ValueError, TypeError):
+        return [ReplayRecord.parse(data, path) for path, data in blobs.items()]
+    except PaimonError:
         return ()

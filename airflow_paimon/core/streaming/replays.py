@@ -6,22 +6,20 @@ another generation, with checkpoints of its own. A batch belongs to its operatio
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
-    FormatError,
     InvalidInputError,
-    NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import parse_json
+from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.plan import PutNew, Replace
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
@@ -32,7 +30,7 @@ REPLAYS_DIR = f"{PRIVATE_DIR}/replays"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayRecord:
+class ReplayRecord(Record):
     """``starts``, ``ends``: snapshots of the sources by name (ends of a batch only); ``before``: of the targets.
 
     Of streams: ``generation`` is the branch's last rollback when the replay began, 0 = none; ``head`` its newest
@@ -83,16 +81,10 @@ def find_replay(table: Table, key: str) -> ReplayRecord | None:
     Raises:
         FormatError: the record is unreadable.
     """
-    path = replay_path(key)
-    try:
-        return ReplayRecord(**parse_json(table.store.read(f"{path}.json")))
-    except NotFoundError:
-        return None
-    except (ValueError, TypeError):
-        raise FormatError(
-            f"{table.label}: the record {path}.json of a replay is unreadable; roll the branch back, then "
-            f"delete the file"
-        ) from None
+    path = f"{replay_path(key)}.json"
+    data = read_if_there(table.store, path)
+    way_out = "roll the branch back, then delete the file"
+    return None if data is None else ReplayRecord.parse(data, f"{table.label}: {path}", way_out)
 
 
 def check_asked(table: Table, record: ReplayRecord, asked: str) -> None:
@@ -114,8 +106,7 @@ def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool 
     Raises:
         ConflictError: ``is_new``, and another try has recorded it meanwhile: its snapshots are the ones to read.
     """
-    data = json.dumps(asdict(record), indent=2).encode()
-    path, reason = f"{replay_path(key)}.json", "a re-run of the replay goes on with it"
+    path, data, reason = f"{replay_path(key)}.json", record.to_bytes(), "a re-run of the replay goes on with it"
     action = PutNew(path=path, data=data, reason=reason) if is_new else Replace(path=path, data=data, reason=reason)
     try:
         execute(table, [action])

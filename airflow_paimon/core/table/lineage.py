@@ -11,14 +11,13 @@ so either they find the commit and stop, or the commit finds their record and is
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
-from airflow_paimon.core.format.snapshot import parse_json
+from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.table.options import parse_duration
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 
@@ -32,7 +31,7 @@ READY, CREATING, RENAMING, DELETING, DELETED = "ready", "creating", "renaming", 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage:
+class Lineage(Record):
     """``identity`` is the identity of the base snapshot (``Snapshot.identity``); None for a branch created empty.
 
     ``schema_id``: the source's newest schema id when the branch was created. ``known_origin`` is False for a branch
@@ -68,16 +67,6 @@ class Lineage:
     protected_by: str | None = None
     family: str | None = None
     came_from: tuple[str, ...] = ()
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False).encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Lineage:
-        """Parse a record; unknown keys are ignored. Raises ``ValueError`` or ``TypeError``."""
-        raw: Any = parse_json(data)
-        known = {k: raw[k] for k in cls.__dataclass_fields__ if k in raw}
-        return cls(**known | {"came_from": tuple(map(str, known.get("came_from", ())))})
 
     @property
     def outlives_changes(self) -> bool:
@@ -140,8 +129,8 @@ def recorded_branches(table: Table) -> list[str]:
 def read_lineage(table: Table, branch: str) -> Lineage | None:
     """Read a branch's record. None when it is missing or unreadable: a table works without it."""
     try:
-        return Lineage.from_bytes(table.store.read(lineage_path(branch)))
-    except (NotFoundError, ValueError, TypeError, FormatError):
+        return Lineage.parse(table.store.read(lineage_path(branch)), branch)
+    except (NotFoundError, FormatError):
         return None
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.format.records import record_bytes
 
 TAG_PREFIX = "set-"
 VERSION_PREFIX = "set:"
@@ -121,7 +121,7 @@ class TableSet:
         if self.abandoned is not None:
             raw["abandoned"] = self.abandoned
         raw |= {"tag": self.tag, "tables": pins_to_json(self.tables), "operation_id": self.operation_id}
-        return json.dumps(raw, indent=2, ensure_ascii=False).encode()
+        return record_bytes(raw)
 
     def to_json(self) -> dict[str, Any]:
         """Return what results, sensors and look-ups say about it."""

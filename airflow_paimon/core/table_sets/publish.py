@@ -10,7 +10,6 @@ ended, and the snapshots are looked up after that was seen.
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -33,6 +32,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
+from airflow_paimon.core.format.records import record_bytes
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_json
 from airflow_paimon.core.plan import Delete, PutNew
 from airflow_paimon.core.store.base import read_if_there
@@ -92,7 +92,7 @@ class Claim:
     def to_bytes(self) -> bytes:
         tables = None if self.tables is None else pins_to_json(self.tables)
         raw = {"version": self.number, "operation_id": self.operation_id, "since": self.since_ms, "tables": tables}
-        return json.dumps(raw, indent=2, ensure_ascii=False).encode()
+        return record_bytes(raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,7 +418,7 @@ def _with_pins(sets: Sets, claim: Claim, tables: Pins) -> Claim:
     if claim.tables is not None:
         return claim
     try:
-        data = json.dumps(pins_to_json(tables), indent=2, ensure_ascii=False).encode()
+        data = record_bytes(pins_to_json(tables))
         put_new(sets.files, pins_file(claim.number), data)
     except AlreadyExistsError:
         return replace(claim, tables=_read_pins(sets, claim.number))

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import CASES, check, forget, killed, repair_all, start
-from tests.core.tables import append, copied, cut_off, make_table, names, run
+from tests.core.tables import append, copied, cut_off, make_table, names, rewrite, run
 from tests.randomness import moments, thorough
 
 MADE = {"tag": "new", "snapshot": 1, "time_retained": "7 d"}
@@ -54,6 +55,37 @@ def test_a_tag_operation_that_is_killed_is_done_once_by_its_retry(
             assert step > 2
             return
     raise AssertionError("20 steps were not enough")
+
+
+@pytest.mark.parametrize(
+    ("operation", "values", "since"),
+    [
+        ("create_tag", MADE, ("delete_tag", {"tag": "new"})),
+        ("replace_tag", {"tag": "old", "snapshot": 2}, ("replace_tag", {"tag": "old", "snapshot": 1})),
+        ("delete_tag", {"tag": "old"}, ("create_tag", {"tag": "old", "snapshot": 2})),
+        ("rename_tag", {"tag": "old", "to_tag": "new"}, ("rename_tag", {"tag": "new", "to_tag": "old"})),
+        ("delete_branch", {"branch": "fix"}, ("create_branch", {"branch": "fix", "snapshot": 1})),
+        ("rename_branch", {"branch": "fix", "to_branch": "b"}, ("rename_branch", {"branch": "b", "to_branch": "fix"})),
+        ("alter_table", {"change": ["rename column v to w"]}, ("alter_table", {"change": ["rename column w to v"]})),
+        ("merge_branch", {"branch": "fix"}, ("delete_branch", {"branch": "fix"})),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_the_retry_of_an_operation_that_has_ended_returns_its_result(
+    operation: str, values: dict[str, Any], since: tuple[str, dict[str, Any]]
+) -> None:
+    """Whatever somebody did since: what was made anew is not deleted again."""
+    table = tagged()
+    run(table, "create_branch", branch="fix", tag="old")
+    rewrite(table.branch("fix"), "a")
+    first = run(table, operation, operation_id="op", **values).to_json()
+    run(table, since[0], **since[1])
+    before = {path: table.store.read(path) for path in table.store.walk("")}
+    again = run(table, operation, operation_id="op", **values).to_json()
+    assert again == {**first, "details": {**first["details"], "replayed": True}}
+    assert {path: table.store.read(path) for path in table.store.walk("")} == before
+    with pytest.raises(InvalidInputError, match="was used for another request"):
+        run(table, "delete_tag", tag="another", operation_id="op")
 
 
 @pytest.mark.parametrize("kind", ["create from a tag", "delete", "rename"])

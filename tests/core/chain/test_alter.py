@@ -217,7 +217,7 @@ def test_killed_between_any_two_store_calls(changes: list[str], after: bool, ope
     whole = fresh()
     probe = FaultStore(whole.store)
     faulty(whole, values, probe)
-    assert len(probe.mutations) == (4 if operation_id else 3)
+    assert len(probe.mutations) == (5 if operation_id else 3)
     for step in range(1, len(probe.mutations) + 1):
         table = fresh()
         with pytest.raises(Crash):

@@ -35,7 +35,7 @@ from airflow_paimon.core.table.scan import all_manifests, live_entries, partitio
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.format.avro_files import fastavro_records
 from tests.core.later_fields import VALUES, plant
-from tests.core.tables import append, cut_off, files, make_table, message, overwrite, rewrite, run
+from tests.core.tables import append, cut_off, files, forget_results, make_table, message, overwrite, rewrite, run
 from tests.environment import REPO_ROOT
 from tests.oracles.golden import golden_index
 from tests.randomness import chance, lives, moments, thorough
@@ -246,6 +246,8 @@ def test_a_retry_returns_the_first_result() -> None:
     table = used_table()
     first = run(table, OPERATION, operation_id="night")
     append(table, "z")
+    assert run(table, OPERATION, operation_id="night").details == first.details | {"replayed": True}
+    forget_results(table)
     again = run(table, OPERATION, operation_id="night")
     assert (again.snapshot_after, again.details) == (first.snapshot_after, first.details)
     with pytest.raises(InvalidInputError, match="another request"):

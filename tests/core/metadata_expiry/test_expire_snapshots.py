@@ -36,7 +36,7 @@ from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.consumers import find_consumer
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types, read_delta_list
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import append, cut_off, make_table, message, overwrite, rewrite, run
+from tests.core.tables import append, cut_off, forget_results, make_table, message, overwrite, rewrite, run
 from tests.soundness import assert_sound, files_on_disk, states
 from tests.stores import CountingStore, FaultStore, _Wrapper
 
@@ -361,7 +361,7 @@ def test_a_consumer_that_is_written_while_an_expiry_plans_stays(
 
 
 def test_an_operation_id_is_for_one_request_and_keeps_no_snapshot(table: Table) -> None:
-    """A retry does what is left to do: it looks for no commit."""
+    """The retry of a try that was killed does what is left to do: it looks for no commit."""
     for _ in range(3):
         overwrite(table, "a")
     asked = {"operation_id": "op", "now": str(now())}
@@ -369,6 +369,8 @@ def test_an_operation_id_is_for_one_request_and_keeps_no_snapshot(table: Table) 
     with pytest.raises(InvalidInputError, match="'op' was used for another request"):
         expire(table, **asked, retain_min=1)
     assert table.snapshot_ids() == [2, 3]
+    assert expire(table, **asked, retain_min=2).details["replayed"]
+    forget_results(table)
     assert not expire(table, **asked, retain_min=2).changed
     overwrite(table, "a")
     overwrite(table, "a")

@@ -73,7 +73,7 @@ class Aged(_Wrapper):
         return [self._older(info, info.name) for info in super().files(path)]
 
     def list(self, path: str) -> list[FileInfo]:
-        private = path.startswith(tuple(f"{PRIVATE_DIR}/{n}" for n in ("operations", "retried", "streams")))
+        private = path.startswith(tuple(f"{PRIVATE_DIR}/{n}" for n in ("operations", "retried", "results", "streams")))
         return [self._older(info, f"{path}/{info.name}") if private else info for info in super().list(path)]
 
     def _older(self, info: FileInfo, path: str) -> FileInfo:
@@ -576,7 +576,7 @@ def test_old_operation_records_go_and_young_ones_stay(main: Table) -> None:
     first = run(main, "merge_branch", branch="fix", operation_id="once")
     assert clean(main, Aged(main.store, days=29)).details["operation_records"] == 0
     assert run(main, "merge_branch", branch="fix", operation_id="once").snapshot_after == first.snapshot_after
-    assert clean(main, Aged(main.store, days=31)).details["operation_records"] == 2, "the record and its mark"
+    assert clean(main, Aged(main.store, days=31)).details["operation_records"] == 2, "the record and its result"
     assert not run(main, "merge_branch", branch="fix", operation_id="once").changed, "it is an operation of its own now"
 
 

@@ -26,7 +26,19 @@ from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, CommentColumn, WidenColumn
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import alter_table, append, cut_off, files, make_table, message, names, overwrite, rewrite, run
+from tests.core.tables import (
+    alter_table,
+    append,
+    cut_off,
+    files,
+    forget_results,
+    make_table,
+    message,
+    names,
+    overwrite,
+    rewrite,
+    run,
+)
 from tests.randomness import moments
 
 # -- merge ------------------------------------------------------------------------------------------------------------
@@ -392,6 +404,7 @@ def test_replay_by_operation_id(table: Table, fix: Table) -> None:
     rewrite(fix, "a")
     first = run(table, "merge_branch", branch="fix", operation_id="dag/run/publish")
     append(table, "z")
+    forget_results(table)
     again = run(table, "merge_branch", branch="fix", operation_id="dag/run/publish")
     assert (again.changed, again.snapshot_after) == (True, first.snapshot_after)
     assert again.details["replayed"]

@@ -16,7 +16,7 @@ from airflow_paimon.core.publish.published import publishes, verify_publish
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import COLUMNS, alter_table, append, files, make_table, message, rewrite, run
+from tests.core.tables import COLUMNS, alter_table, append, files, forget_results, make_table, message, rewrite, run
 
 
 def in_day(view: Table, dt: str) -> set[str]:
@@ -316,6 +316,7 @@ def test_a_retry_returns_the_first_result_and_another_request_is_refused(table: 
     rewrite(fix, "a")
     rewrite(fix, "b")
     first = run(table, "merge_branch", branch="fix", partitions=["dt=a"], operation_id="op")
+    forget_results(table)
     again = run(table, "merge_branch", branch="fix", partitions=["dt=a"], operation_id="op")
     assert again.snapshot_after == first.snapshot_after == table.latest_snapshot_id()
     assert again.details["replayed"]

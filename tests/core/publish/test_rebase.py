@@ -18,7 +18,7 @@ from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.table import Table
 from tests.core.metadata_expiry.test_remove_orphan_files import clean
-from tests.core.tables import alter_table, append, copied, files, make_table, rewrite, run
+from tests.core.tables import alter_table, append, copied, files, forget_results, make_table, rewrite, run
 from tests.randomness import moments
 from tests.stateful.paimon_expiry import expire_snapshots
 from tests.stores import Crash, FaultStore
@@ -176,6 +176,7 @@ def test_a_retry_returns_the_first_result(table: Table) -> None:
     first = rebase(table, operation_id="op")
     append(table, "d", seq=7)
     rewrite(table.branch("next"), "c")
+    forget_results(table)
     again = rebase(table, operation_id="op")
     assert (again.snapshot_after, again.details["replayed"]) == (first.snapshot_after, True)
     with pytest.raises(InvalidInputError, match="another request"):

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import alter_table, append, cut_off, make_table, run
+from tests.core.tables import alter_table, append, cut_off, forget_results, make_table, run
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def test_a_retry_after_the_result_was_lost(table: Table, fix: Table, operation: 
     if operation == "delete_tag":
         run(table, "delete_branch", branch="fix")
     first = run(table, operation, operation_id="op", **values)
+    forget_results(table)
     again = run(table, operation, operation_id="op", **values)
     assert (first.changed, again.changed) == (True, True)
     assert again.details["replayed"]
