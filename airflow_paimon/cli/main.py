@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_paimon import __version__
 from airflow_paimon.bundled import job_names, job_path, job_summaries
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedError, error_to_json
+from airflow_paimon.core.garbage import collect_seldom
 from airflow_paimon.core.requests.arguments import plain_message
 from airflow_paimon.core.requests.printed import printable
 
@@ -68,6 +69,7 @@ LOOKUPS = {
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one look-up or one job as a program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    collect_seldom()
     try:
         code = run(arguments)
         sys.stdout.flush()

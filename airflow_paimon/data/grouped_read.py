@@ -11,7 +11,7 @@ from typing import NamedTuple
 import pyarrow.compute as pc
 
 from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import with_schemas, without_collecting
+from airflow_paimon.core.table.scan import with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data.layers import Layer, PinnedLayers
@@ -125,12 +125,11 @@ def grouped(
         groups: dict[int, list[tuple[int, Kept]]] = {}
         files_of, size_of = [0] * number, [0] * number
         schema_ids: set[int] = set()
-        with without_collecting():
-            for one in sort_out(whole, whole.listed, number):
-                groups.setdefault(one.group, []).append((one.place, kept.keep(one.data)))
-                files_of[one.group] += one.files
-                size_of[one.group] += one.size
-                schema_ids |= one.schema_ids
+        for one in sort_out(whole, whole.listed, number):
+            groups.setdefault(one.group, []).append((one.place, kept.keep(one.data)))
+            files_of[one.group] += one.files
+            size_of[one.group] += one.size
+            schema_ids |= one.schema_ids
     most_files = _LARGE * max(each, sum(files_of) / number)
     most_size = _LARGE * max(most_bytes or 0, sum(size_of) / number)
     found = [

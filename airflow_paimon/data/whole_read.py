@@ -43,7 +43,6 @@ from airflow_paimon.core.table.scan import (
     live_of_entries,
     read_index,
     splits_of,
-    without_collecting,
     without_statistics,
 )
 from airflow_paimon.core.table.table import Table
@@ -469,13 +468,12 @@ def plan_group(of: GroupRead, parts: Iterable[bytes]) -> Layer:
     index: list[IndexEntry] = []
     state = of.state
     assert state.snapshot is not None
-    with without_collecting():
-        for part in parts:
-            some, vectors = unpacked(part)
-            entries += some
-            index += vectors
-        live = live_of_entries(state.table, state.snapshot, entries).values()
-        plan = replace(state, splits=splits_of(state.schema, live), index_entries=tuple(index))
+    for part in parts:
+        some, vectors = unpacked(part)
+        entries += some
+        index += vectors
+    live = live_of_entries(state.table, state.snapshot, entries).values()
+    plan = replace(state, splits=splits_of(state.schema, live), index_entries=tuple(index))
     plan = top_level_only(plan) if of.top_level else plan
     read, splits = plan_read(
         plan,

@@ -30,6 +30,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
     UnsupportedStorageError,
 )
+from airflow_paimon.core.garbage import collect_seldom
 from airflow_paimon.core.requests.arguments import (
     NEEDS_SPARK,
     RESULT_URI,
@@ -76,6 +77,7 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if "--help" in arguments or "-h" in arguments:
         parse_arguments(operation, ["--help"])
+    collect_seldom()
     stdout = _claim_stdout()
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         end_with_parent()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from airflow_paimon.core.garbage import collect_seldom
 from airflow_paimon.spark.spark_types import sql_name
 
 if TYPE_CHECKING:
@@ -134,7 +135,12 @@ def set_imports_apart() -> None:
 
     PySpark collects garbage after each task that a worker has run: 30 ms each time (measured).
     """
-    if next(_TASKS) == 2 and "pyspark.worker_util" in sys.modules:
+    if "pyspark.worker_util" not in sys.modules:
+        return
+    number = next(_TASKS)
+    if number == 1:
+        collect_seldom()
+    elif number == 2:
         gc.freeze()
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.table.scan import with_schemas_of_branch, without_collecting
+from airflow_paimon.core.table.scan import with_schemas_of_branch
 from airflow_paimon.data import whole_read
 from airflow_paimon.data.chain import whole_read as chains
 from airflow_paimon.data.chain.groups import ChainGroups
@@ -176,8 +176,7 @@ def _sorted_out(spark: SparkSession, work: _Work) -> DataFrame:
     sort_out = work.sort_out
 
     def sorted_out(listed: Sequence[Any]) -> Iterator[pa.RecordBatch]:
-        with without_collecting():
-            yield from _batches(((o.group, o.place, o.data) for o in sort_out(listed)), _SORTED)
+        yield from _batches(((o.group, o.place, o.data) for o in sort_out(listed)), _SORTED)
 
     most = max(1, min(_MOST_ENTRIES, sum(map(work.entries, work.listed)) // (_MANIFEST_TASKS * cores_of(spark))))
     pieces = pack(work.listed, work.entries, most)

@@ -17,7 +17,6 @@ from airflow_paimon.core.table.scan import (
     live_entries,
     read_named_lists,
     selected_entries,
-    without_collecting,
 )
 from airflow_paimon.core.table.table import Table
 
@@ -138,8 +137,7 @@ class Seen:
         self, live: _Live, manifests: Sequence[ManifestFile], selection: Selection | None, head: Snapshot
     ) -> _Live:
         where = f"{self.table.label}: snapshot {head.id}"
-        with without_collecting():
-            change = net_change(chain(live.values(), selected_entries(self.table, manifests, selection)), where)
+        change = net_change(chain(live.values(), selected_entries(self.table, manifests, selection)), where)
         if change.deleted:
             raise never_added(where, next(iter(change.deleted.values())).file.file_name)
         return change.added

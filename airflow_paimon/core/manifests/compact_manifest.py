@@ -34,7 +34,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import all_manifests, read_entries, without_collecting
+from airflow_paimon.core.table.scan import all_manifests, read_entries
 from airflow_paimon.core.table.table import Table
 
 _STEP = "compact_manifest"
@@ -90,8 +90,7 @@ class _Compaction:
 
 def _compacted(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | None:
     """Read, merge and encode; None: there is nothing to do. Raises as ``compact_manifest`` does."""
-    with without_collecting():
-        return _compaction(view, head, sort=sort)
+    return _compaction(view, head, sort=sort)
 
 
 def _compaction(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | None:

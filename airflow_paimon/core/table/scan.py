@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -323,13 +321,12 @@ def live_entries(
     """
     if snapshot is None:
         return {}
-    with without_collecting():
-        manifests = all_manifests(table, snapshot)
-        if statistics or table.kept_manifests is not None:
-            return live_of_entries(table, snapshot, selected_entries(table, manifests, selection))
-        wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
-        entries = _selected((e for _, some in each_entries(table, wanted) for e in some), selection)
-        return live_of_entries(table, snapshot, map(without_statistics, entries))
+    manifests = all_manifests(table, snapshot)
+    if statistics or table.kept_manifests is not None:
+        return live_of_entries(table, snapshot, selected_entries(table, manifests, selection))
+    wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
+    entries = _selected((e for _, some in each_entries(table, wanted) for e in some), selection)
+    return live_of_entries(table, snapshot, map(without_statistics, entries))
 
 
 def without_statistics(entry: ManifestEntry) -> ManifestEntry:
@@ -357,9 +354,8 @@ def live_columns(table: Table, snapshot: Snapshot | None, selection: Selection |
     manifests = all_manifests(table, snapshot) if snapshot else []
     if selection is None:
         return live_of_parts(table, snapshot, read_columns(table, manifests))
-    with without_collecting():  # of an index of blocks, and as ``live_entries``
-        parts = read_columns(table, [m for m in manifests if selection.may_be_in(m)], selection)
-        return live_of_parts(table, snapshot, [_selected_columns(p, selection) for p in parts])
+    parts = read_columns(table, [m for m in manifests if selection.may_be_in(m)], selection)
+    return live_of_parts(table, snapshot, [_selected_columns(p, selection) for p in parts])
 
 
 def _selected_columns(columns: EntryColumns, selection: Selection) -> EntryColumns:
@@ -477,21 +473,8 @@ def plan_snapshot(
     """Plan a read of exactly this snapshot with this schema. ``statistics``: see ``live_entries``."""
     if snapshot is None:
         return ScanPlan(table, None, schema)
-    with without_collecting():
-        live = live_entries(table, snapshot, selection, statistics=statistics).values()
-        return ScanPlan(table, snapshot, schema, splits_of(schema, live), tuple(read_index(table, snapshot)))
-
-
-@contextmanager
-def without_collecting() -> Iterator[None]:
-    """Suspend garbage collection while very many long-lived objects are created: it took half of the time."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    live = live_entries(table, snapshot, selection, statistics=statistics).values()
+    return ScanPlan(table, snapshot, schema, splits_of(schema, live), tuple(read_index(table, snapshot)))
 
 
 def splits_of(schema: TableSchema, live: Iterable[ManifestEntry]) -> tuple[BucketSplit, ...]:

@@ -12,6 +12,7 @@ import traceback
 from typing import IO, Any
 
 from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.garbage import collect_seldom
 
 _PR_SET_PDEATHSIG = 1
 
@@ -19,6 +20,7 @@ _PR_SET_PDEATHSIG = 1
 def serve() -> None:
     """Call the function that comes first for each piece that comes then, until there are no more."""
     _end_with_parent()
+    collect_seldom()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: whoever started this process ends it
     source = sys.stdin.buffer
     target = os.fdopen(os.dup(1), "wb", buffering=0)

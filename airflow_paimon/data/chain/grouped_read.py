@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import plan_state, with_schemas, without_collecting
+from airflow_paimon.core.table.scan import plan_state, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data import grouped_read
@@ -86,7 +86,7 @@ def _grouped(whole: WholeChain) -> tuple[ChainGroupRead, ChainGroups, _Parts]:
     kept, parts = SortedRuns(_MEMORY_BYTES), dict[int, list[Kept]]()
     plans = whole.of.state.plans
     schema_ids: tuple[set[int], ...] = tuple(set() for _ in plans)
-    with reading_once(), without_collecting():
+    with reading_once():
         for one in sort_out(whole.of, groups, whole.listed):
             parts.setdefault(one.group, []).append(kept.keep(one.data))
             schema_ids[one.data[0]].update(one.schema_ids)

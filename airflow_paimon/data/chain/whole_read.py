@@ -23,7 +23,6 @@ from airflow_paimon.core.table.scan import (
     all_manifests,
     live_of_entries,
     splits_of,
-    without_collecting,
 )
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import whole_read
@@ -232,12 +231,11 @@ def plan_group(of: ChainGroupRead, reads: Sequence[PartitionRead], parts: Iterab
     """
     entries: tuple[list[ManifestEntry], ...] = ([], [], [])
     index: tuple[list[IndexEntry], ...] = ([], [], [])
-    with without_collecting():
-        for part in parts:
-            some, vectors = unpacked(part[1:])
-            entries[part[0]].extend(some)
-            index[part[0]].extend(vectors)
-        main, snapshot, delta = map(_plan_of, of.state.plans, entries, index)
+    for part in parts:
+        some, vectors = unpacked(part[1:])
+        entries[part[0]].extend(some)
+        index[part[0]].extend(vectors)
+    main, snapshot, delta = map(_plan_of, of.state.plans, entries, index)
     return of.plan(replace(of.state, main=main, snapshot=snapshot, delta=delta), reads)
 
 
