@@ -191,7 +191,9 @@ def plan_replaced_schemas(
 ) -> SchemaMapping:
     """Make the branch's newest columns, with these options, main's newest version, and map the schema ids of its files.
 
-    Both logs are ascending and not empty; ``base``: the schema at the branch point.
+    Both logs are ascending and not empty; ``base``: the schema at the branch point. Main gets the branch's versions
+    after its own newest under their ids: a Flink job that is resumed on main from a savepoint of the branch commits
+    files that name them.
 
     Raises:
         ConflictError: main gave the field id of a column of the branch to another one. FormatError: a file names a
@@ -204,15 +206,21 @@ def plan_replaced_schemas(
         )
     known = {repr(s.content): s.id for s in main}
     _check_field_ids(table, base, main, branch)
-    older = {repr(by_id[i].content): by_id[i] for i in sorted(used)}
-    wanted = [s for key, s in older.items() if key not in known and s.content != theirs.content]
     top = max(mine.highest_field_id, theirs.highest_field_id)
     version = replace(mine, highest_field_id=top, time_millis=now_ms, version=mine.next_version)
-    new = [replace(with_columns_of(version, s), id=mine.id + at) for at, s in enumerate(wanted, 1)]
-    last = with_columns_of(version, theirs)
-    last = replace(last, id=mine.id + len(new) + 1, options=dict(options), comment=comment)
-    if new or not same_version(last, mine):
-        new.append(last)
+    last = replace(with_columns_of(version, theirs), options=dict(options), comment=comment)
+    later = [s for s in branch if s.id > mine.id] if used or not same_version(last, mine) else []
+    if [s.id for s in later] != [mine.id + at for at in range(1, len(later) + 1)]:
+        later = []
+    needed = [s if s.id in used or repr(s.content) in known else theirs for s in later]
+    new = [with_columns_of(replace(version, id=s.id), like) for s, like in zip(later, needed, strict=True)]
+    there = {*known, *(repr(s.content) for s in (*new, theirs))}
+    wanted = {repr(by_id[i].content): by_id[i] for i in sorted(used) if repr(by_id[i].content) not in there}.values()
+    new += [with_columns_of(replace(version, id=mine.id + at), s) for at, s in enumerate(wanted, len(new) + 1)]
+    if later and not wanted:
+        new[-1] = replace(last, id=new[-1].id)
+    elif new or not same_version(last, mine):
+        new.append(replace(last, id=mine.id + len(new) + 1))
     known = {repr(s.content): s.id for s in new} | known
     return SchemaMapping({i: known[repr(by_id[i].content)] for i in used}, tuple(new), new[-1] if new else mine)
 

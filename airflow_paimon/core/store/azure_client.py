@@ -169,8 +169,14 @@ class Client(HttpClient):
         self.send("DELETE", self.object(bucket, key), {}, {**self.delete_headers, "If-Match": version})
 
     def put(self, bucket: str, key: str, data: bytes, token: str = "") -> None:
-        headers = {"x-ms-blob-type": "BlockBlob", **({"If-None-Match": "*", _TOKEN: token} if token else {})}
-        self.send("PUT", self.object(bucket, key), {}, headers, data, once=bool(token))
+        self._put(bucket, key, data, {"If-None-Match": "*", _TOKEN: token} if token else {})
+
+    def put_version(self, bucket: str, key: str, data: bytes, version: str) -> None:
+        self._put(bucket, key, data, {"If-Match": version})
+
+    def _put(self, bucket: str, key: str, data: bytes, condition: Mapping[str, str]) -> None:
+        headers = {"x-ms-blob-type": "BlockBlob", **condition}
+        self.send("PUT", self.object(bucket, key), {}, headers, data, once=bool(condition))
 
     def begin_upload(self, bucket: str, key: str) -> str:
         return self.object(bucket, key)

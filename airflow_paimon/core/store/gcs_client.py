@@ -108,15 +108,21 @@ class Client(HttpClient):
         return found.get(TOKEN)
 
     def put(self, bucket: str, key: str, data: bytes, token: str = "") -> None:
+        self._put(bucket, key, data, token, "0" if token else "")
+
+    def put_version(self, bucket: str, key: str, data: bytes, version: str) -> None:
+        self._put(bucket, key, data, "", version)
+
+    def _put(self, bucket: str, key: str, data: bytes, token: str, generation: str) -> None:
         """Write an object in the multipart form: the condition of a resumable upload counts when it begins and ends."""
         boundary = uuid.uuid4().hex
         about = json.dumps({"name": key, "metadata": {TOKEN: token} if token else {}})
         head = f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n{about}\r\n--{boundary}\r\n"
         kind = "Content-Type: application/octet-stream\r\n\r\n"
         body = b"".join(((head + kind).encode(), data, f"\r\n--{boundary}--\r\n".encode()))
-        query = {"uploadType": "multipart", **({"ifGenerationMatch": "0"} if token else {})}
+        query = {"uploadType": "multipart", **({"ifGenerationMatch": generation} if generation else {})}
         headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
-        self.send("POST", self._objects(bucket, "/upload"), query, headers, body, once=bool(token))
+        self.send("POST", self._objects(bucket, "/upload"), query, headers, body, once=bool(generation))
 
     def begin_upload(self, bucket: str, key: str) -> str:
         about = json.dumps({"name": key}).encode()

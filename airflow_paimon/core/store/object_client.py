@@ -89,8 +89,12 @@ class ObjectClient(Protocol):
         ...
 
     def get_version(self, bucket: str, key: str) -> tuple[bytes, str]:
-        """Read an object, with what ``delete_version`` takes; "" where no deletion takes a condition."""
+        """Read an object, with what ``delete_version`` and ``put_version`` take; "" where they take no condition."""
         return self.get(bucket, key)[0], ""
+
+    def put_version(self, bucket: str, key: str, data: bytes, version: str) -> None:
+        """Replace an object if it is still this one; else ``EXISTS``, or 404 where there is none."""
+        raise RequestError(501, "puts take no condition here but that there is no object")
 
     def delete_version(self, bucket: str, key: str, version: str) -> None:
         """Delete an object if it is still this one; else ``EXISTS``, or 404 where there is none."""

@@ -47,12 +47,14 @@ from airflow_paimon.core.store.threads import in_threads
 T = TypeVar("T")
 
 _CREATE_TRIES = 4
-_DELETE_TRIES = 4
+_CHANGE_TRIES = 4
 _NOT_EMPTY = 409
 PROBE = "_airflow_paimon/probe-"
 """What the names of objects begin with that are written to find out what a storage does."""
-_deleting: dict[tuple[str, str, str], bool] = {}
-"""(options, server, bucket): whether this process has seen that deletions take a condition there."""
+_Change = Callable[[ObjectClient, str, str, str], None]
+"""Changes a version of an object of a bucket."""
+_conditional: dict[tuple[str, str, str, _Change], bool] = {}
+"""(options, server, bucket, change): whether this process has seen that such a change takes a condition there."""
 _SCHEMAS = "schema/"
 
 
@@ -194,43 +196,60 @@ class ObjectStore(Store):
         self._run("deleting", path, lambda client: client.delete(self._bucket, key), mutating=True)
 
     def delete_same(self, path: str, data: bytes) -> bool | None:
-        """Delete the version of the object that was read; one whose answer was lost is looked at again.
+        """Delete the version of the object that was read.
 
-        An object that is gone then was deleted by this call, unless each request before certainly did nothing.
+        An object that is gone after a request whose answer was lost was deleted by this call.
         """
-        if not self._deletes_versions():
+        if not self._takes_versions(_delete_version):
             return super().delete_same(path, data)
+        return self._change_version(path, data, _delete_version, "deleting")
+
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        """Replace the version of the object that was read.
+
+        An object that has the new content after a request whose answer was lost has it by this call.
+        """
+        if not self._takes_versions(_put_version):
+            return super().replace_same(path, data, expected)
+        return self._change_version(path, expected, partial(_put_version, data=data), "writing", data)
+
+    def _change_version(
+        self, path: str, expected: bytes, change: _Change, doing: str, result: bytes | None = None
+    ) -> bool | None:
+        """Change an object if its content is the expected one. ``result``: its content then; None: it is gone."""
         key, doubt = self._key(path), False
-        for tried in range(1, _DELETE_TRIES + 1):
+        for tried in range(1, _CHANGE_TRIES + 1):
             try:
                 found, version = self._client.get_version(self._bucket, key)
             except RequestError as error:
                 if error.status == 404:
-                    return True if doubt else None
+                    return True if doubt and result is None else None
                 raise self._failed(error, "reading", path) from error
-            if found != data:
-                return False
+            if found != expected:
+                return doubt and found == result
             try:
-                self._client.delete_version(self._bucket, key, version)
+                change(self._client, self._bucket, key, version)
                 return True
             except RequestError as error:
                 doubt = doubt or error.applied
                 again = error.status in (EXISTS, 404) or error.code == IN_CONFLICT or error.applied
-                if not again or tried == _DELETE_TRIES:
-                    raise self._failed(error, "deleting", path, mutating=True) from error
+                if not again or tried == _CHANGE_TRIES:
+                    raise self._failed(error, doing, path, mutating=True) from error
             pause(tried)
         raise AssertionError("unreachable")
 
-    def _deletes_versions(self) -> bool:
-        """Try once per process and bucket whether a deletion under a condition is refused where that doesn't hold.
+    def _takes_versions(self, change: _Change) -> bool:
+        """Try once per process and bucket whether a change under a condition is refused where that doesn't hold.
 
         Some S3-compatible servers ignore the condition, and OSS has none.
         """
-        known = (self._options, self._server, self._bucket)
-        if known not in _deleting:
+        known = (self._options, self._server, self._bucket, change)
+        if known not in _conditional:
             key = join(self._prefix, f"{PROBE}{uuid.uuid4().hex}")
-            _deleting[known] = self._run("writing a probe to", "", lambda client: _refuses_other(client, known[2], key))
-        return _deleting[known]
+            _conditional[known] = self._run(
+                "writing a probe to", "", lambda client: _refuses_other(client, known[2], key, change)
+            )
+        return _conditional[known]
 
     def delete_empty(self, path: str) -> None:
         """Delete the empty objects with which some engines mark folders."""
@@ -341,8 +360,16 @@ class ObjectStore(Store):
         return StorageError(f"{doing.capitalize()} {where} failed: {self._reason(error)}")
 
 
-def _refuses_other(client: ObjectClient, bucket: str, key: str) -> bool:
-    """Whether a deletion of another version of an object than the one that is there is refused, and its own isn't."""
+def _delete_version(client: ObjectClient, bucket: str, key: str, version: str) -> None:
+    client.delete_version(bucket, key, version)
+
+
+def _put_version(client: ObjectClient, bucket: str, key: str, version: str, data: bytes = b"") -> None:
+    client.put_version(bucket, key, data, version)
+
+
+def _refuses_other(client: ObjectClient, bucket: str, key: str, change: _Change) -> bool:
+    """Whether a change of another version of an object than the one that is there is refused."""
     client.put(bucket, key, b"one")
     _, one = client.get_version(bucket, key)
     client.put(bucket, key, b"other")
@@ -350,7 +377,7 @@ def _refuses_other(client: ObjectClient, bucket: str, key: str) -> bool:
     refused = False
     try:
         if one and other not in ("", one):
-            client.delete_version(bucket, key, one)
+            change(client, bucket, key, one)
     except RequestError as error:
         refused = error.status == EXISTS
     with suppress(RequestError):  # an object in our own folder does no harm

@@ -281,6 +281,9 @@ class Client(ObjectClient):
         data, response = self.run(lambda client: self._get(client, bucket, key))
         return data, str(response.get("ETag", ""))
 
+    def put_version(self, bucket: str, key: str, data: bytes, version: str) -> None:
+        self._call("PutObject", Bucket=bucket, Key=key, Body=data, IfMatch=version)
+
     def delete_version(self, bucket: str, key: str, version: str) -> None:
         self._call("DeleteObject", Bucket=bucket, Key=key, IfMatch=version)
 

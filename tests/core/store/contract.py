@@ -245,6 +245,15 @@ class StoreContract:
         assert store.delete_same("snapshot/snapshot-1", b"") is True
         assert [name for name in store.walk("") if "probe" not in name] == []
 
+    def test_replace_same(self, store: Store) -> None:
+        store.create("tag/tag-x", b"1")
+        assert store.replace_same("tag/tag-x", b"3", b"2") is False
+        assert store.read("tag/tag-x") == b"1"
+        assert store.replace_same("tag/tag-x", b"2", b"1") is True
+        assert store.read("tag/tag-x") == b"2"
+        assert store.replace_same("nothing/deeper", b"1", b"") is None
+        assert [name for name in store.walk("") if "probe" not in name] == ["tag/tag-x"]
+
     def test_delete_empty(self, store: Store) -> None:
         for path in ("branch/branch-b/snapshot/1", "branch/branch-b/tag/x", "branch/branch-bb/x"):
             store.create(path, b"1")

@@ -63,6 +63,9 @@ class PutFaultsContract:
     conditions: ClassVar[bool] = True
     """Whether the server's deletions take a condition."""
 
+    replaces_versions: ClassVar[bool] = True
+    """Whether its puts take one, beside that there is no object."""
+
     def test_another_object_that_comes_between_the_look_and_the_deletion_stays(
         self, store: Store, direct: Store, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -88,6 +91,40 @@ class PutFaultsContract:
         monkeypatch.setattr(base, "LOOK_S", 0.0)
         with pytest.raises(OutcomeUnknownError, match="tag/tag-x was deleted"):
             store.delete_same("tag/tag-x", b"1")
+
+    def test_another_object_that_comes_between_the_look_and_the_replacement_stays(
+        self, store: Store, direct: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store.replace_same("warm", b"", b"")  # finds out what the server does
+        direct.create("tag/tag-x", b"1")
+        client = type(store._client)  # type: ignore[attr-defined]
+        look = client.get_version if self.replaces_versions else base.read_if_there
+        acts = [b"theirs"]
+
+        def stalls(*where: Any) -> Any:
+            found = look(*where)
+            if acts:
+                direct.replace("tag/tag-x", acts.pop())
+            return found
+
+        if self.replaces_versions:
+            monkeypatch.setattr(client, "get_version", stalls)
+            assert store.replace_same("tag/tag-x", b"ours", b"1") is False
+            assert direct.read("tag/tag-x") == b"theirs"
+            return
+        monkeypatch.setattr(base, "read_if_there", stalls)
+        monkeypatch.setattr(base, "LOOK_S", 0.0)
+        with pytest.raises(OutcomeUnknownError, match="tag/tag-x was replaced"):
+            store.replace_same("tag/tag-x", b"ours", b"1")
+
+    def test_a_replacement_whose_answer_is_lost_is_found(self, store: Store, direct: Store, proxy: Proxy) -> None:
+        if not self.replaces_versions:
+            return  # nothing tells whose it is
+        store.replace_same("warm", b"", b"")
+        direct.create("tag/tag-x", b"1")
+        proxy.plan = ["apply-reset"]
+        assert store.replace_same("tag/tag-x", b"2", b"1") is True
+        assert direct.read("tag/tag-x") == b"2"
 
     def test_equal_bytes_of_another_call_are_not_ours(self, store: Store, direct: Store, proxy: Proxy) -> None:
         direct.create("schema-1", b"{}")

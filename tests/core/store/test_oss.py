@@ -86,7 +86,7 @@ class TestOssStore(SharedStoreContract):
 class TestFaults(FaultsContract):
     put, look, remove = "PUT", "HEAD", "POST"
     listing, page = "list-type=2", (oss_client, "_PAGE")
-    conditions = False
+    conditions = replaces_versions = False
 
 
 @pytest.mark.thorough
