@@ -18,7 +18,6 @@ from airflow_paimon.core.publish.audit_properties import recorded_between
 from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
     Recognised,
-    Standing,
     publish_scope,
     standing_of,
 )
@@ -135,13 +134,12 @@ def _with_records(main: Table, base: Snapshot, head: Snapshot, since: Sequence[S
 
 def _others_standing(main: Table, since: Sequence[Snapshot], known: Recognised) -> list[BranchPublish]:
     """Return the publishes of other branches that main's head stands on. ``branch`` is main's snapshot there."""
+    published = [s for s in since if BRANCH_IDENTITY_PROPERTY in s.properties and s.id not in known.found]
+    if not published:
+        return []
     schema = main.schema()
-    others = {
-        s.id: BranchPublish(main=s, branch=s, scope=publish_scope(schema, s, main.label))
-        for s in since
-        if BRANCH_IDENTITY_PROPERTY in s.properties and s.id not in known.found
-    }
-    standing = standing_of(since, Recognised(found={**known.found, **others})) if others else Standing()
+    others = {s.id: BranchPublish(main=s, branch=s, scope=publish_scope(schema, s, main.label)) for s in published}
+    standing = standing_of(since, Recognised(found={**known.found, **others}))
     return [publish for publish in standing.publishes if publish.main.id in others]
 
 
