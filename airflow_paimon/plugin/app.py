@@ -21,7 +21,6 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from airflow_paimon import __version__
 from airflow_paimon.bundled import docs_folder
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
-from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.plugin import auth, catalog, documents, listing, table_page
 from airflow_paimon.plugin.panel import Asked
 from airflow_paimon.plugin.reading import Reader, StillReadingError
@@ -41,7 +40,6 @@ User = Annotated[BaseUser, Depends(get_user)]
 Search = Annotated[str, Query(max_length=200)]
 Sort = Annotated[str, Query(max_length=20)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
-Millis = Annotated[int | None, Query(ge=0, le=1 << 53)]
 
 
 def build_app(reader: Reader | None = None) -> FastAPI:
@@ -108,28 +106,16 @@ def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
         connection_id: str,
         database: str,
         name: str,
-        tab: Annotated[str, Query(max_length=20)] = TABS[0],
-        branch: Search = MAIN,
-        q: Search = "",
-        page: Page = 1,
-        sort: Sort = "",
-        since: Millis = None,
-        until: Millis = None,
-        at: Annotated[str, Query(max_length=250)] = "",
-        sql: Annotated[str, Query(max_length=10_000)] = "",
-        partitions: Annotated[str, Query(max_length=5000)] = "",
-        mode: Annotated[str, Query(pattern="^(overwrite|upsert)?$")] = "",
-        download: Annotated[str, Query(max_length=20)] = "",
+        asked: Annotated[Asked, Query()],
     ) -> Response:
+        tab, download = asked.tab, asked.download
         if tab not in TABS:
-            raise HTTPException(404, f"There is no tab {tab!r}")
+            raise HTTPException(404, f"There is no tab {tab!r}; there are {', '.join(TABS)}")
         if download and (tab != "audit" or download not in MEDIA_TYPES):
             raise HTTPException(404, f"The tab {tab!r} has no document {download!r}")
         if download:
             body = table_page.audit_document(catalog.Warehouse(connection_id), reader, database, name, download)
             return _document(body, f"{database}.{name}-audit.{ENDINGS[download]}", MEDIA_TYPES[download])
-        asked = Asked(tab=tab, branch=branch, q=q, page=page, sort=sort, since=since, until=until, at=at, sql=sql,
-                      partitions=partitions, mode=mode)  # fmt: skip
         warehouse = catalog.Warehouse(connection_id)
         shown = table_page.show(
             warehouse, reader, database, name, asked, user=user, airflow=pages.airflow_address(request)
@@ -149,10 +135,15 @@ def _document(body: str, name: str, media_type: str) -> Response:
 
 def _add_errors(app: FastAPI, pages: Pages) -> None:
     def failed(request: Request, status: int, message: str) -> Response:
-        connection = request.path_params.get("connection_id")
-        if connection and status not in (401, 403):
-            message = catalog.without_secrets_of(connection, message)
-        return _answer(pages.render(request, "error.html", title=str(status), status=status, message=message), status)
+        allowed = () if status in (401, 403) else ("connection_id", "database", "name")
+        trail = [request.path_params[part] for part in allowed if part in request.path_params]
+        if trail:
+            message = catalog.without_secrets_of(trail[0], message)
+        shown = pages.render(
+            request, "error.html", title=str(status), status=status, message=message, trail=trail,
+            asked_more=bool(request.query_params)
+        )  # fmt: skip
+        return _answer(shown, status)
 
     @app.exception_handler(AnyHTTPException)
     def refused(request: Request, error: Any) -> Response:

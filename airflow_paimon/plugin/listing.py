@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from urllib.parse import quote
 
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.health.table_health import TableReport, read_healths
 from airflow_paimon.core.table.table import find_tables
 from airflow_paimon.plugin.catalog import Known, Warehouse, checked_name
@@ -45,7 +45,11 @@ def databases(warehouse: Warehouse, reader: Reader, q: str, page: int) -> Sheet:
     names = reader.get(key, warehouse.databases, until=_soon(), fresh=FRESH_SECONDS)
     link = quote(warehouse.conn_id, safe="")
     found = Listing(title="databases", columns=heads("database"), rows=[(name,) for name in names])
-    empty = "No databases" if q else "The warehouse holds no database (no folder named database.db)"
+    where = warehouse.without_secrets(warehouse.catalog().label)
+    empty = "No database has this in its name" if q else (
+        f"{where[:1].upper()}{where[1:]} has no database. If it should have one: the button Test of the connection "
+        f"(Admin, Connections, {warehouse.conn_id}) says what is wrong."
+    )  # fmt: skip
     links = {"database": lambda row: f"{link}/{quote(row['database'], safe='')}"}
     return sheet_of(found, 0, q=q, page=page, size=_ROWS, empty=empty, links=links)
 
@@ -54,12 +58,17 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     """List a page of the tables of a database; True when some of them are still being read.
 
     Raises:
-        StillReadingError: the storage is slow. PaimonError: it can't be reached, or the name is none.
+        StillReadingError: the storage is slow. NotFoundError: there is no such database. PaimonError: it can't be
+            reached, or the name is none.
     """
     until, uri, reader = _soon(), warehouse.catalog().label, ScopedReader(reader, warehouse.scope)
     names = reader.get(
         ("tables", uri, database), partial(warehouse.tables, database), until=until, fresh=FRESH_SECONDS
     )  # fmt: skip
+    if not names and database not in reader.get(
+        ("databases", uri), warehouse.databases, until=until, fresh=FRESH_SECONDS
+    ):
+        raise NotFoundError(f"{uri[:1].upper()}{uri[1:]} has no database {database!r}")
     found = [n for n in names if q.lower() in n.lower()]
     page, pages, first, last = paged(len(found), page, _ROWS)
     shown = found[first:last]
@@ -70,12 +79,13 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     link = f"{quote(warehouse.conn_id, safe='')}/{quote(database, safe='')}"
     sheet = sheet_of(
         glances.tables(seen, warehouse.without_secrets), int(time.time() * 1000),
-        q=q, page=1, size=_ROWS, empty="No tables",
+        q=q, page=1, size=_ROWS,
+        empty="No table has this in its name" if q else "This database has no table yet",
         links={"table": lambda row: f"{link}/{quote(row['table'], safe='')}"},
         marks={"kind": lambda row: "bad" if row["kind"].startswith("unreadable") else ""},
     )  # fmt: skip
-    by_health = Column("Health", href="?sort=health", help="Sort all tables of the database by their health")
-    see = [[*row, Cell("see", href=f"{row[0].href}?tab=health")] for row in sheet.rows]
+    by_health = Column("Health", href="?sort=health", help="List all tables by their health, the worst first")
+    see = [[*row, Cell("health", href=f"{row[0].href}?tab=health")] for row in sheet.rows]
     sheet = replace(sheet, columns=[*sheet.columns, by_health], rows=see, total=len(found), page=page, pages=pages)
     return sheet, len(read) < len(jobs)
 

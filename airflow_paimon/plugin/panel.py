@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -14,33 +16,34 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.reading import Reader
 from airflow_paimon.plugin.sheet import ByColumn, Sheet, paged, sheet_of
-from airflow_paimon.shown.listing import Listing
+from airflow_paimon.shown.listing import Listing, Noted
+from airflow_paimon.shown.urls import TABS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class Asked(BaseModel):
     """The query of a table's page. ``since`` and ``until``: epoch milliseconds; ``at``: a snapshot as ``branch:7``;
     ``download``: the format of a document instead of the page. ``sql``, ``partitions`` (one a line) and ``mode``: a
     correction to be planned.
     """
 
-    tab: str = "history"
-    branch: str = MAIN
-    q: str = ""
-    page: int = 1
-    sort: str = ""
-    since: int | None = None
-    until: int | None = None
-    at: str = ""
-    download: str = ""
-    sql: str = ""
-    partitions: str = ""
-    mode: str = ""
+    model_config = ConfigDict(frozen=True)
+
+    tab: str = Field(TABS[0], max_length=20)
+    branch: str = Field(MAIN, max_length=200)
+    q: str = Field("", max_length=200)
+    page: int = Field(1, ge=1, le=1_000_000)
+    sort: str = Field("", max_length=20)
+    since: int | None = Field(None, ge=0, le=1 << 53)
+    until: int | None = Field(None, ge=0, le=1 << 53)
+    at: str = Field("", max_length=250)
+    download: str = Field("", max_length=20)
+    sql: str = Field("", max_length=10_000)
+    partitions: str = Field("", max_length=5000)
+    mode: str = Field("", pattern="^(overwrite|upsert)?$")
 
     def href(self, **changes: Any) -> str:
         """Spell the address of this page with other parameters, relative to the page."""
-        now = replace(self, **changes)
-        values = {name: getattr(now, name) for name in self.__dataclass_fields__}
+        values = self.model_dump() | changes
         kept = {
             n: v for n, v in values.items() if v not in ("", None) and (n, v) not in (("page", 1), ("branch", MAIN))
         }
@@ -104,10 +107,12 @@ class PageContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """``template`` gets ``data``; ``pending``: something is still being read, the page asks again by itself."""
+    """``notes``: sentences above, ``Noted`` ones with a link (``short``) into the documentation.
+
+    ``template`` gets ``data``; ``pending``: something is still being read, the page asks again by itself."""
 
     template: str = "sheets.html"
     sheets: Sequence[Sheet] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[str | Noted] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     pending: bool = False

@@ -22,6 +22,12 @@ from airflow_paimon.shown.listing import Listing, Noted, counted, heads, utc_tim
 from airflow_paimon.shown.publishable import CHECKS_FAILED, CONFLICT, NOTHING_NEW, READY, Publishable
 
 _MARKS = {READY: "good", CONFLICT: "bad", CHECKS_FAILED: "bad", NOTHING_NEW: "muted"}
+_COLUMNS = (
+    "branch | state* | main quiet since: utc* | checks | owner: name | what for: sentence | from: name | tag: name | "
+    "base: number | created: utc* | committed: utc | snapshot: number | schema: number- | ahead of main: sentence* | "
+    "behind main: sentence* | retention- | expires: utc* | protected by: name | files kept*"
+)
+"""``*``: where branches are compared with main; ``-``: where they are not."""
 _NOT_YET = Noted(None, short="…", mark="muted")
 _HELP = {
     "state": "Whether merge_branch would publish it onto main as both are now",
@@ -124,14 +130,8 @@ def branches(
     compared: Compared | None = None,
 ) -> Listing:
     """List branches; None: it is still being read. ``compared``: with columns that compare each with main."""
-    spelled = (
-        f"branch{' | state | main quiet since: utc' if compared else ''} | checks | owner: name | what for | "
-        f"from: name | tag: name | base: number | {'created: utc | ' if compared else ''}committed: utc | "
-        f"snapshot: number | schema: number"
-        f"{' | ahead of main | behind main' if compared else ''} | retention{' | expires: utc' if compared else ''} | "
-        f"protected by: name{' | files kept' if compared else ''}"
-    )
-    names = heads(spelled)
+    columns = [one.strip() for one in _COLUMNS.split("|")]
+    names = heads("|".join(one.rstrip("*-") for one in columns if not one.endswith("-" if compared else "*")))
     rows: list[list[object]] = []
     for name, facts in found:
         if facts is None or isinstance(facts, PaimonError):

@@ -216,7 +216,7 @@ def test_the_forms_are_given_what_they_want(get: Get) -> None:
     ]
     assert {"table": "d.t", "paimon_conn_id": "lake", "where": "k = ..."} in forms, "the form of row_erasure"
     page = texts(get("/paimon/lake/d/t?tab=corrections").text)
-    assert "Open own_fix Open own_locked" in page and "does not have the DAGs data_correction_cleanup:" in page
+    assert "Open own_fix Open own_locked" in page and "does not have the DAGs data_correction_cleanup. How" in page
     assert "own_locked" not in texts(get("/paimon/lake/d/c?tab=corrections").text)
 
 

@@ -173,7 +173,7 @@ def test_every_tab_opens_and_shows_no_secret(get: Get, table: str, tab: str) -> 
 
 def test_branches_say_whose_they_are_and_how_far_from_main(get: Get) -> None:
     shown = texts(get(f"{T}?tab=branches").text)
-    far = r"1 bucket, \+30 stored rows 2 buckets, \+12 stored rows 2 h 20\d\d-\d\d-\d\d \d\d:\d\d me yes"
+    far = r"1 bucket, \+30 stored rows 2 buckets, \+12 stored rows 20\d\d-\d\d-\d\d \d\d:\d\d me yes"
     assert re.search(rf"fix ready me wrong rate main before 2 .* {far}", shown), shown
 
 
@@ -366,6 +366,23 @@ def test_schemas_show_what_changed(get: Get, lake: Path) -> None:
     assert "unknown: did you mean merge-engine?" in texts(options)
 
 
+@pytest.mark.parametrize(
+    ("path", "says", "back"),
+    [
+        ("/paimon/lake/d/none", "There is no table d.none", "/paimon/lake/d"),
+        (f"{T}?branch=none", "has no branch 'none'", T),
+        ("/paimon/lake/none", "has no database 'none'", "/paimon/lake"),
+        (f"{T}?tab=none", "There is no tab 'none'; there are history, ", T),
+    ],
+)
+def test_what_is_not_there_says_so_and_leads_back(get: Get, path: str, says: str, back: str) -> None:
+    answer = get(path)
+    assert answer.status_code == 404
+    assert says in html.unescape(answer.text)
+    assert f'Go back to <a href="{back}">' in answer.text
+    assert 'href="/paimon/lake"' in answer.text, "the trail"
+
+
 def test_the_grid_of_a_chain_table(get: Get) -> None:
     page = get("/paimon/lake/d/c?tab=grid").text
     line = re.search(r">region=CN</th>(.*?)</tr>", page, re.DOTALL)
@@ -381,6 +398,7 @@ def test_the_grid_of_a_chain_table(get: Get) -> None:
 
 
 def test_a_broken_table_shows_what_check_table_says(get: Get) -> None:
+    assert get("/paimon/lake/e/broken").text.count(">unreadable-metadata:main<") == 1, "each finding once"
     answer = get("/paimon/lake/e/broken")
     assert "snapshot-1 is truncated or not JSON" in texts(answer.text)
     assert "unreadable-metadata:main" in answer.text

@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -162,7 +161,7 @@ def test_no_tab_waits_for_the_storage_itself(lake: Path, server: object, tab: st
     def ask() -> dict[str, object]:
         return table_page.show(warehouse, reader, "d", "c", asked, user=None, airflow="")
 
-    basics = replace(asked, tab="options")
+    basics = asked.model_copy(update={"tab": "options"})
     ended = time.monotonic() + LONG
     while table_page.show(warehouse, reader, "d", "c", basics, user=None, airflow="")["pending"]:
         assert time.monotonic() < ended

@@ -158,7 +158,8 @@ def find_all(
         findings += _guarded(view, _publish_findings(view))
     findings += _guarded(table, check_history.journal_findings(table, now_ms))
     findings += _guarded(table, check_history.temporary_findings(table, views, now_ms))
-    return worst_first(findings)
+    # One damaged file ends several checks in the same words.
+    return worst_first(list({(f.id, f.message): f for f in findings}.values()))
 
 
 def _guarded(view: Table, findings: Iterator[Finding]) -> list[Finding]:

@@ -93,12 +93,14 @@ def _undo(context: PageContext, asked: Sequence[AuditRecord]) -> dict[str, Any]:
     made = partial(_preview, context.cached, record.snapshot)
     preview = context.reader.get(key, made, until=context.until, fresh=FRESH_SECONDS)
     if isinstance(preview, str):
-        return {"title": _title(record), "lines": [f"This can't be told: {preview}"], "forms": [], "later": None}
+        return {"title": _title(record), "lines": [f"This can't be told: {preview}"], "forms": [], "later": None,
+                "lacks_dag": False}  # fmt: skip
     return {
         "title": _title(record),
         "lines": _lines(preview),
         "forms": _forms(context, preview),
         "later": _later(context, preview),
+        "lacks_dag": not any(dag.kind in (Kind.UNDO, Kind.CORRECTION) for dag in visible_dags(context)),
     }
 
 

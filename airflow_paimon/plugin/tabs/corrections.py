@@ -20,7 +20,9 @@ from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_
 from airflow_paimon.runbooks.kinds import CORRECTING, Kind
 from airflow_paimon.runbooks.leftovers import PUBLISHING_TASKS, is_of_a_run, run_digest
 from airflow_paimon.shown.listing import Listing, Noted, heads, utc_time
+from airflow_paimon.shown.urls import DOCS
 
+_DAGS_PAGE = f"{DOCS[1:]}/howto/own-dags"
 _APPROVE = "approve"
 _MOST_POINTS = 20
 _EXPLAINS = ("how_to_go_on", "rejected", "is_complete", "verify", "remove", "find")
@@ -57,18 +59,21 @@ def show(context: PageContext) -> Panel:
     ]
     listing = Listing(title="runs", columns=_COLUMNS, rows=rows)
     sheet = sheet_of(listing, context.now_ms, title="Runs", empty=_EMPTY)
-    notes = [] if len(allowed) == len(known) else ["Runs of DAGs that you may not read are not shown."]
+    notes = list[str | Noted]()
+    if len(allowed) < len(known):
+        notes.append("Runs of DAGs that you may not read are not shown.")
     missing = [kind for kind in _EXPECTED if kind not in {dag.kind for dag in known if not dag.stale}]
     if missing:
         names = ", ".join(missing)
-        notes.append(f"This Airflow does not have the DAGs {names}: Documentation, Runbook says how to add them.")
+        about = f"This Airflow does not have the DAGs {names}."
+        notes.append(Noted(about, short="How to add them", href=_DAGS_PAGE))
     return Panel(
         template="corrections.html", sheets=[sheet], notes=notes, data={"forms": _forms(context, points, undone)}
     )
 
 
 _ERASES = "A person's rows go from all branches and from the files, for good; the approver sees what else ends"
-_EMPTY = "No run of the correction DAGs was about this table lately"
+_EMPTY = "No run of the correction DAGs has named this table yet"
 
 
 def _view(run: TableRun) -> RunView:

@@ -97,7 +97,9 @@ def _commits(context: PageContext, lanes: Sequence[LaneInput]) -> Sheet:
         return asked.href(at=f"{row['branch']}:{row['snapshot']}")
 
     listing = commits(found, several=True)
-    sheet = context.sheet(listing, empty="No commits in this range", size=_ROWS, search=False,
+    whole = asked.since is None and asked.until is None
+    empty = "No commits yet: nothing was written" if whole else "No commits in this range; All shows the others"
+    sheet = context.sheet(listing, empty=empty, size=_ROWS, search=False,
                           links={"snapshot": detail})  # fmt: skip
     return replace(sheet, title="Commits")
 
