@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import pyarrow.compute as pc
 
+from airflow_paimon.core.parallel.sorted_runs import Kept, SortedRuns
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import with_schemas
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data.layers import Layer, PinnedLayers
 from airflow_paimon.data.scan import TableRead
 from airflow_paimon.data.whole_read import (

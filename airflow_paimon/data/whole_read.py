@@ -29,6 +29,7 @@ from airflow_paimon.core.format.manifest import (
     ManifestEntry,
     ManifestFile,
 )
+from airflow_paimon.core.parallel.workers import WORTH_IT
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
@@ -46,7 +47,6 @@ from airflow_paimon.core.table.scan import (
     without_statistics,
 )
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.workers import WORTH_IT
 from airflow_paimon.data.layers import (
     Layer,
     PinnedLayers,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_paimon.core.whole_table.workers import Piece
+from airflow_paimon.core.parallel.workers import Piece
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship

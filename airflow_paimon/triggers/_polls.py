@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     # A DAG file that holds a trigger imports this module: it must not load the stores.
     from airflow_paimon.core.format.snapshot import Snapshot
     from airflow_paimon.core.table.new_snapshots import BranchFeed
-    from airflow_paimon.core.table.new_snapshots_plan import NewSnapshot, Seen
+    from airflow_paimon.core.table.new_snapshots_plan import Cursor, NewSnapshot
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ class Look:
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_persisted: bool = False
 
-    async def news(self, seen: Seen) -> AsyncIterator[NewSnapshot]:
+    async def news(self, cursor: Cursor) -> AsyncIterator[NewSnapshot]:
         """Give what is new, at most some hundreds, read in a thread: the triggerer's loop never waits for storage."""
-        found = self.feed.since(seen)
+        found = self.feed.since(cursor)
 
         def step() -> NewSnapshot | None:
             with self.lock:

@@ -16,8 +16,8 @@ from airflow_paimon.core.branches.catch_up import CatchUpCondition, check
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.table.new_snapshots_plan import (
     DEFAULT_KINDS,
+    Cursor,
     NewSnapshot,
-    Seen,
     SnapshotFilter,
     parse_filter,
     watermark_of,
@@ -178,34 +178,34 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
 
     async def filter_shared_stream(self, shared_stream: AsyncIterator[Look]) -> AsyncIterator[TriggerEvent]:
         """Give the events of this trigger's own snapshots: those that it hasn't seen and that pass its filter."""
-        seen = await self._stored()
-        pending: list[tuple[Look, Seen]] = []
+        cursor = await self._stored()
+        pending: list[tuple[Look, Cursor]] = []
         async for look in shared_stream:
             pending = await self._store_persisted(pending)
-            if seen is None:
+            if cursor is None:
                 first = None if look.head is None else NewSnapshot(snapshot=look.head)
-                seen = Seen() if first is None else Seen().then(first)
+                cursor = Cursor() if first is None else Cursor().then(first)
                 if first is not None and self.emit_head_on_start:
                     yield event(self._payload(first, None))
-                    pending.append((look, seen))
-                elif not await self._store(seen):
-                    seen = None
+                    pending.append((look, cursor))
+                elif not await self._store(cursor):
+                    cursor = None
                 continue
-            before = seen
+            before = cursor
             try:
-                async for new in look.news(seen):
-                    if (payload := await self._judge(look, new, seen)) is not None:
+                async for new in look.news(cursor):
+                    if (payload := await self._judge(look, new, cursor)) is not None:
                         yield event(payload)
-                    seen = seen.then(new)
+                    cursor = cursor.then(new)
             except PaimonError as error:
                 self.log.warning("%s, branch %s: %s; looking again", self.table, self.branch, error.message)
-            if seen != before:
-                pending.append((look, seen))
+            if cursor != before:
+                pending.append((look, cursor))
 
-    async def _judge(self, look: Look, new: NewSnapshot, seen: Seen) -> dict[str, Any] | None:
+    async def _judge(self, look: Look, new: NewSnapshot, cursor: Cursor) -> dict[str, Any] | None:
         wanted = self.filter.partitions
         touched = list(await asyncio.to_thread(look.feed.partitions_of, new.snapshot, wanted)) if wanted else None
-        passes = self.filter.passes(new, seen, lambda _: touched or ())
+        passes = self.filter.passes(new, cursor, lambda _: touched or ())
         return self._payload(new, touched) if passes else None
 
     def _payload(self, new: NewSnapshot, touched: Sequence[str] | None) -> dict[str, Any]:
@@ -242,27 +242,27 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
         # Airflow has no public way to the stores of several assets.
         return list(getattr(store, "_by_name", {}).values()) or [store]
 
-    async def _stored(self) -> Seen | None:
+    async def _stored(self) -> Cursor | None:
         for store in self._stores():
             value = await store.aget(self._state_key)
             if value is not None:
                 try:
-                    return Seen.from_json(value)
+                    return Cursor.from_json(value)
                 except PaimonError as error:
                     self.log.warning("%s, branch %s: %s; starting anew", self.table, self.branch, error.message)
         return None
 
-    async def _store_persisted(self, pending: list[tuple[Look, Seen]]) -> list[tuple[Look, Seen]]:
+    async def _store_persisted(self, pending: list[tuple[Look, Cursor]]) -> list[tuple[Look, Cursor]]:
         """Store what was seen up to the newest look whose events are in the database; return the looks after it."""
         done = 0
         while done < len(pending) and pending[done][0].is_persisted:
             done += 1
         return pending[done:] if done and await self._store(pending[done - 1][1]) else pending
 
-    async def _store(self, seen: Seen) -> bool:
+    async def _store(self, cursor: Cursor) -> bool:
         try:
             for store in self._stores():
-                await store.aset(self._state_key, seen.to_json())
+                await store.aset(self._state_key, cursor.to_json())
         except AirflowRuntimeError as error:  # of the API server: the next look tries again
             self.log.warning("%s, branch %s: what was seen can't be stored: %s", self.table, self.branch, error)
             return False

@@ -16,7 +16,7 @@ import pytest
 from airflow.dag_processing.dagbag import BundleDagBag
 from airflow.serialization.serialized_objects import DagSerialization
 
-from airflow_paimon.core.commit.held_partitions import held_partitions
+from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.operations import run_operation
@@ -72,7 +72,7 @@ def table(warehouse: Path, flights: Mapping[tuple[str, int], list[Row]]) -> Tabl
 def held(table: Table, branch: str) -> list[str]:
     return [
         h.text.replace("carrier=", "").replace("/dt=201307", "")
-        for h in held_partitions(plan_scan(table.branch(branch)))
+        for h in partition_contents(plan_scan(table.branch(branch)))
     ]
 
 

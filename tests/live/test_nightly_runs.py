@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.chain.check import check_chain_table
-from airflow_paimon.core.commit.held_partitions import held_partitions
+from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.requests.findings import INFO
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.scan import live_entries, plan_scan
@@ -162,7 +162,7 @@ def full(table: Table) -> list[str]:
     """The full partitions, one text for each file in them."""
     return sorted(
         h.text.replace("carrier=", "").replace("/dt=201307", "")
-        for h in held_partitions(plan_scan(table.branch("snapshot")))
+        for h in partition_contents(plan_scan(table.branch("snapshot")))
     )
 
 

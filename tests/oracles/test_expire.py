@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.commit.held_partitions import held_partitions
+from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import read_arrow
@@ -65,7 +65,7 @@ def test_the_connector_expires_the_same_partitions(
             run(open_table(str(tmp_path), "d.ours"), "expire_partitions", expiration_time="30 d",
                 timestamp_formatter="yyyyMMdd")  # fmt: skip
         table = open_table(str(tmp_path), world.table)
-        left.append([h.text for h in held_partitions(plan_scan(table))])
+        left.append([h.text for h in partition_contents(plan_scan(table))])
         assert canonical_rows(java_oracle.read(tmp_path, world.table)) == canonical_rows(read_arrow(table))
     assert left[0] == left[1] == sorted(f"p={p}" for p in [*days[:3], "someday"])
     result = run(

@@ -8,10 +8,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.whole_table.workers import Piece, Workers
+from airflow_paimon.core.parallel.workers import Piece, Workers
 from airflow_paimon.spark.whole_table import PiecesInTasks
 from tests.core.metadata_expiry.test_whole_table import HERE, answers, random_table
-from tests.core.whole_table import pieces
+from tests.core.parallel import pieces
 
 
 @pytest.mark.damages_metadata  # planted files are no manifests

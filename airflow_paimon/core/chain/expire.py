@@ -17,7 +17,7 @@ from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.state import ChainState, chain_views
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER, ChainOptions
 from airflow_paimon.core.commit.conditions import Condition, HeadState
-from airflow_paimon.core.commit.held_partitions import HeldPartition, held_partitions
+from airflow_paimon.core.commit.partition_contents import PartitionContent, partition_contents
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -79,7 +79,7 @@ def _live_inputs(
 
 
 _LISTED = 1000
-_Held = Mapping[Values, HeldPartition]
+_Held = Mapping[Values, PartitionContent]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class _ChainExpiry:
             return frozenset()
         schema = self.snapshot.schema()
         head = self.snapshot.latest_snapshot()
-        now = {h.key: h.digest for h in held_partitions(plan_snapshot(self.snapshot, head, schema))}
+        now = {h.key: h.digest for h in partition_contents(plan_snapshot(self.snapshot, head, schema))}
 
         def group_of(key: str) -> Values:
             return self.layout.group_of(decode_row(bytes.fromhex(key), self.layout.partition_types))
@@ -129,7 +129,7 @@ class _ChainExpiry:
     def plan_on(self, cutoff: datetime, snapshot_head: Snapshot | None, delta_head: Snapshot | None) -> ExpiryPlan:
         heads = ((self.snapshot, snapshot_head), (self.delta, delta_head))
         plans = [plan_snapshot(view, head, view.schema()) for view, head in heads]
-        held = [{h.values: h for h in held_partitions(plan)} for plan in plans]
+        held = [{h.values: h for h in partition_contents(plan)} for plan in plans]
         snapshots, deltas = held
         groups = plan_chain_expiry(
             self.layout,

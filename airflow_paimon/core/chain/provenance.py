@@ -29,7 +29,7 @@ from airflow_paimon.core.chain.state import (
     state_digests,
     vectors_digests,
 )
-from airflow_paimon.core.commit.held_partitions import names_digest
+from airflow_paimon.core.commit.partition_contents import names_digest
 from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, Partitions, Values, check_chain_branches
-from airflow_paimon.core.commit.held_partitions import names_digest
+from airflow_paimon.core.commit.partition_contents import names_digest
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.schema import TableSchema

@@ -46,6 +46,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, write_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
+from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.plan import CompactPartition, Delete, Plan, RebuildIndexes, TellCatalog
 from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
@@ -73,7 +74,6 @@ from airflow_paimon.core.table.paths import (
 from airflow_paimon.core.table.properties import FIGURES_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.workers import Workers
 
 
 def check_table(

@@ -20,6 +20,8 @@ import numpy.typing as npt
 from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.parallel.sorted_runs import Ranges, Run, SortedRuns, cuts_for, joined
+from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.store.base import Store, batches
 from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes
@@ -29,8 +31,6 @@ from airflow_paimon.core.table.paths import is_file_name, is_outside
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
 from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_columns, live_columns
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.sorted_runs import Ranges, Run, SortedRuns, cuts_for, joined
-from airflow_paimon.core.whole_table.workers import Workers
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
 _LEVEL = np.uint64(0xD6E8FEB86659FD93)

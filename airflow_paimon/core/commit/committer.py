@@ -16,6 +16,7 @@ from enum import Enum
 from functools import partial
 from typing import Any
 
+from airflow_paimon.core.commit.cache import CommitCache
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
@@ -34,7 +35,6 @@ from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
 from airflow_paimon.core.commit.read_back import is_still_there, read_back, still_follows
 from airflow_paimon.core.commit.restore import restore_draft
-from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.commit.staged import Changes, Staged, discard, make_changes, stage, write
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -124,14 +124,14 @@ class _Commit:
     table: Table
     make_draft: MakeDraft
     options: CommitOptions
-    seen: Seen = field(init=False)
+    cache: CommitCache = field(init=False)
     looked: KnownHead | None = field(init=False)
     draft: Draft | None = None
     changes: Changes | None = None
     in_doubt: Snapshot | None = None
 
     def __post_init__(self) -> None:
-        self.seen = Seen(self.table)
+        self.cache = CommitCache(self.table)
         self.looked = self.options.identity.since
 
     def run(self) -> Receipt:
@@ -172,7 +172,7 @@ class _Commit:
 
     def _plan_newest(self, attempt: int) -> _Planned | Receipt | None:
         """Plan on the newest head; None: that is another one meanwhile, and what this one needs is gone."""
-        at = _newest_state(self.table, self.seen)
+        at = _newest_state(self.table, self.cache)
         try:
             return self._plan(at, attempt)
         except FormatError as error:
@@ -209,7 +209,7 @@ class _Commit:
 
     def _forget(self) -> None:
         """Forget what was learned of snapshots, as one of them was not there."""
-        self.seen.forget()
+        self.cache.forget()
         self.draft = None
         self.looked = self.options.identity.since
 
@@ -250,7 +250,7 @@ class _Commit:
 
     def _staged(self, planned: _Planned, changes: Changes, *, stamp: str) -> Staged | None:
         try:
-            return stage(self.seen, planned.at.head, planned.draft, self.options, changes, stamp=stamp)
+            return stage(self.cache, planned.at.head, planned.draft, self.options, changes, stamp=stamp)
         except PaimonError:
             if is_still_there(self.table, planned.at.head, planned.draft):
                 raise
@@ -303,10 +303,10 @@ class _Commit:
         return False
 
 
-def _newest_state(table: Table, seen: Seen) -> HeadState:
+def _newest_state(table: Table, cache: CommitCache) -> HeadState:
     """Read the head; on a remote storage the newest schema at the same time."""
     if not table.store.remote:
-        return HeadState(table, table.latest_snapshot(), seen)
+        return HeadState(table, table.latest_snapshot(), cache)
 
     def schema() -> TableSchema | None:
         with suppress(PaimonError):  # who needs the schema is told why there is none
@@ -317,7 +317,7 @@ def _newest_state(table: Table, seen: Seen) -> HeadState:
     head, known = found
     if head is not None and known is not None and known.id < head.schema_id:
         known = None  # the branch was altered, and the head written, after the schema was read
-    return HeadState(table, head, seen, known)
+    return HeadState(table, head, cache, known)
 
 
 def _before(table: Table, landed: Snapshot) -> Snapshot | None:

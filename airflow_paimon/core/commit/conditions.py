@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from airflow_paimon.core.commit.held_partitions import names_digest
-from airflow_paimon.core.commit.seen import Seen
+from airflow_paimon.core.commit.cache import CommitCache
+from airflow_paimon.core.commit.partition_contents import names_digest
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
@@ -42,14 +42,14 @@ _LISTED = 20
 class HeadState:
     """A branch's head, as one attempt of a commit reads it: once for the conditions and the draft.
 
-    ``head`` None: the branch has no snapshot yet. ``seen``: what earlier attempts have read. No ``cached_property``
+    ``head`` None: the branch has no snapshot yet. ``cache``: what earlier attempts have read. No ``cached_property``
     reads here: before Python 3.12 it holds one lock for all instances, so that commits of other threads would wait for
     this one's storage.
     """
 
     table: Table
     head: Snapshot | None
-    seen: Seen
+    cache: CommitCache
     _schema: TableSchema | None = None
     _stored: StoredPartitions | None = None
     _index: Sequence[IndexEntry] | None = None
@@ -84,11 +84,11 @@ class HeadState:
 
     def live(self, selection: Selection | None) -> Iterable[ManifestEntry]:
         """Return the live files of some partitions; None: all."""
-        return self.seen.live(self.head, selection).values()
+        return self.cache.live(self.head, selection).values()
 
     def since(self, planned: Snapshot | None, selection: Selection) -> Iterable[ManifestEntry]:
         """Return entries committed after ``planned``; all live entries when a snapshot in between has expired."""
-        return self.seen.since(planned, self.head, selection) if self.head is not None else ()
+        return self.cache.since(planned, self.head, selection) if self.head is not None else ()
 
     def buckets(self, partitions: Iterable[bytes]) -> Mapping[Place, list[ManifestEntry]]:
         """Return the live files of some partitions, by bucket."""

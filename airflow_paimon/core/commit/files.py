@@ -124,7 +124,7 @@ def drop_partitions(table: Table, specs: Sequence[PartitionSpec], options: Commi
     return commit_overwrite(table, (), options, partitions=specs)
 
 
-def drop_held(
+def drop_if_unchanged(
     view: Table,
     expected: Mapping[str, str],
     options: CommitOptions | None = None,

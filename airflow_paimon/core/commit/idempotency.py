@@ -203,7 +203,7 @@ def keep_result(context: Context, result: OperationResult) -> None:
         put_new(context.table, _result_path(request.operation_id), data)
     except AlreadyExistsError:
         pass  # a concurrent try was faster
-    except (StorageError, OutcomeUnknownError) as error:  # a retry looks for the commit
+    except (StorageError, OutcomeUnknownError, TypeError, ValueError) as error:  # a retry looks for the commit
         log.warning("%s: the result of operation %r isn't kept (%s)", context.table.name, request.operation_id, error)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 
+from airflow_paimon.core.commit.cache import is_same
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft, KnownHead
-from airflow_paimon.core.commit.seen import is_same
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from airflow_paimon.core.commit.cache import CommitCache
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.manifest_merge_plan import in_order, merged_entries, plan_manifest_merge
-from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import (
     describe_manifest,
@@ -41,7 +41,7 @@ def add_manifests(
 
 
 def base_rows(
-    seen: Seen, head: Snapshot | None, files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
+    cache: CommitCache, head: Snapshot | None, files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
 ) -> list[ManifestFile]:
     """Return the new base list: all manifests of the head, a run of many small ones merged into few."""
     if head is None:
@@ -50,14 +50,14 @@ def base_rows(
     if draft.base is not None:
         return [*draft.base.manifests, *add_manifests(files, prefix, draft.base.entries, draft.schema, options)]
     if draft.rewrite_base:
-        return add_manifests(files, prefix, list(seen.live(head, None).values()), draft.schema, options)
-    rows = seen.manifests(head)
+        return add_manifests(files, prefix, list(cache.live(head, None).values()), draft.schema, options)
+    rows = cache.manifests(head)
     group = plan_manifest_merge(
         rows, min_count=options.manifest_merge_min_count, target_bytes=options.manifest_target_size
     )
     if group is None:
         return rows
-    entries = merged_entries(read_entries(seen.table, rows[group.start : group.stop]))
+    entries = merged_entries(read_entries(cache.table, rows[group.start : group.stop]))
     merged = add_manifests(files, prefix, entries, draft.schema, options)
     return [*rows[: group.start], *merged, *rows[group.stop :]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from airflow_paimon.core.commit.cache import is_same
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.landed import BEING_CHANGED, is_ours, unknown_outcome
-from airflow_paimon.core.commit.seen import is_same
 from airflow_paimon.core.commit.staged import Staged
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema

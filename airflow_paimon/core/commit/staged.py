@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from airflow_paimon import __version__
+from airflow_paimon.core.commit.cache import CommitCache
 from airflow_paimon.core.commit.draft import CommitOptions, Draft
 from airflow_paimon.core.commit.manifests import add_file, add_manifests, base_rows, changelog_list
-from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
@@ -115,27 +115,27 @@ def _next_row_id(head: Snapshot | None, draft: Draft) -> int:
 
 
 def stage(
-    seen: Seen, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, *, stamp: str
+    cache: CommitCache, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, *, stamp: str
 ) -> Staged:
     """Make what a snapshot on top of ``head`` needs; nothing is written yet. ``stamp``: of the names of its files."""
     files: dict[str, bytes] = {}
-    reads: list[Callable[[], object]] = [partial(seen.before, head)] if draft.only_new else []
+    reads: list[Callable[[], object]] = [partial(cache.before, head)] if draft.only_new else []
     if draft.base is None and not draft.rewrite_base:
-        reads.append(partial(seen.manifests, head))
-    side_by_side(seen.table.store, reads)  # ``seen`` keeps it
-    base = base_rows(seen, head, files, stamp, draft, TableOptions(draft.schema.options))
+        reads.append(partial(cache.manifests, head))
+    side_by_side(cache.table.store, reads)  # ``cache`` keeps it
+    base = base_rows(cache, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
-    snapshot = _snapshot(seen, head, draft, given, changes, base_list)
+    snapshot = _snapshot(cache, head, draft, given, changes, base_list)
     return Staged(snapshot=snapshot, data=snapshot.to_bytes(), changes=changes, files=files)
 
 
 def _snapshot(
-    seen: Seen, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, base_list: _Named
+    cache: CommitCache, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, base_list: _Named
 ) -> Snapshot:
-    table = seen.table
+    table = cache.table
     inherited = head.index_manifest if head else None
     delta_count = sum(e.file.row_count if e.kind == FileKind.ADD else -e.file.row_count for e in draft.entries)
-    before = seen.before(head) if draft.only_new else None
+    before = cache.before(head) if draft.only_new else None
     older = older_files_property(head, before, table.branch_name, base_list[0], only_new=draft.only_new)
     same_schema = head is not None and head.schema_id == draft.schema.id
     return Snapshot(

@@ -16,11 +16,11 @@ from airflow_paimon.core.format.manifest import EntryColumns, FileKind, Manifest
 from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, Mask, NamedFiles
 from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.parallel.sorted_runs import Ranges, Run, SortedRuns, pieces_between
+from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.scan import each_columns
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.sorted_runs import Ranges, Run, SortedRuns, pieces_between
-from airflow_paimon.core.whole_table.workers import Workers
 
 
 class NumberedFiles:

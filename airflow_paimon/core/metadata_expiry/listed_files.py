@@ -24,13 +24,13 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Sums,
     columns_of,
 )
+from airflow_paimon.core.parallel.sorted_runs import Kept, Ranges, Run, SortedRuns, joined
+from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.store.base import FileInfo, Store
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.scan import all_manifests
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.sorted_runs import Kept, Ranges, Run, SortedRuns, joined
-from airflow_paimon.core.whole_table.workers import Workers
 
 Places = npt.NDArray[np.int64]
 """Where the paths of files lie: number of the part, and place in it."""

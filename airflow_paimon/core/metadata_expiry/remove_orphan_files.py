@@ -37,6 +37,8 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
 from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
+from airflow_paimon.core.parallel.sorted_runs import SortedRuns, cuts_for
+from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
@@ -46,8 +48,6 @@ from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
 from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.paths import MAIN, STREAMS_DIR
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.sorted_runs import SortedRuns, cuts_for
-from airflow_paimon.core.whole_table.workers import Workers
 
 log = logging.getLogger(__name__)
 

@@ -33,13 +33,13 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
     holders_of,
     usages,
 )
+from airflow_paimon.core.parallel.sorted_runs import SortedRuns, cuts_for, pieces_between
+from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
 from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.sorted_runs import SortedRuns, cuts_for, pieces_between
-from airflow_paimon.core.whole_table.workers import Workers
 
 _ROW_BYTES = 150
 """Of a file that is listed, or named by a manifest, while it is counted."""

@@ -9,7 +9,7 @@ from datetime import datetime
 from airflow_paimon.core.chain.expire import chain_expiry
 from airflow_paimon.core.chain.provenance import prune_records
 from airflow_paimon.core.commit.conditions import Condition
-from airflow_paimon.core.commit.held_partitions import held_partitions
+from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.partition_expiry.expiry_run import DropStep, ExpiryPlan, PartitionDrop, run_drops
@@ -77,7 +77,7 @@ class _OrdinaryExpiry:
     def plan(self, cutoff: datetime) -> ExpiryPlan:
         head = self.view.latest_snapshot()
         scan = plan_snapshot(self.view, head, self.schema)
-        found = plan_partition_expiry(self.schema, held_partitions(scan), self.rule, cutoff, self.limit)
+        found = plan_partition_expiry(self.schema, partition_contents(scan), self.rule, cutoff, self.limit)
         what = "last updated" if self.rule.strategy == "update-time" else "its time is"
         drops = tuple(PartitionDrop.of(h, f"{what} {t}, before {cutoff}") for h, t in found.expired)
         warnings = _reappearing(self.schema, self.view) if drops else []

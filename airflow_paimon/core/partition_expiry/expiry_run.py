@@ -28,9 +28,9 @@ from airflow_paimon.core.commit.committer import (
 )
 from airflow_paimon.core.commit.conditions import Condition
 from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.files import drop_held
-from airflow_paimon.core.commit.held_partitions import HeldPartition
+from airflow_paimon.core.commit.files import drop_if_unchanged
 from airflow_paimon.core.commit.idempotency import EXPIRY_PLAN, attempt_of, commit_identity, name_part
+from airflow_paimon.core.commit.partition_contents import PartitionContent
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -53,7 +53,7 @@ MAX_ROUNDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionDrop:
-    """A partition to drop if ``digest`` is still that of its files; ``key`` as in ``HeldPartition``."""
+    """A partition to drop if ``digest`` is still that of its files; ``key`` as in ``PartitionContent``."""
 
     key: str
     text: str
@@ -64,7 +64,7 @@ class PartitionDrop:
     reason: str
 
     @classmethod
-    def of(cls, held: HeldPartition, reason: str) -> PartitionDrop:
+    def of(cls, held: PartitionContent, reason: str) -> PartitionDrop:
         same = {name: getattr(held, name) for name in ("key", "text", "files", "rows", "bytes", "digest")}
         return cls(**same, reason=reason)
 
@@ -280,7 +280,7 @@ def _execute(
         properties=properties,
         guard_options=source.guard_options,
     )
-    receipt = drop_held(
+    receipt = drop_if_unchanged(
         view,
         step.expected,
         options,

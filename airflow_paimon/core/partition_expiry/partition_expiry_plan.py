@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_paimon.core.commit.held_partitions import HeldPartition
+from airflow_paimon.core.commit.partition_contents import PartitionContent
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.java_time import DateTimeFormat, parse_format
 from airflow_paimon.core.format.schema import TableSchema
@@ -39,7 +39,7 @@ class ExpiryRule:
     pattern: str | None = None
     formatter: DateTimeFormat | None = None
 
-    def time_of(self, schema: TableSchema, held: HeldPartition) -> datetime | None:
+    def time_of(self, schema: TableSchema, held: PartitionContent) -> datetime | None:
         """Return the time of a partition under the rule, None if it has none and so stays."""
         if self.strategy == UPDATE_TIME:
             return held.updated
@@ -132,14 +132,14 @@ def expiry_limit(limit: int | None, options: TableOptions, label: str) -> int:
 class PartitionExpiry:
     """The expired partitions, oldest first, each with its time. ``unreadable`` ones have no time and stay."""
 
-    expired: tuple[tuple[HeldPartition, datetime], ...]
-    unreadable: tuple[HeldPartition, ...]
+    expired: tuple[tuple[PartitionContent, datetime], ...]
+    unreadable: tuple[PartitionContent, ...]
     over_limit: int
     younger: int
 
 
 def plan_partition_expiry(
-    schema: TableSchema, held: Sequence[HeldPartition], rule: ExpiryRule, cutoff: datetime, limit: int
+    schema: TableSchema, held: Sequence[PartitionContent], rule: ExpiryRule, cutoff: datetime, limit: int
 ) -> PartitionExpiry:
     """Choose partitions older than ``cutoff`` (a local time, exclusive): the oldest first, at most ``limit``."""
     timed = [(h, rule.time_of(schema, h)) for h in held]

@@ -14,6 +14,7 @@ from airflow_paimon import __version__
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.commit.lost_races import lost_races
 from airflow_paimon.core.errors import InvalidInputError, error_to_json
+from airflow_paimon.core.parallel.workers import RunPieces, Workers, processes_for
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.none import NoStore
@@ -25,7 +26,6 @@ from airflow_paimon.core.table.table import (
     open_table,
     parse_timestamp,
 )
-from airflow_paimon.core.whole_table.workers import RunPieces, Workers, processes_for
 
 SPARK, WORKER = "spark", "worker"
 _RUNS_ON: ContextVar[str] = ContextVar("runs_on", default=WORKER)

@@ -25,8 +25,8 @@ from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.paths import MAIN, is_pattern
 
 if TYPE_CHECKING:
+    from airflow_paimon.core.parallel.workers import RunPieces
     from airflow_paimon.core.requests.context import Context, OperationResult
-    from airflow_paimon.core.whole_table.workers import RunPieces
 
 RunsOn = Literal["metadata", "rows"]
 RowsOfMain = Literal["none", "branch", "changed"]

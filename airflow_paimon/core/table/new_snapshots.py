@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.new_snapshots_plan import NewSnapshot, Seen, base_of, describe_new, ids_above
+from airflow_paimon.core.table.new_snapshots_plan import Cursor, NewSnapshot, base_of, describe_new, ids_above
 from airflow_paimon.core.table.partitions import StoredPartitions, parse_partition_spec
 from airflow_paimon.core.table.scan import read_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
@@ -40,27 +40,27 @@ class BranchFeed:
         self._take(head)
         return head
 
-    def since(self, seen: Seen) -> Iterator[NewSnapshot]:
+    def since(self, cursor: Cursor) -> Iterator[NewSnapshot]:
         """
         Give the snapshots that are new as of the last look, ascending, in bounded memory.
 
         One that expires or is rolled back while it is read ends the iteration; the next ``look`` sees the change.
         """
-        if self._head is not None and seen.head is not None and self._head.id < seen.head[0]:
+        if self._head is not None and cursor.head is not None and self._head.id < cursor.head[0]:
             self._take(self.view.latest_snapshot())  # a rollback, or a hint that is behind
         head = self._head
-        if head is None or seen.head == (head.id, head.identity):
+        if head is None or cursor.head == (head.id, head.identity):
             return
         try:
             if not self._ids:
                 self._ids = [i for i in self.view.snapshot_ids() if i <= head.id]
             there = set(self._ids)
-            remembered = self._read([i for i, _ in seen.snapshots if i in there])
-            base = base_of(seen, self._ids, {s.id: s.identity for s in remembered})
-            ids = ids_above(base, self._ids, seen)
+            remembered = self._read([i for i, _ in cursor.snapshots if i in there])
+            base = base_of(cursor, self._ids, {s.id: s.identity for s in remembered})
+            ids = ids_above(base, self._ids, cursor)
             for start in range(0, max(len(ids), 1), _AT_ONCE):
-                for new in describe_new(self._read(ids[start : start + _AT_ONCE]), head, seen, base):
-                    seen, base = seen.then(new), new.snapshot.id
+                for new in describe_new(self._read(ids[start : start + _AT_ONCE]), head, cursor, base):
+                    cursor, base = cursor.then(new), new.snapshot.id
                     yield new
         except NotFoundError:
             self._ids = []

@@ -24,7 +24,7 @@ NO_WATERMARK = -(2**63)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Cursor:
     """The newest snapshots that were seen, oldest first, as ``(id, identity)``; ids alone repeat after a rollback.
 
     ``watermark`` is the highest of any of them, in epoch milliseconds. A branch without snapshots has been seen, too.
@@ -37,21 +37,21 @@ class Seen:
     def head(self) -> tuple[int, str] | None:
         return self.snapshots[-1] if self.snapshots else None
 
-    def then(self, new: NewSnapshot) -> Seen:
+    def then(self, new: NewSnapshot) -> Cursor:
         """Return what has been seen with one more; what a rollback took away is forgotten."""
         kept = [known for known in self.snapshots if known[0] < new.snapshot.id and known[0] <= (new.previous or 0)]
         marks = [mark for mark in (self.watermark, watermark_of(new.snapshot)) if mark is not None]
-        seen = (*kept, (new.snapshot.id, new.snapshot.identity))
-        return Seen(seen[-REMEMBERED:], max(marks, default=None))
+        cursor = (*kept, (new.snapshot.id, new.snapshot.identity))
+        return Cursor(cursor[-REMEMBERED:], max(marks, default=None))
 
     def to_json(self) -> dict[str, Any]:
         return {"snapshots": [list(known) for known in self.snapshots], "watermark": self.watermark}
 
     @staticmethod
-    def from_json(value: Any) -> Seen:
+    def from_json(value: Any) -> Cursor:
         """Parse the output of ``to_json``. ``FormatError`` if it was edited."""
         try:
-            return Seen(tuple((int(i), str(name)) for i, name in value["snapshots"]), value["watermark"])
+            return Cursor(tuple((int(i), str(name)) for i, name in value["snapshots"]), value["watermark"])
         except (TypeError, KeyError, ValueError):
             raise FormatError(f"The watermark of a watcher is unreadable: {str(value)[:200]!r}") from None
 
@@ -82,26 +82,26 @@ class SnapshotFilter:
     partitions: tuple[str, ...] = ()
     watermark_step_ms: int | None = None
 
-    def passes(self, new: NewSnapshot, seen: Seen, touched: Callable[[Snapshot], Sequence[str]]) -> bool:
+    def passes(self, new: NewSnapshot, cursor: Cursor, touched: Callable[[Snapshot], Sequence[str]]) -> bool:
         """Decide. What expired unseen or was rolled back might have counted, so it does.
 
         Args:
-            seen: What was seen before this one.
+            cursor: What was seen before this one.
             touched: Gives those of ``partitions`` that a snapshot wrote; only called when they are asked for.
         """
         if new.expired is not None or new.rolled_back is not None:
             return True
         return (
             new.snapshot.commit_kind in self.kinds
-            and self._passes_watermark(new.snapshot, seen)
+            and self._passes_watermark(new.snapshot, cursor)
             and (not self.partitions or bool(touched(new.snapshot)))
         )
 
-    def _passes_watermark(self, snapshot: Snapshot, seen: Seen) -> bool:
+    def _passes_watermark(self, snapshot: Snapshot, cursor: Cursor) -> bool:
         step, reached = self.watermark_step_ms, watermark_of(snapshot)
         if step is None:
             return True
-        return reached is not None and (seen.watermark is None or reached // step > seen.watermark // step)
+        return reached is not None and (cursor.watermark is None or reached // step > cursor.watermark // step)
 
 
 def parse_filter(
@@ -132,7 +132,7 @@ def watermark_of(snapshot: Snapshot) -> int | None:
     return None if snapshot.watermark == NO_WATERMARK else snapshot.watermark
 
 
-def describe_new(new: Sequence[Snapshot], head: Snapshot, seen: Seen, base: int | None) -> list[NewSnapshot]:
+def describe_new(new: Sequence[Snapshot], head: Snapshot, cursor: Cursor, base: int | None) -> list[NewSnapshot]:
     """Say what is new.
 
     Args:
@@ -140,7 +140,7 @@ def describe_new(new: Sequence[Snapshot], head: Snapshot, seen: Seen, base: int 
         head: The branch's newest snapshot.
         base: What ``base_of`` found.
     """
-    last = seen.head
+    last = cursor.head
     rolled_back = last[0] if last is not None and base != last[0] else None
     if not new:
         return [] if rolled_back is None else [NewSnapshot(snapshot=head, previous=base, rolled_back=rolled_back)]
@@ -153,14 +153,14 @@ def describe_new(new: Sequence[Snapshot], head: Snapshot, seen: Seen, base: int 
     return found
 
 
-def ids_above(base: int | None, ids: Sequence[int], seen: Seen) -> list[int]:
+def ids_above(base: int | None, ids: Sequence[int], cursor: Cursor) -> list[int]:
     """Return the new ids; only the last one of a branch whose history is lost."""
-    if base is None and seen.head is not None:
+    if base is None and cursor.head is not None:
         return list(ids[-1:])
     return [i for i in ids if base is None or i > base]
 
 
-def base_of(seen: Seen, ids: Sequence[int], identities: Mapping[int, str]) -> int | None:
+def base_of(cursor: Cursor, ids: Sequence[int], identities: Mapping[int, str]) -> int | None:
     """Find the newest snapshot that was seen and is still the same.
 
     One that has expired still counts as long as everything that exists is newer: nothing was rolled back then.
@@ -169,11 +169,11 @@ def base_of(seen: Seen, ids: Sequence[int], identities: Mapping[int, str]) -> in
         ids: The ids that exist, ascending.
         identities: Of those among them that were seen.
     """
-    if seen.head is None:
+    if cursor.head is None:
         return None
-    if not ids or ids[0] > seen.head[0]:
-        return seen.head[0] if ids else None
-    for snapshot_id, identity in reversed(seen.snapshots):
+    if not ids or ids[0] > cursor.head[0]:
+        return cursor.head[0] if ids else None
+    for snapshot_id, identity in reversed(cursor.snapshots):
         if identities.get(snapshot_id) == identity:
             return snapshot_id
     return None

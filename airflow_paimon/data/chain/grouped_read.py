@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from airflow_paimon.core.parallel.sorted_runs import Kept, SortedRuns
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import plan_state, with_schemas
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data import grouped_read
 from airflow_paimon.data.chain.groups import ChainGroups
 from airflow_paimon.data.chain.scan import ChainRead, PinnedChain, choose_chain

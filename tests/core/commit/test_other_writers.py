@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.commit.cache import CommitCache
 from airflow_paimon.core.commit.committer import commit_at
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.seen import Seen
 from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn
@@ -109,7 +109,7 @@ def test_what_is_read_step_by_step_is_what_a_whole_read_gives(tmp_path: Path) ->
     random = chance("seen")
     table = make_table(tmp_path / "wh", primary=False, **{"manifest.merge-min-count": "4"})
     stored = StoredPartitions(table.schema())
-    seen, before = Seen(table), None
+    cache, before = CommitCache(table), None
     for number in range(24):
         dt = random.choice("abc")
         random.choice((append, append, overwrite, rewrite))(table, dt, seq=number)
@@ -118,10 +118,10 @@ def test_what_is_read_step_by_step_is_what_a_whole_read_gives(tmp_path: Path) ->
         head = table.latest_snapshot()
         chosen = stored.selection({"dt": dt} for dt in random.sample("abcd", 2))
         for selection in (None, chosen, stored.selection([])):
-            assert dict(seen.live(head, selection)) == live_entries(table, head, selection)
+            assert dict(cache.live(head, selection)) == live_entries(table, head, selection)
         if before is not None:
-            since = [(e.kind, e.file.file_name) for e in seen.since(before, head, chosen)]
-            fresh = [(e.kind, e.file.file_name) for e in Seen(table).since(before, head, chosen)]
+            since = [(e.kind, e.file.file_name) for e in cache.since(before, head, chosen)]
+            fresh = [(e.kind, e.file.file_name) for e in CommitCache(table).since(before, head, chosen)]
             assert since == fresh
         before = head
 

@@ -12,11 +12,11 @@ import pytest
 from airflow_paimon.core.metadata_expiry.contents import NumberedFiles
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, _part_of
 from airflow_paimon.core.metadata_expiry.orphan_plan import Candidate, Prefixes, Stored, Sums, find_orphans, sort_files
+from airflow_paimon.core.parallel.sorted_runs import SortedRuns, cuts_for
 from airflow_paimon.core.store import local
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.table.name_digests import digests_of
-from airflow_paimon.core.whole_table.sorted_runs import SortedRuns, cuts_for
 
 BEFORE = 1000
 

@@ -15,14 +15,14 @@ import pytest
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
+from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.whole_table.workers import Workers
 from tests.core.metadata_expiry.test_remove_orphan_files import ORPHANS, UNKNOWN, Aged, clean, plant
+from tests.core.parallel.pieces import shuffled
 from tests.core.tables import append, make_table, overwrite, rewrite, run
-from tests.core.whole_table.pieces import shuffled
 from tests.soundness import named_files
 from tests.stores import _Wrapper
 

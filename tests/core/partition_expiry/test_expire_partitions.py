@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.commit.files import commit_append
-from airflow_paimon.core.commit.held_partitions import HeldPartition, held_partitions
+from airflow_paimon.core.commit.partition_contents import PartitionContent, partition_contents
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     ExpiryRule,
@@ -35,7 +35,7 @@ OLD = {"expiration_time": "30 d", "now": NOW}
 
 
 def days(table: Table) -> list[str]:
-    return [h.text.removeprefix("dt=") for h in held_partitions(plan_scan(table))]
+    return [h.text.removeprefix("dt=") for h in partition_contents(plan_scan(table))]
 
 
 def filled(warehouse: Path | str, *partitions: str, **options: str) -> Table:
@@ -122,7 +122,7 @@ def time_of(values: dict[str, Any], types: dict[str, str], **rule: str) -> datet
         partition_keys=list(types),
         options={"bucket": "-1"},
     )
-    held = HeldPartition(
+    held = PartitionContent(
         key="", values=tuple(values.values()), text="", files=1, rows=1, bytes=1, digest="", updated=None
     )
     made = expiry_rule(table.schema(), "d.t", expiration_time="1 d", **rule)
@@ -168,7 +168,7 @@ def test_update_time_goes_by_the_newest_file() -> None:
     now = datetime(2025, 3, 31)
     ages = {"new": now, "old": now - timedelta(days=31), "older": now - timedelta(days=40), "?": None}
     held = [
-        HeldPartition(key=t, values=(t,), text=t, files=1, rows=1, bytes=1, digest="", updated=updated)
+        PartitionContent(key=t, values=(t,), text=t, files=1, rows=1, bytes=1, digest="", updated=updated)
         for t, updated in ages.items()
     ]
     rule = ExpiryRule(strategy="update-time", age=timedelta(days=30))
@@ -190,7 +190,7 @@ def test_files_tell_when_a_partition_was_updated(tmp_path: Path) -> None:
             new_files=(new.new_files[0]._replace(creation_time_ms=millis),),
         )
         commit_append(table, [dated], planned_on=table.latest_snapshot())
-    (held,) = held_partitions(plan_scan(table))
+    (held,) = partition_contents(plan_scan(table))
     assert held.updated == datetime(2025, 1, 2, 6, 40)
     result = run(table, "expire_partitions", strategy="update-time", **OLD)
     assert result.details["expired"] == {"main": ["dt=x"]}

@@ -9,7 +9,7 @@ import pytest
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.new_snapshots import BranchFeed
-from airflow_paimon.core.table.new_snapshots_plan import REMEMBERED, NewSnapshot, Seen, SnapshotFilter, parse_filter
+from airflow_paimon.core.table.new_snapshots_plan import REMEMBERED, Cursor, NewSnapshot, SnapshotFilter, parse_filter
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, overwrite, rewrite, run
 
@@ -20,13 +20,13 @@ class Watcher:
     def __init__(self, table: Table) -> None:
         self.feed = BranchFeed(table)
         head = self.feed.look()
-        self.seen = Seen() if head is None else Seen().then(NewSnapshot(snapshot=head))
+        self.cursor = Cursor() if head is None else Cursor().then(NewSnapshot(snapshot=head))
 
     def new(self) -> list[NewSnapshot]:
         self.feed.look()
-        found = list(self.feed.since(self.seen))
+        found = list(self.feed.since(self.cursor))
         for one in found:
-            self.seen = Seen.from_json(json.loads(json.dumps(self.seen.then(one).to_json())))
+            self.cursor = Cursor.from_json(json.loads(json.dumps(self.cursor.then(one).to_json())))
         return found
 
     def ids(self) -> list[int]:
@@ -78,7 +78,7 @@ def test_more_snapshots_than_are_read_at_once_and_remembered(tmp_path: Path, mon
     for _ in range(REMEMBERED + 3):
         append(table, "1")
     assert watcher.ids() == list(range(2, REMEMBERED + 5))
-    assert len(watcher.seen.snapshots) == REMEMBERED
+    assert len(watcher.cursor.snapshots) == REMEMBERED
     assert watcher.new() == []
 
 
@@ -92,7 +92,7 @@ def test_what_expired_unseen_is_said_with_the_first_that_is_left(tmp_path: Path)
     found = watcher.new()
     assert [(n.snapshot.id, n.previous, n.expired) for n in found] == [(4, 1, (2, 3)), (5, 4, None)]
     only_compactions = SnapshotFilter(kinds=("COMPACT",))
-    assert [only_compactions.passes(n, watcher.seen, lambda _: []) for n in found] == [True, False]
+    assert [only_compactions.passes(n, watcher.cursor, lambda _: []) for n in found] == [True, False]
 
 
 def test_a_rollback_is_reported_once_and_the_ids_that_come_again_are_new(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_filters_by_kind_and_by_the_partitions_that_a_commit_touched(tmp_path: P
             assert wanted.partitions
             return watcher.feed.partitions_of(snapshot, wanted.partitions)  # type: ignore[arg-type]
 
-        return [n.snapshot.id for n in found if wanted.passes(n, Seen(), touched)]
+        return [n.snapshot.id for n in found if wanted.passes(n, Cursor(), touched)]
 
     assert chosen(parse_filter()) == [2, 4]
     assert chosen(parse_filter(kinds="compact")) == [3]
@@ -164,12 +164,12 @@ def test_a_watermark_counts_when_it_passes_another_step(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     append(table, "1")
     snapshot = table.snapshot(1)
-    hour, seen, passed = 3_600_000, Seen(), []
+    hour, cursor, passed = 3_600_000, Cursor(), []
     for at in (None, 10 * hour + 1, 10 * hour + 5, 9 * hour, 11 * hour, -(2**63), 13 * hour):
         new = NewSnapshot(snapshot=dataclasses.replace(snapshot, watermark=at), previous=1)
-        if parse_filter(watermark_step="1 h").passes(new, seen, lambda _: []):
+        if parse_filter(watermark_step="1 h").passes(new, cursor, lambda _: []):
             passed.append(at)
-        seen = seen.then(new)
+        cursor = cursor.then(new)
     assert passed == [10 * hour + 1, 11 * hour, 13 * hour]
 
 
@@ -191,4 +191,4 @@ def test_a_filter_that_means_nothing_is_refused(arguments: dict[str, object]) ->
 def test_a_watermark_that_somebody_edited_is_refused() -> None:
     for value in (None, {}, {"snapshots": [[1]], "watermark": None}, {"snapshots": 3}, [1]):
         with pytest.raises(FormatError):
-            Seen.from_json(value)
+            Cursor.from_json(value)

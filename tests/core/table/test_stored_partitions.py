@@ -16,8 +16,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.commit.files import commit_append, commit_buckets, commit_overwrite, drop_held, drop_partitions
-from airflow_paimon.core.commit.held_partitions import held_partitions
+from airflow_paimon.core.commit.files import (
+    commit_append,
+    commit_buckets,
+    commit_overwrite,
+    drop_if_unchanged,
+    drop_partitions,
+)
+from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry, ManifestFile, Stats
@@ -67,8 +73,9 @@ def dynamic(view: Table) -> object:
 
 
 def dropped_as_held(view: Table) -> object:
-    held = next(h for h in held_partitions(plan_scan(Table(view.store.inner, view.name))) if h.text.endswith(DAYS[7]))  # type: ignore[attr-defined]
-    return drop_held(view, {held.key: held.digest}).snapshot
+    whole = plan_scan(Table(view.store.inner, view.name))  # type: ignore[attr-defined]
+    held = next(h for h in partition_contents(whole) if h.text.endswith(DAYS[7]))
+    return drop_if_unchanged(view, {held.key: held.digest}).snapshot
 
 
 @pytest.mark.parametrize(

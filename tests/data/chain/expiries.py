@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.held_partitions import held_partitions
+from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
@@ -45,7 +45,7 @@ def made(snapshot: str, delta: str, folder: Any = None, **options: str) -> Table
 
 def held(table: Table, branch: str) -> str:
     """What a branch holds, as ``writes`` takes it."""
-    found = held_partitions(plan_scan(table.branch(branch)))
+    found = partition_contents(plan_scan(table.branch(branch)))
     return " ".join("/".join((*h.values[:-1], str(h.values[-1])[4:])) for h in found)
 
 

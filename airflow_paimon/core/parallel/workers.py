@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from airflow_paimon.core.whole_table.processes import in_processes
+from airflow_paimon.core.parallel.processes import in_processes
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldPartition:
+class PartitionContent:
     """The content of a partition in one snapshot. ``key``: its canonical stored form in hex, also used in a journal.
 
     ``digest`` identifies its files; file names are never reused. ``updated``: the newest file's creation, local time as
@@ -33,7 +33,7 @@ class HeldPartition:
     updated: datetime | None
 
 
-def held_partitions(plan: ScanPlan) -> list[HeldPartition]:
+def partition_contents(plan: ScanPlan) -> list[PartitionContent]:
     """Return every partition that has a live file, in the order of their texts."""
     stored = StoredPartitions(plan.schema)
     files: dict[str, list[DataFile]] = {}
@@ -46,11 +46,11 @@ def held_partitions(plan: ScanPlan) -> list[HeldPartition]:
     return sorted(held, key=lambda h: (h.text, h.key))
 
 
-def _held(key: str, values: tuple[Any, ...], text: str, files: Sequence[DataFile]) -> HeldPartition:
+def _held(key: str, values: tuple[Any, ...], text: str, files: Sequence[DataFile]) -> PartitionContent:
     times = [f.creation_time_ms for f in files]
     known = [t for t in times if t is not None]
     newest = datetime.fromtimestamp(max(known) / 1000, UTC).replace(tzinfo=None) if len(known) == len(times) else None
-    return HeldPartition(
+    return PartitionContent(
         key=key,
         values=values,
         text=text,

@@ -24,7 +24,7 @@ _Live = Mapping[FileId, ManifestEntry]
 
 
 @dataclass(eq=False, slots=True)
-class Seen:
+class CommitCache:
     """``_history``: consecutive snapshots by id, each based on the one before; ``_lists``: manifest lists by name, as
     they never change; ``_live``: of some selections, the live files, and of which snapshot.
     """

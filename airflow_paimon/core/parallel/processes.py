@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 _START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer); "
-    "from airflow_paimon.core.whole_table.worker import serve; serve()"
+    "from airflow_paimon.core.parallel.worker import serve; serve()"
 )
 _WAIT_S = 10
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.errors import FormatError, PaimonError, StorageError
-from airflow_paimon.core.whole_table import workers as workers_module
-from airflow_paimon.core.whole_table.processes import in_processes
-from airflow_paimon.core.whole_table.workers import Workers
+from airflow_paimon.core.parallel import workers as workers_module
+from airflow_paimon.core.parallel.processes import in_processes
+from airflow_paimon.core.parallel.workers import Workers
 from tests.airflow.processes import wait_until
-from tests.core.whole_table import pieces
+from tests.core.parallel import pieces
 
 
 def is_there(process: int) -> bool:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.whole_table.processes import in_processes
-from airflow_paimon.core.whole_table.workers import Piece
+from airflow_paimon.core.parallel.processes import in_processes
+from airflow_paimon.core.parallel.workers import Piece
 
 R = TypeVar("R")
 
@@ -66,5 +66,5 @@ def name_those_that_wait() -> None:
 
 def start_a_parent() -> subprocess.Popen[str]:
     """Start a process that prints the ids of its own processes, and waits for them."""
-    program = "from tests.core.whole_table.pieces import name_those_that_wait as wait; wait()"
+    program = "from tests.core.parallel.pieces import name_those_that_wait as wait; wait()"
     return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
