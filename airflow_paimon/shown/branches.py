@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from airflow_paimon.core.checks.results import FAILED, PASSED, SKIPPED, WARNED
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.publish.required_checks import MISSING, outcomes_of
@@ -76,13 +76,16 @@ def _side(changed: Difference) -> Side:
 
 @dataclass(frozen=True, slots=True)
 class BranchFacts:
-    """What a few small reads of a branch say. ``verified``: the record is of the branch that is there now."""
+    """What a few small reads of a branch say. ``verified``: the record is of the branch that is there now.
+
+    ``checks``: outcomes by the rules' names, or why they can't be read.
+    """
 
     head: Snapshot | None
     schema_id: int | None
     lineage: Lineage | None = None
     verified: bool = False
-    checks: Mapping[str, str] | None = None
+    checks: Mapping[str, str] | str = ""
 
     @property
     def about(self) -> Lineage | None:
@@ -99,7 +102,11 @@ def branch_facts(main: Table, name: str) -> BranchFacts:
     if name == MAIN:
         return BranchFacts(head, newest)
     sure = verified_lineage(main, name)
-    checks = {} if head is None else outcomes_of(main, branch, head)
+    checks: Mapping[str, str] | str
+    try:
+        checks = "" if head is None else outcomes_of(main, branch, head)
+    except (InvalidInputError, FormatError) as error:
+        checks = error.message
     return BranchFacts(head, newest, sure or read_lineage(main, name), sure is not None, checks)
 
 
@@ -148,7 +155,7 @@ def _ordinary(name: str, facts: BranchFacts, roles: Mapping[str, str]) -> dict[s
     protected = made is not None and made.protected
     return {
         "branch": name,
-        "checks": _checks(facts.checks or {}),
+        "checks": _checks(facts.checks),
         "owner": about.owner if about else None,
         "what for": roles.get(name) or (about.reason if about else None),
         "from": None if name == MAIN else _origin(facts),
@@ -235,9 +242,11 @@ def _quiet(state: Publishable | PaimonError | None) -> Noted | None:
     return Noted(utc_time(round(since * 1000)), note=writers["note"])
 
 
-def _checks(outcomes: Mapping[str, str]) -> Noted | None:
+def _checks(outcomes: Mapping[str, str] | str) -> Noted | None:
     if not outcomes:
         return None
+    if isinstance(outcomes, str):
+        return Noted("unreadable", note=outcomes, mark="bad")
     counts = Counter(outcomes.values())
     text = ", ".join(f"{counts[one]} {one}" for one in (FAILED, MISSING, WARNED, SKIPPED, PASSED) if counts[one])
     mark = "bad" if counts[FAILED] else "warn" if counts[MISSING] or counts[WARNED] else "good"

@@ -125,6 +125,17 @@ def test_branches_and_tags(warehouse: Path, capsys: pytest.CaptureFixture[str]) 
     assert show(capsys, "tags", *on(warehouse, "d.c"))[-1] == "(no tags)"
 
 
+def test_branches_are_listed_where_their_checks_cannot_be_read(
+    warehouse: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = open_table(str(warehouse), "d.t")
+    schema = json.loads(table.store.read("schema/schema-0"))
+    schema["options"]["airflow-paimon.required-checks"] = "none"
+    table.store.replace("schema/schema-0", json.dumps(schema).encode())
+    main, fix = data(capsys, "branches", *on(warehouse))
+    assert (main["checks"], fix["checks"], fix["snapshot"]) == (None, "unreadable", 2)
+
+
 def test_what_main_is_the_state_of(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = open_table(str(warehouse), "d.t")
     rewrite(table.branch("fix"), "1")
