@@ -19,7 +19,7 @@ from airflow.sdk import BaseOperator, Param
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.text_files import names_file
-from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
 from airflow_paimon.hooks.flink import FlinkHook, JobState, PatientLook
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.flink import (
@@ -76,7 +76,7 @@ def form_field(jobs: Sequence[FlinkJob]) -> Param:
     """Make the field that chooses among the jobs: all of them, unless a run says otherwise.
 
     Raises:
-        InvalidInputError: two jobs can't be told apart.
+        InvalidInputError: two jobs can't be told apart, or a table has no valid name.
     """
     names = [job.name for job in jobs]
     if len({job.task_name for job in jobs}) < len(jobs):
@@ -89,7 +89,7 @@ def form_field(jobs: Sequence[FlinkJob]) -> Param:
         type=["array", "null"],
         items={"type": "string", "enum": names},
         examples=names,
-        tables={job.name: list(job.tables) for job in jobs},
+        tables={job.name: [_main_of(parse_identifier(table)) for table in job.tables] for job in jobs},
     )
 
 
@@ -98,7 +98,7 @@ def writing_jobs(context: Context) -> list[str]:
     params: Any = context["dag"].params
     if FIELD not in params:
         return []
-    table = str(replace(table_of(context["params"]), branch=MAIN))
+    table = _main_of(table_of(context["params"]))
     declared = params.get_param(FIELD).schema["tables"]
     return [name for name, tables in declared.items() if not tables or table in tables]
 
@@ -193,6 +193,10 @@ def check_stopped(jobs: Sequence[FlinkJob], context: Context) -> None:
             )
     if all_are_stopped(context):
         context["task"].writers_stopped = True
+
+
+def _main_of(table: Identifier) -> str:
+    return str(replace(table, branch=MAIN))
 
 
 def _has_published(context: Context) -> bool:
@@ -306,8 +310,11 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
         return bool(ti.max_tries > self.retries)
 
     def _by_hand(self, path: str | None) -> str:
-        from_path = path or f"the path of its savepoint, which the log of task {self.stopped_by} says"
-        return (
-            f"give Flink's SQL client SET 'pipeline.name' = '{self.job_name}'; SET '{SAVEPOINT}' = '{from_path}'; and "
-            f"then the job's SQL"
-        )
+        values = {
+            "pipeline.name": str(self.job_name),
+            SAVEPOINT: path or f"the path of its savepoint, which the log of task {self.stopped_by} says",
+            **{name: str(value) for name, value in (self.settings or {}).items()},
+        }
+        quoted = {name: value.replace("'", "''") for name, value in values.items()}
+        sets = "; ".join(f"SET '{name}' = '{value}'" for name, value in quoted.items())
+        return f"give Flink's SQL client {sets}; and then the job's SQL"

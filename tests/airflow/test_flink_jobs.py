@@ -47,6 +47,8 @@ def test_a_dag_that_could_leave_jobs_stopped_or_running_is_refused() -> None:
     jobs = [FlinkJob(name="orders", sql=INSERT)]
     with pytest.raises(InvalidInputError, match="give Flink job 'orders' the tables that it writes, or lock"):
         correction_dag("any_table", flink_jobs=jobs)
+    with pytest.raises(InvalidInputError, match="'s' is not of the form"):
+        correction_dag("no_list", flink_jobs=[FlinkJob(name="orders", sql=INSERT, tables="sales.orders")])
     limit = {"dagrun_timeout": timedelta(hours=2)}
     with pytest.raises(InvalidInputError, match="dagrun_timeout would leave the Flink jobs stopped"):
         correction_dag("limited", flink_jobs=jobs, locked={"table": "sales.orders"}, dag_arguments=limit)

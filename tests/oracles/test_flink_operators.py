@@ -157,6 +157,7 @@ def test_the_same_with_flink_1_20(flink120: Flink, run_dag: RunDag, monkeypatch:
     with monkeypatch.context() as lost:
         test_a_retry_finds_what_a_lost_worker_has_begun(cluster, run_dag, lost)
     test_a_job_is_started_stopped_and_started_from_its_savepoint(cluster, run_dag)
+    test_a_job_runs_again_whatever_becomes_of_the_run_that_stopped_it(cluster, run_dag, monkeypatch)
 
 
 def test_bad_input_names_the_way_out(connected: Flink, run_dag: RunDag, monkeypatch: pytest.MonkeyPatch) -> None:
