@@ -417,6 +417,14 @@ class Life:
             self.fix, self.base, self.published = self.main.branch(name), ours, []
             assert (state(self.main), state(self.fix)) == (ours, expected)
 
+    def go_on_as_child(self) -> None:
+        """What its parent has published, main has of the child as well."""
+        self.serial += 1
+        name, parent = f"fix{self.serial}", self.fix
+        asked = {"from_branch": parent.branch_name, "snapshot": parent.latest_snapshot_id()}
+        run(self.warehouse, "create_branch", branch=name, **asked)
+        self.fix = self.main.branch(name)
+
     def compact(self) -> None:
         compact(self.main)
 
@@ -431,7 +439,7 @@ def test_any_table_is_merged_undone_and_rebased_as_a_model_says(tmp_path: Path, 
         change(main, chance, kind, serial)
     run(tmp_path, "create_branch", branch="fix", snapshot=main.latest_snapshot_id())
     own = Life(tmp_path, kind, chance, main, main.branch("fix"), state(main))
-    steps = [own.change] * 6 + [own.publish] * 3 + [own.undo, own.rebase, own.compact]
+    steps = [own.change] * 6 + [own.publish] * 3 + [own.undo, own.rebase, own.compact, own.go_on_as_child]
     for step in chance.choices(steps, k=lives(14, 40)):
         step()
     own.publish()

@@ -154,6 +154,12 @@ def verified_lineage(table: Table, branch: str) -> Lineage | None:
     return lineage if base.identity == lineage.identity else None
 
 
+def began_empty(view: Table) -> bool:
+    """Whether a branch was made without a snapshot, as its record says."""
+    record = read_lineage(view, view.branch_name)
+    return record is not None and record.known_origin and record.snapshot_id is None
+
+
 def require_ready(view: Table) -> Lineage | None:
     """Return the branch's record (None: it has none, or is main).
 

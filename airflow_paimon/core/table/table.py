@@ -27,6 +27,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, p
 from airflow_paimon.core.store import FileInfo, Store, open_store
 from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.none import NoStore
+from airflow_paimon.core.table.lineage import began_empty
 from airflow_paimon.core.table.manifest_cache import ManifestCache, ScopedManifests
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
@@ -344,7 +345,8 @@ def proof_of_snapshots(view: Table) -> str | None:
     """Return the evidence that a branch without snapshots had some, so that ids must not restart at 1; None without.
 
     A tag is evidence, unless another branch of the table has automatic tags: Paimon puts those tags on main. So
-    are a hint and, on a branch, the option that was set together with its first snapshot.
+    are a hint and, on a branch, the option that was set together with its first snapshot, unless it began empty, with
+    the options of another branch.
     """
     store, paths = view.store, view.paths
     if not store.names(paths.schema_dir):
@@ -358,7 +360,7 @@ def proof_of_snapshots(view: Table) -> str | None:
         if tag.snapshot.identity not in strange:
             return f"tag {tag.name!r} on snapshot {tag.snapshot.id}"
     if view.branch_name != MAIN and not view.branch_name.startswith(STAGING_BRANCH_PREFIX):
-        options = _options(view)
+        options = {} if began_empty(view) else _options(view)
         if options.get("snapshot.time-retained") == UNLIMITED_RETENTION and options.get("write-only") == "true":
             return "its options, which were set together with its first snapshot"
     return None

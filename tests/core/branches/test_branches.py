@@ -55,6 +55,12 @@ def test_an_empty_branch_shares_nothing(table: Table) -> None:
         run(table, "merge_branch", branch="fresh")
 
 
+def test_an_empty_branch_of_a_branch_is_written(table: Table, fix: Table) -> None:
+    run(table, "create_branch", branch="fresh", from_branch="fix")
+    assert table.branch("fresh").latest_snapshot() is None
+    assert append(table.branch("fresh"), "a").snapshot.id == 1
+
+
 @pytest.mark.parametrize("name", ["main", "MAIN", "7", "a/b", "a.b", "a$b", "..", "", " ", "a b", "é"])
 def test_bad_branch_names(table: Table, name: str) -> None:
     with pytest.raises(InvalidInputError):
