@@ -116,7 +116,7 @@ class CompactPartition:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TellCatalog:
+class UpdateCatalog:
     """The catalog gets the columns and options of main's newest schema. ``path``: the file of that schema."""
 
     path: str
@@ -134,7 +134,7 @@ class PutSnapshot:
 
 FileAction = PutNew | Replace | Delete | DeleteFolders
 """Actions that ``execute`` carries out, on one file or folder each."""
-CommitAction = SetTag | ReplaceBucket | DropPartition | RebuildIndexes | CompactPartition | TellCatalog | PutSnapshot
+CommitAction = SetTag | ReplaceBucket | DropPartition | RebuildIndexes | CompactPartition | UpdateCatalog | PutSnapshot
 """Actions that are no file of their own: a plan lists them, and a commit, or the catalog, carries them out."""
 Action = FileAction | CommitAction
 

@@ -18,7 +18,7 @@ from airflow_paimon.core.catalogs.base import Catalog
 from airflow_paimon.core.catalogs.hive_client import EXAMPLE, HiveServer, Lock, Session, parse_uris
 from airflow_paimon.core.catalogs.hive_tables import Copying
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.catalogs.table_store import CatalogTableStore, Locking, locking_at, options_gone
+from airflow_paimon.core.catalogs.table_store import CatalogTableStore, Locking, dropped_options, locking_at
 from airflow_paimon.core.catalogs.thrift import Struct
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -197,7 +197,7 @@ class HiveGuard:
             found = metastore.table(self.name, self.table)
             if found is None:
                 return
-            wanted = hive_tables.altered(found, schema, self.copying, options_gone(self.files, schema))
+            wanted = hive_tables.altered(found, schema, self.copying, dropped_options(self.files, schema))
             stored = hive_tables.parameters(found).get("DO_NOT_UPDATE_STATS", "").lower() == "true"
             environment = {"DO_NOT_UPDATE_STATS": str(stored or self.skip_stats).lower()}
             if self.cascade:
@@ -210,7 +210,7 @@ class HiveGuard:
             found = metastore.table(self.name, self.table)
         if found is None:
             return []
-        return hive_tables.lag(found, schema, self.copying, options_gone(self.files, schema))
+        return hive_tables.lag(found, schema, self.copying, dropped_options(self.files, schema))
 
     def _acquire(self, object_name: str) -> int:
         """Wait for the lock, looking after 50 ms and then after pauses twice as long each."""

@@ -57,7 +57,7 @@ def locking_at(uri: str, options: CatalogOptions) -> Locking:
     return Locking(enabled, options.lock_timeout_ms, options.lock_sleep_ms)
 
 
-def options_gone(files: Store, schema: TableSchema) -> set[str]:
+def dropped_options(files: Store, schema: TableSchema) -> set[str]:
     """Return the options that earlier versions of main's schema had and this one hasn't."""
     folder = BranchPaths().schema_dir
     ids = [i for i in numbered(files.names(folder), SCHEMA_PREFIX) if i < schema.id]

@@ -39,14 +39,14 @@ from airflow_paimon.core.chain.state import (
 )
 from airflow_paimon.core.chain.write_plan import (
     CHECKED_BY_CALLER,
+    AnchorInterval,
     BuiltFrom,
     ChainOptions,
     OnStale,
     RequiredAnchor,
-    Stretch,
     affected,
+    anchor_interval,
     required_anchors,
-    stretch_of,
 )
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError, first_few
@@ -401,17 +401,17 @@ def _check_buckets(
 ) -> None:
     """Refuse partitions whose number of buckets differs from that of partitions with which they are merged."""
     layout = anchors.layout
-    known: dict[Stretch, dict[int, list[Values]]] = {}
+    known: dict[AnchorInterval, dict[int, list[Values]]] = {}
     for values, total in change.added.items():
-        stretch = stretch_of(values, anchors)
-        if stretch is None or total <= 0:
+        interval = anchor_interval(values, anchors)
+        if interval is None or total <= 0:
             continue
-        if stretch not in known:
-            near = [(v, snapshots[v]) for v in (stretch.anchor,) if v is not None]
-            near += [(v, deltas[v]) for v in chained.of(stretch.group).inside(stretch.after, stretch.end)]
-            known[stretch] = _bucket_counts(near)
+        if interval not in known:
+            near = [(v, snapshots[v]) for v in (interval.anchor,) if v is not None]
+            near += [(v, deltas[v]) for v in chained.of(interval.group).inside(interval.after, interval.end)]
+            known[interval] = _bucket_counts(near)
         # the partition's own files in its branch don't count: they may be the replaced ones
-        others = [(n, v) for n, found in known[stretch].items() for v in found if role != Branch.DELTA or v != values]
+        others = [(n, v) for n, found in known[interval].items() for v in found if role != Branch.DELTA or v != values]
         if role == Branch.DELTA:
             others += [(s.total_buckets, values) for s in snapshots.get(values, ())]
         for count, other in others:

@@ -126,7 +126,7 @@ def affected(changed: Iterable[Values], snapshots: TimeLines, deltas: TimeLines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stretch:
+class AnchorInterval:
     """Partitions that may be merged with each other and so need the same number of buckets: the anchor of a chain, and
     the deltas up to the next anchor. ``after`` and ``end``: the times of the two anchors, exclusive.
     """
@@ -137,15 +137,15 @@ class Stretch:
     end: datetime | None
 
 
-def stretch_of(values: Values, snapshots: TimeLines) -> Stretch | None:
-    """Return the stretch of time that a partition belongs to; None: it has no time, and is never merged."""
+def anchor_interval(values: Values, snapshots: TimeLines) -> AnchorInterval | None:
+    """Return the time between two anchors that a partition belongs to; None: it has no time, and is never merged."""
     layout = snapshots.layout
     moment, group = layout.parsed_time(values), layout.group_of(values)
     if moment is None:
         return None
     line = snapshots.of(group)
     after, anchor = line.before(moment)
-    return Stretch(group=group, anchor=anchor, after=after, end=line.time_after(moment))
+    return AnchorInterval(group=group, anchor=anchor, after=after, end=line.time_after(moment))
 
 
 OnStale = Literal["refuse", "record"]

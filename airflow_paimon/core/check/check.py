@@ -47,7 +47,7 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, 
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from airflow_paimon.core.parallel.workers import Workers
-from airflow_paimon.core.plan import CompactPartition, Delete, Plan, RebuildIndexes, TellCatalog
+from airflow_paimon.core.plan import CompactPartition, Delete, Plan, RebuildIndexes, UpdateCatalog
 from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -272,9 +272,9 @@ def repair_table(
     )
     if actions and not request.dry_run:
         rebuilt = [a for a in actions if isinstance(a, RebuildIndexes)]
-        told = [a for a in actions if isinstance(a, TellCatalog)]
+        catalogs = [a for a in actions if isinstance(a, UpdateCatalog)]
         merged = [a for a in actions if isinstance(a, CompactPartition)]
-        files = replace(plan, actions=tuple(a for a in actions if a not in [*rebuilt, *told, *merged]))
+        files = replace(plan, actions=tuple(a for a in actions if a not in [*rebuilt, *catalogs, *merged]))
         execute(context.table, files.actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
@@ -283,8 +283,8 @@ def repair_table(
         for branch in sorted({a.branch for a in merged}):
             if compact is not None:
                 _compact(context, branch, [a.partition for a in merged if a.branch == branch], compact)
-        if told:
-            check_catalog.tell_catalog(context.table)
+        if catalogs:
+            check_catalog.update_catalog(context.table)
         if any(f.kind == WITHOUT_PUBLISH for f in chosen):  # a writer may have used the columns at this moment
             reconcile_records(context.table)
     left = [f.to_json() for f in findings if f not in chosen]

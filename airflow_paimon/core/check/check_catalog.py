@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from airflow_paimon.core.catalogs.table_store import CatalogTableStore
 from airflow_paimon.core.errors import StorageError, first_few
-from airflow_paimon.core.plan import TellCatalog
+from airflow_paimon.core.plan import UpdateCatalog
 from airflow_paimon.core.requests.findings import WARNING, Finding
 from airflow_paimon.core.table.table import Table
 
@@ -35,11 +35,11 @@ def catalog_findings(table: Table) -> Iterator[Finding]:
             message=f"The catalog shows the table otherwise than schema {schema.id}: {named}",
             at_risk=at_risk,
             repair="bring columns and options of that schema to the catalog",
-            actions=(TellCatalog(path=table.paths.schema(schema.id), reason="the schema file is what counts"),),
+            actions=(UpdateCatalog(path=table.paths.schema(schema.id), reason="the schema file is what counts"),),
         )
 
 
-def tell_catalog(table: Table) -> None:
+def update_catalog(table: Table) -> None:
     """Bring main's newest schema to the table's catalog."""
     assert isinstance(table.store, CatalogTableStore), "a finding names such a table"
     table.store.guard.schema_changed(table.schema())

@@ -19,7 +19,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.history import changed_files
-from airflow_paimon.core.table.lineage import Lineage, is_standing
+from airflow_paimon.core.table.lineage import Lineage, still_exists
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import (
     all_manifests,
@@ -152,7 +152,7 @@ def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None, branch: 
     dropped = not expired and (_lost_its_lists(table, snapshot) or not table.exists())
     if not expired and not dropped and (head is None or not _lost_its_head(table, snapshot, head)):
         return False
-    if not is_standing(table, branch):
+    if not still_exists(table, branch):
         raise unknown_outcome(table, snapshot, BEING_CHANGED)
     path, data = table.paths.snapshot(snapshot.id), snapshot.to_bytes()
     if not table.store.delete_same(path, data) and not expired:

@@ -26,7 +26,7 @@ from airflow_paimon.core.plan import (
     Replace,
     ReplaceBucket,
     SetTag,
-    TellCatalog,
+    UpdateCatalog,
 )
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.store.threads import in_threads
@@ -84,7 +84,7 @@ def _perform(table: Table, action: Action) -> None:
             | DropPartition()
             | RebuildIndexes()
             | CompactPartition()
-            | TellCatalog()
+            | UpdateCatalog()
             | PutSnapshot()
         ):
             raise AssertionError(f"{action.path}: a {type(action).__name__} is no file action")

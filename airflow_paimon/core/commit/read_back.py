@@ -11,7 +11,7 @@ from airflow_paimon.core.commit.staged import Staged
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.lineage import Lineage, is_gone, is_standing
+from airflow_paimon.core.table.lineage import Lineage, is_deleted, still_exists
 from airflow_paimon.core.table.table import Table
 
 
@@ -41,7 +41,7 @@ def read_back(table: Table, staged: Staged, branch: Lineage | None, *, certain: 
     branch that had been renamed or deleted for good, and was deleted again.
     """
     snapshot = staged.snapshot
-    standing = is_standing(table, branch)
+    standing = still_exists(table, branch)
     try:
         landed = is_ours(table, snapshot)
     except NotFoundError:
@@ -62,7 +62,7 @@ def _is_taken_from_gone_branch(table: Table, staged: Staged, branch: Lineage | N
     """
     snapshot, data = staged.snapshot, staged.data
     path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
-    if not is_gone(table, branch) or table.store.exists(following):
+    if not is_deleted(table, branch) or table.store.exists(following):
         return False
     if not table.store.delete_same(path, data):
         return False

@@ -15,7 +15,7 @@ from airflow_paimon.core.commit.put import delete_files, execute, require_commit
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.metadata_expiry.reap_plan import DeadFile, Reap, group_kept, heir
+from airflow_paimon.core.metadata_expiry.reap_plan import DeadFile, Reap, group_kept, successor
 from airflow_paimon.core.metadata_expiry.references import (
     Holder,
     KnownLists,
@@ -198,12 +198,13 @@ def _of(root: Root | None, names: Iterable[RootNames]) -> RootNames | None:
 def _changes(
     table: Table, own: Sequence[RootNames], living: Sequence[RootNames]
 ) -> list[tuple[RootNames, Root | None, dict[FileId, ManifestEntry] | None]]:
-    """For each dead root its heir, and the data files that it has and the heir lacks; None: something is unreadable.
+    """For each dead root its successor, and the data files that it has and the successor lacks; None: something is
+    unreadable.
 
     Several at a time: few manifests tell two neighbours apart, and each is a request.
     """
     every = [n.root for n in (*living, *own)]
-    heirs = [heir(one.root, every[: len(living) + number]) for number, one in enumerate(own)]
+    successors = [successor(one.root, every[: len(living) + number]) for number, one in enumerate(own)]
 
     def change(pair: tuple[RootNames, Root | None]) -> dict[FileId, ManifestEntry] | None:
         one, names = pair[0], _of(pair[1], (*living, *own))
@@ -214,7 +215,7 @@ def _changes(
         again = {key.file_name for key in added}
         return {key: entry for key, entry in removed.items() if key.file_name not in again}
 
-    pairs = list(zip(own, heirs, strict=True))
+    pairs = list(zip(own, successors, strict=True))
     return [(*pair, found) for pair, found in zip(pairs, in_threads(change, pairs, _AT_ONCE), strict=True)]
 
 

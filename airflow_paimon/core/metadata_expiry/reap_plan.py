@@ -67,7 +67,7 @@ class Reap:
         }
 
 
-def heir(dead: Root, others: Iterable[Root]) -> Root | None:
+def successor(dead: Root, others: Iterable[Root]) -> Root | None:
     """Return the root whose live files differ least from a dead one's: the next of its branch, else the last before
     it, else one of main. None: there is no other root.
     """

@@ -192,7 +192,7 @@ def not_ready(view: Table, record: Lineage) -> ConflictError:
     )
 
 
-def is_standing(view: Table, before: Lineage | None) -> bool:
+def still_exists(view: Table, before: Lineage | None) -> bool:
     """After a put: whether the branch still exists and is the one whose record was ``before``."""
     if view.branch_name == MAIN:
         return True
@@ -202,7 +202,7 @@ def is_standing(view: Table, before: Lineage | None) -> bool:
     return now.state == READY and now.same_branch(before)
 
 
-def is_gone(view: Table, before: Lineage | None) -> bool:
+def is_deleted(view: Table, before: Lineage | None) -> bool:
     """Whether the branch was deleted for good, so that a snapshot put on it now belongs to no branch.
 
     A branch recreated under the same name counts as another branch.
