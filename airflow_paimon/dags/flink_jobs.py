@@ -310,11 +310,9 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
         return bool(ti.max_tries > self.retries)
 
     def _by_hand(self, path: str | None) -> str:
-        values = {
-            "pipeline.name": str(self.job_name),
-            SAVEPOINT: path or f"the path of its savepoint, which the log of task {self.stopped_by} says",
-            **{name: str(value) for name, value in (self.settings or {}).items()},
-        }
-        quoted = {name: value.replace("'", "''") for name, value in values.items()}
-        sets = "; ".join(f"SET '{name}' = '{value}'" for name, value in quoted.items())
-        return f"give Flink's SQL client {sets}; and then the job's SQL"
+        where = path or f"the path of its savepoint, which the log of task {self.stopped_by} says"
+        quoted = str(self.job_name).replace("'", "''")
+        return (
+            f"give Flink's SQL client SET 'pipeline.name' = '{quoted}'; SET '{SAVEPOINT}' = '{where}'; and then the "
+            f"job's settings and SQL"
+        )
