@@ -15,12 +15,9 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.compare import KINDS, compare_here, diff_fits, diff_result
 from airflow_paimon.data.diff.scan import plan_diff
-from airflow_paimon.shown import lists
+from airflow_paimon.shown import diff_lists, lists
 from airflow_paimon.shown.html import line_html
-from airflow_paimon.shown.listing import Listing
 
-_PARTITIONS = 50
-_WITH_SAMPLES = 10
 _NOT_LISTED = "details has them"
 
 
@@ -66,14 +63,14 @@ class Diff:
         return [row for partition in self.details["partitions"] for row in partition.get("samples", {}).get(kind, ())]
 
     def __repr__(self) -> str:
-        return "\n".join([self._headline(), self._counts().to_text(_NOT_LISTED), *self._notes()])
+        return "\n".join([self._headline(), diff_lists.counts(self.details).to_text(_NOT_LISTED), *self._notes()])
 
     def _repr_html_(self) -> str:
         parts = [line_html(self._headline())]
         if self.details["partitions"]:
-            parts.append(self._counts().to_html(_NOT_LISTED))
-        for name, kind, listing in self._samples():
-            parts += [line_html(f"{name or 'whole table'}, some {kind} rows"), listing.to_html(_NOT_LISTED)]
+            parts.append(diff_lists.counts(self.details).to_html(_NOT_LISTED))
+        for name, kind, listing in diff_lists.samples(self.details):
+            parts += [line_html(f"{name}, some {kind} rows"), listing.to_html(_NOT_LISTED)]
         return "".join([*parts, *map(line_html, self._notes())])
 
     def _headline(self) -> str:
@@ -85,35 +82,10 @@ class Diff:
         if not found["different"]:
             return f"{sides}: no row differs"
         counts = ", ".join(f"{total[kind]:,} {kind}" for kind in KINDS)
-        exact = "" if total["unchanged_exact"] else "at most "
-        return f"{sides}: rows {counts}, {exact}{total['unchanged']:,} unchanged"
-
-    def _counts(self) -> Listing:
-        rows = [[p["partition"], *(p[kind] for kind in KINDS), p["unchanged"]] for p in self.details["partitions"]]
-        names = (("partition", "text"), *((kind, "number") for kind in (*KINDS, "unchanged")))
-        left = self.details["partitions_differing"] - len(rows[:_PARTITIONS])
-        return Listing(title="partitions", columns=names, rows=rows[:_PARTITIONS], left=left)
-
-    def _samples(self) -> list[tuple[str, str, Listing]]:
-        return [
-            (partition["partition"], kind, _sample(kind, rows))
-            for partition in self.details["partitions"][:_WITH_SAMPLES]
-            for kind, rows in partition.get("samples", {}).items()
-        ]
+        return f"{sides}: rows {counts}, {diff_lists.unchanged_text(total)} unchanged"
 
     def _notes(self) -> list[str]:
         return [f"Note: {note}" for note in self.details["notes"]]
-
-
-def _sample(kind: str, rows: Sequence[Mapping[str, Any]]) -> Listing:
-    """List sample rows; of a changed one both states, below each other."""
-    if kind == "changed":
-        states = [{"": side, **row[side]} for row in rows for side in ("before", "after")]
-    else:
-        states = [dict(row) for row in rows]
-    names = list(dict.fromkeys(name for row in states for name in row))
-    cells = [[row.get(name) for name in names] for row in states]
-    return Listing(title="rows", columns=[(name, "value") for name in names], rows=cells)
 
 
 def compare(

@@ -13,7 +13,7 @@ from airflow_paimon.runbooks.form import open_main
 from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run, own_publishes
 from airflow_paimon.shown.listing import Listing, heads
-from airflow_paimon.shown.markdown import counted, escape, sql_block, table, table_of, where_it_ran
+from airflow_paimon.shown.markdown import counted, escape, sql_block, table_of, where_it_ran
 from airflow_paimon.shown.urls import table_page_url
 
 if TYPE_CHECKING:
@@ -59,7 +59,8 @@ def plan_publishes(
                                "diff": its["diff"]}),
                  _notice(one), *_warnings(params, one)]  # fmt: skip
         sections.append("\n\n".join(part for part in parts if part))
-    head = ["Table", "By", "Added", "Changed", "Deleted", "Page"]
+    columns = heads("table | by | added: number | changed: number | deleted: number | page: markdown")
+    tables = table_of(Listing(title="tables", columns=columns, rows=rows))
     names = " and ".join(one["table"] for one in planned)
     about = _about(
         params,
@@ -69,7 +70,7 @@ def plan_publishes(
     )
     return {
         "subject": f"Publish the correction of {names}?",
-        "markdown": "\n\n".join([about, table(head, rows), *sections]),
+        "markdown": "\n\n".join([about, tables, *sections]),
         "tables": publishes,
         "changes": changes,
     }
@@ -94,12 +95,12 @@ def _form_of(params: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any
     return {**params, "table": one["table"], "publish": "merge"}
 
 
-def _row(params: Mapping[str, Any], one: Mapping[str, Any], details: Mapping[str, Any]) -> list[str]:
+def _row(params: Mapping[str, Any], one: Mapping[str, Any], details: Mapping[str, Any]) -> list[Any]:
     total = details["total"]
     base = str(conf.get("api", "base_url", fallback="") or "")
     url = table_page_url(params["paimon_conn_id"], one["table"], branch=one["branch"], base_url=base)
     by = "correction" if one["correct"] else "replay"
-    return [escape(one["table"]), by, *(f"{total[name]:,}" for name in ("added", "changed", "deleted")),
+    return [one["table"], by, total["added"], total["changed"], total["deleted"],
             f"[branch {escape(one['branch'])}]({url})"]  # fmt: skip
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from airflow_paimon.shown.markdown import counted, escape, table
+from airflow_paimon.shown.diff_lists import counts, samples, unchanged_text
+from airflow_paimon.shown.listing import Listing
+from airflow_paimon.shown.markdown import counted, escape, table_of
 
-_PARTITIONS = 50
-_PARTITIONS_WITH_SAMPLES = 10
-_CELL = 60
 _COLUMNS = 8
 """Columns beside each other."""
 _NARROWEST = 2
@@ -28,13 +28,13 @@ def render_markdown(details: Mapping[str, Any]) -> str:
 def render_undo(details: Mapping[str, Any]) -> str:
     """Render the diff of what a table will hold after an undo in comparison with what it holds, as far as that goes."""
     total = details["total"]
-    counts = f"{counted(total['added'], 'row')} added, {_number(total['changed'])} changed, {_number(total['deleted'])}"
-    said = f"The undo: **{counts} deleted**." if details["different"] else "The undo changes **no row**."
+    told = f"{counted(total['added'], 'row')} added, {_number(total['changed'])} changed, {_number(total['deleted'])}"
+    said = f"The undo: **{told} deleted**." if details["different"] else "The undo changes **no row**."
     return "\n\n".join([said, *_rows_of(details)])
 
 
 def _rows_of(details: Mapping[str, Any]) -> list[str]:
-    parts = [_counts(details), *_samples(details)] if details["partitions"] else []
+    parts = [table_of(counts(details)), *_samples(details)] if details["partitions"] else []
     return [*parts, *(f"Note: {escape(note)}." for note in details.get("notes", ()))]
 
 
@@ -52,7 +52,7 @@ def _headline(details: Mapping[str, Any]) -> str:
     total, alike = details["total"], details["partitions_unchanged"]
     return (
         f"{compared}: **{counted(total['added'], 'row')} added, {_number(total['changed'])} changed, "
-        f"{_number(total['deleted'])} deleted**, {_unchanged(total)} unchanged. "
+        f"{_number(total['deleted'])} deleted**, {unchanged_text(total)} unchanged. "
         f"Partitions with differences: {_number(details['partitions_differing'])}, without: "
         f"{'not counted' if alike is None else _number(alike)}. {read}."
     )
@@ -80,60 +80,21 @@ def _number(count: int) -> str:
     return f"{count:,}"
 
 
-def _unchanged(counts: Mapping[str, Any]) -> str:
-    return ("" if counts["unchanged_exact"] else "at most ") + _number(counts["unchanged"])
-
-
-def _counts(details: Mapping[str, Any]) -> str:
-    shown = details["partitions"][:_PARTITIONS]
-    rows = [[_name(p), _number(p["added"]), _number(p["changed"]), _number(p["deleted"]), _unchanged(p)] for p in shown]
-    counts = table(["Partition", "Added", "Changed", "Deleted", "Unchanged"], rows)
-    more = details["partitions_differing"] - len(shown)
-    return f"{counts}\n\n… and {counted(more, 'more partition')}" if more > 0 else counts
-
-
-def _name(partition: Mapping[str, Any]) -> str:
-    return escape(partition["partition"]) or "(whole table)"
-
-
 def _samples(details: Mapping[str, Any]) -> list[str]:
-    out = []
-    for partition in details["partitions"][:_PARTITIONS_WITH_SAMPLES]:
-        samples = partition.get("samples", {})
-        if samples.get("changed"):
-            out.append(f"**{_name(partition)}**, some changed rows:\n\n{_changed(samples['changed'], details['key'])}")
-        for kind in ("added", "deleted"):
-            if samples.get(kind):
-                out.append(f"**{_name(partition)}**, some {kind} rows:\n\n{_rows(samples[kind], details['key'])}")
-    return out
+    return [
+        f"**{escape(name)}**, some {kind} rows:\n\n{table_of(listing) if kind == 'changed' else _wide(listing, keys)}"
+        for keys in [len(details["key"])]
+        for name, kind, listing in samples(details)
+    ]
 
 
-def _changed(pairs: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
-    """One line per changed value: the key, the column, before and after."""
-    rows = []
-    for pair in pairs:
-        key = ", ".join(f"{escape(k)}={_cell(pair['after'][k])}" for k in keys)
-        changed = [n for n in pair["after"] if pair["before"].get(n) != pair["after"][n]]
-        shown = changed or ["(a difference too small to show)"]
-        for name in shown:
-            rows.append([key, escape(name), _cell(pair["before"].get(name)), _cell(pair["after"].get(name))])
-    return table(["Key", "Column", "Before", "After"], rows)
-
-
-def _rows(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> str:
+def _wide(listing: Listing, keys: int) -> str:
     """Show every column; a wide row continues in further tables, each of which begins with the key."""
-    others = [name for name in rows[0] if name not in keys]
-    width = max(_COLUMNS - len(keys), _NARROWEST)
-    parts = [others[at : at + width] for at in range(0, len(others), width)] or [[]]
-    return "\n\n".join(_part(rows, [*keys, *part]) for part in parts)
+    width, last = max(_COLUMNS - keys, _NARROWEST), len(listing.columns)
+    parts = [[*range(keys), *range(at, min(at + width, last))] for at in range(keys, last, width)]
+    return "\n\n".join(table_of(_part(listing, part)) for part in parts or [[*range(last)]])
 
 
-def _part(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> str:
-    return table([escape(name) for name in names], [[_cell(row.get(name)) for name in names] for row in rows])
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "*null*"
-    text = str(value)
-    return escape(text if len(text) <= _CELL else text[: _CELL - 1] + "…") or "*empty*"
+def _part(listing: Listing, places: Sequence[int]) -> Listing:
+    rows = [[row[place] for place in places] for row in listing.rows]
+    return replace(listing, columns=[listing.columns[place] for place in places], rows=rows)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_paimon.shown.listing import Listing
@@ -13,6 +13,7 @@ _ACTIVE = re.compile(r"([\\`*_\[\]|~$])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _FENCE = re.compile(r"`{3,}")
 _WORDS = re.compile(r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|[^\s'"`]|['"`])+\s*|\s+""")
+_CELL = 60
 _SQL_WIDTH = 84
 """Characters that a code block of Airflow's approval page shows beside each other, at 1280 pixels."""
 
@@ -49,19 +50,20 @@ def _broken(line: str) -> list[str]:
     return [part.rstrip() for part in parts]
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table; its cells are Markdown already."""
-    lines = [headers, ["---"] * len(headers), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
 def table_of(listing: Listing) -> str:
-    """Return a list as a table."""
-    names, kinds = zip(*listing.columns, strict=True)
-    rows = [[c if k == "markdown" else escape(c) for c, k in zip(row, kinds, strict=True)] for row in listing.cells()]
-    if listing.left:
-        rows.append([f"and {listing.left:,} more", *[""] * (len(names) - 1)])
-    return table([name[:1].upper() + name[1:] for name in names], rows)
+    """Return a list as a table. Values of rows are cut; a missing and an empty one are told apart."""
+    kinds = [kind for _, kind in listing.columns]
+    heads = [escape(n) if k.startswith("value") else n[:1].upper() + n[1:] for n, k in listing.columns]
+    shown = [[*map(_cell, row, cells, kinds)] for row, cells in zip(listing.rows, listing.cells(), strict=True)]
+    left = [[f"and {listing.left:,} more", *[""] * (len(heads) - 1)]] if listing.left > 0 else []
+    return "\n".join(f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *shown, *left))
+
+
+def _cell(value: Any, shown: str, kind: str) -> str:
+    if not kind.startswith("value"):
+        return shown if kind == "markdown" else escape(shown)
+    text = str(value)
+    return "*null*" if value is None else escape(text if len(text) <= _CELL else text[: _CELL - 1] + "…") or "*empty*"
 
 
 def where_it_ran(results: Mapping[str, Any]) -> str:

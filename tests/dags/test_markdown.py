@@ -85,6 +85,17 @@ def test_a_key_wider_than_a_table_still_shows_the_rest() -> None:
     assert "| k0 | k1 |" in only_key
 
 
+def test_changed_rows_show_each_value_and_what_is_left_out_is_counted() -> None:
+    pair = {"before": {"k": 1, "v": None, "w": "y" * 80}, "after": {"k": 1, "v": "", "w": "z"}}
+    details = diff({"changed": [pair]}, ["k"])
+    details["partitions"][0]["unchanged_exact"] = False
+    shown = render_markdown({**details, "partitions_differing": 61}).splitlines()
+    head = shown.index("| Partition | Added | Changed | Deleted | Unchanged |")
+    assert shown[head + 2 : head + 4] == ["| dt=a\\|b | 1 | 0 | 1 | at most 0 |", "| and 60 more |  |  |  |  |"]
+    head = shown.index("| Key | Column | Before | After |")
+    assert shown[head + 2 : head + 4] == ["| k=1 | v | *null* | *empty* |", f"| k=1 | w | {'y' * 59}… | z |"]
+
+
 def test_a_diff_says_whose_branch_it_is_and_who_protects_it() -> None:
     details = {
         "branch": "fix", "branch_snapshot": 3, "against": "base", "against_snapshot": 2, "different": False,
