@@ -14,7 +14,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_read import count_rows, read_batches
 from airflow_paimon.data.diff.keyed import json_rows
-from airflow_paimon.data.where_text import where_argument
+from airflow_paimon.data.where import where_argument
 from airflow_paimon.shown.listing import Listing
 
 

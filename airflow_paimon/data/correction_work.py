@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from airflow_paimon.core.correction.sql_asked import (
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.publish.overlap import Touched
+from airflow_paimon.core.sql_text.statement import (
     DELETE,
     FUNCTION,
     INSERT,
@@ -15,10 +19,6 @@ from airflow_paimon.core.correction.sql_asked import (
     UPDATE,
     Asked,
 )
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
-from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.overlap import Touched
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import (
     PartitionChoice,

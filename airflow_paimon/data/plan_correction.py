@@ -10,17 +10,6 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from airflow_paimon.core.chain.guard import is_chain_rows
-from airflow_paimon.core.correction.checks import (
-    check_is_query,
-    check_mode,
-    check_statement_alone,
-    check_target,
-    divided,
-    further_views,
-    naming_statement,
-)
-from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, MAIN_VIEW, SELECT, Asked, read_sql
-from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -31,6 +20,17 @@ from airflow_paimon.core.publish.streaming_readers import streaming_readers
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PlanCorrection
 from airflow_paimon.core.requests.text_files import sql_text
+from airflow_paimon.core.sql_text.checks import (
+    check_is_query,
+    check_mode,
+    check_statement_alone,
+    check_target,
+    divided,
+    further_views,
+    naming_statement,
+)
+from airflow_paimon.core.sql_text.columns import check_columns
+from airflow_paimon.core.sql_text.statement import BRANCH, FUNCTION, MAIN_VIEW, SELECT, Asked, read_sql
 from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.features import check_writable, is_chain_main, is_chain_part

@@ -70,7 +70,7 @@ class ReadableTable(Table):
         """
         from airflow_paimon.data.arguments import timestamp_argument
         from airflow_paimon.data.arrow_read import read_batches
-        from airflow_paimon.data.where_text import where_argument
+        from airflow_paimon.data.where import where_argument
 
         view, version, moment = self._at(branch, snapshot, tag), _version(snapshot, tag), timestamp_argument(timestamp)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
@@ -136,7 +136,7 @@ class ReadableTable(Table):
         """Count the rows as a reader sees them: merged, without deleted ones. Opens only files that need a look."""
         from airflow_paimon.data.arguments import timestamp_argument
         from airflow_paimon.data.arrow_read import count_rows
-        from airflow_paimon.data.where_text import where_argument
+        from airflow_paimon.data.where import where_argument
 
         view, version, moment = self._at(branch, snapshot, tag), _version(snapshot, tag), timestamp_argument(timestamp)
         return count_rows(view, version, moment, where_argument(view, where, version, moment))

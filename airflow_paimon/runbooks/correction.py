@@ -44,7 +44,7 @@ def plan_correction(
         InvalidInputError: something that would fail later, found before anything is created. NotFoundError: no such
             table.
     """
-    from airflow_paimon.core.correction.sql_words import split_statements
+    from airflow_paimon.core.sql_text.tokens import split_statements
 
     main = open_main(params).require()
     _check_branch_of_table(main)
@@ -149,8 +149,8 @@ def _check_branch_of_table(main: Table) -> None:
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.correction.checks import check_for_connector, check_is_query, check_target, divided
-    from airflow_paimon.core.correction.sql_words import statement_kind
+    from airflow_paimon.core.sql_text.checks import check_for_connector, check_is_query, check_target, divided
+    from airflow_paimon.core.sql_text.statement import statement_kind
     from airflow_paimon.core.table.partitions import parse_partition_spec
     from airflow_paimon.core.table.scan import partition_types
 
@@ -178,7 +178,7 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
 
 def _kind(params: Mapping[str, Any]) -> str | None:
     """Return the kind of the form's statement; None for a SELECT or a function."""
-    from airflow_paimon.core.correction.sql_words import statement_kind
+    from airflow_paimon.core.sql_text.statement import statement_kind
 
     return statement_kind(params["sql"]) if params["sql"] else None
 
@@ -189,10 +189,9 @@ def _check_statement(main: Table, params: Mapping[str, Any], sql: str, kind: str
             f"{main.name}: {kind} says by itself which rows change: leave Partitions empty and Mode at overwrite, as "
             f"both are for a SELECT"
         )
-    from airflow_paimon.runbooks.select_list import check_statement
+    from airflow_paimon.core.sql_text.columns import check_statement
 
-    columns = main.schema().field_names if _branch_has_mains_columns(main, params) else None
-    check_statement(sql, kind, columns, main.name, all_rows=bool(params["all_rows"]))
+    check_statement(sql, kind, main.name, all_rows=bool(params["all_rows"]))
 
 
 def _branch_has_mains_columns(main: Table, params: Mapping[str, Any]) -> bool:
@@ -276,7 +275,7 @@ def check_named_columns(main: Table, params: Mapping[str, Any], sql: str, views:
     Raises:
         InvalidInputError: names a column that its table lacks.
     """
-    from airflow_paimon.core.correction.sql_columns import check_columns
+    from airflow_paimon.core.sql_text.columns import check_columns
 
     branch = {"branch": main.schema().field_names} if _branch_has_mains_columns(main, params) else {}
     check_columns(sql, {**views, **branch}, {"branch": main.name, "main": f"main of {main.name}"})
@@ -284,7 +283,7 @@ def check_named_columns(main: Table, params: Mapping[str, Any], sql: str, views:
 
 def _check_select(main: Table, params: Mapping[str, Any]) -> None:
     """Compare the SELECT's columns with the table's, unless the branch will have or has another schema than main."""
-    from airflow_paimon.runbooks.select_list import check_select
+    from airflow_paimon.core.sql_text.columns import check_select
 
     if not params["sql"] or _kind(params) or not _branch_has_mains_columns(main, params):
         return

@@ -39,7 +39,7 @@ def check_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
     from airflow_paimon.core.checks.required import required_rules
     from airflow_paimon.core.publish.required_checks import refuse_without_checks
     from airflow_paimon.core.requests.requests import EraseRows
-    from airflow_paimon.core.table.made_by import hide_literals
+    from airflow_paimon.core.sql_text.tokens import hide_literals
 
     main = open_main(params).require()
     request = request_for(params, "erase_rows", **asked_of(params))

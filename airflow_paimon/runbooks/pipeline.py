@@ -6,9 +6,9 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.correction.checks import check_target
-from airflow_paimon.core.correction.sql_words import split_statements
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.sql_text.checks import check_target
+from airflow_paimon.core.sql_text.tokens import split_statements
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.correction import (
     check_named_columns,

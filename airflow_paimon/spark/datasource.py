@@ -28,6 +28,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureErro
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
+from airflow_paimon.core.sql_text.condition import parse_condition
 from airflow_paimon.core.streaming.stream_plan import ROW_KIND_OPTION
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partitions import PartitionSpec
@@ -48,7 +49,7 @@ from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.where_text import parse_condition, to_expression
+from airflow_paimon.data.where import to_expression
 from airflow_paimon.data.whole_read import WholeRead, packed, plan_or_whole, unpacked
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.char_columns import schema_with_chars
@@ -129,7 +130,7 @@ def register(spark: SparkSession) -> None:
 class PaimonDataSource(DataSource):
     """``version`` of digits is a snapshot id, and ``scan.snapshot-id``, ``scan.tag-name`` and the like of Paimon do the
     same for a table with the columns of today; ``partition`` is JSON or ``dt=2025-01-01``; ``columns`` are separated by
-    commas; ``where`` is a condition of the kind that ``where_text`` parses; ``storage-options`` names a JSON file of
+    commas; ``where`` is a condition that ``parse_condition`` takes; ``storage-options`` names a JSON file of
     the driver's machine. Of two rows with one key that come from different tasks either may win, unless
     ``sequence.field`` decides.
     """

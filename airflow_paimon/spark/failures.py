@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from airflow_paimon.core import errors
-from airflow_paimon.core.correction.sql_words import TOO_DEEP
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageError
+from airflow_paimon.core.sql_text.tokens import TOO_DEEP
 
 _RAISED = re.compile(r"airflow_paimon\.core\.errors\.(\w+): (.+)")
 _USERS_STATES = frozenset({"0A", "21", "22", "38", "39", "42", "P0"})

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.timestamp import Timestamp
-from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate
+from airflow_paimon.core.table.predicate import MIRRORED, Condition, Operator, Predicate, all_of, any_of, negation
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.spark.jvm import kind_of, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema
@@ -67,7 +67,7 @@ def condition_predicate(condition: Any, schema: TableSchema, ids: frozenset[int]
     ``ids``: those of the table's columns in the plan; parts with columns of other tables are left out.
     """
     if kind_of(condition) == "And":
-        return _all_of(condition_predicate(side, schema, ids) for side in (condition.left(), condition.right()))
+        return all_of(condition_predicate(side, schema, ids) for side in (condition.left(), condition.right()))
     if not all(int(a.exprId().id()) in ids for a in sequence_items(condition.references().toSeq())):
         return None
     return _predicate(condition, frozenset(schema.field_names) - frozenset(finer_than_micros(schema.fields)))
@@ -96,13 +96,13 @@ def equal_columns(condition: Any, schema: TableSchema, ids: frozenset[int]) -> l
 _ORDERED = ("byte", "short", "integer", "long", "string", "date", "decimal")
 
 
-_COMPARISONS: dict[str, tuple[Operator, Operator, Operator]] = {
-    # as it stands, with the sides swapped, negated
-    "EqualTo": ("=", "=", "!="),
-    "LessThan": ("<", ">", ">="),
-    "LessThanOrEqual": ("<=", ">=", ">"),
-    "GreaterThan": (">", "<", "<="),
-    "GreaterThanOrEqual": (">=", "<=", "<"),
+_COMPARISONS: dict[str, Operator] = {
+    "EqualTo": "=",
+    "EqualNullSafe": "=",
+    "LessThan": "<",
+    "LessThanOrEqual": "<=",
+    "GreaterThan": ">",
+    "GreaterThanOrEqual": ">=",
 }
 
 
@@ -112,21 +112,23 @@ def _predicate(node: Any, columns: frozenset[str], negated: bool = False) -> Pre
     if kind in ("And", "Or"):
         # not (a and b) is (not a) or (not b), and so the other way round
         parts = [_predicate(side, columns, negated) for side in (node.left(), node.right())]
-        return _all_of(parts) if (kind == "And") != negated else _any_of(parts)
+        return all_of(parts) if (kind == "And") != negated else any_of(parts)
     if kind == "Not":
         return _predicate(node.child(), columns, not negated)
+    if kind == "Between" and not negated:
+        return all_of(_bounds(node, columns))
+    found = _condition(node, kind, columns)
+    if found is None or not negated:
+        return found
+    return None if kind == "EqualNullSafe" else negation(found)  # its negation is true for null
+
+
+def _condition(node: Any, kind: str, columns: frozenset[str]) -> Condition | None:
     if kind in _COMPARISONS:
-        return _comparison(node, columns, negated)
+        return _comparison(node, _COMPARISONS[kind], columns)
     if kind in ("IsNull", "IsNotNull"):
         name = _column(node.child(), columns)
-        is_null = (kind == "IsNull") != negated
-        return Condition(name, "is null" if is_null else "is not null") if name else None
-    if negated:
-        return None
-    if kind == "Between":
-        return _between(node, columns)
-    if kind == "EqualNullSafe":
-        return _comparison(node, columns, False)
+        return Condition(name, "is null" if kind == "IsNull" else "is not null") if name else None
     if kind == "In":
         return _membership(node, columns)
     if kind == "StartsWith":
@@ -135,39 +137,19 @@ def _predicate(node: Any, columns: frozenset[str], negated: bool = False) -> Pre
     return None
 
 
-def _all_of(parts: Iterable[Predicate | None]) -> Predicate | None:
-    known = tuple(p for p in parts if p is not None)
-    return AllOf(known) if len(known) > 1 else known[0] if known else None
-
-
-def _any_of(parts: Iterable[Predicate | None]) -> Predicate | None:
-    found = tuple(parts)
-    known = tuple(p for p in found if p is not None)
-    return AnyOf(known) if len(known) == len(found) else None
-
-
-def _comparison(node: Any, columns: frozenset[str], negated: bool) -> Condition | None:
-    plain, swapped, opposite = _COMPARISONS.get(kind_of(node), _COMPARISONS["EqualTo"])
-    for left, right, op in ((node.left(), node.right(), plain), (node.right(), node.left(), swapped)):
+def _comparison(node: Any, operator: Operator, columns: frozenset[str]) -> Condition | None:
+    for left, right, op in ((node.left(), node.right(), operator), (node.right(), node.left(), MIRRORED[operator])):
         name = _column(left, columns)
         value = _constant(right) if name else None
         if name and value is not None:
-            if not negated:
-                return Condition(name, op, value)
-            return Condition(name, opposite if op == plain else _opposite_of(op), value)
+            return Condition(name, op, value)
     return None
 
 
-def _between(node: Any, columns: frozenset[str]) -> Predicate | None:
+def _bounds(node: Any, columns: frozenset[str]) -> list[Condition]:
     name, low, high = _column(node.input(), columns), _constant(node.lower()), _constant(node.upper())
-    if name is None:
-        return None
     bounds: tuple[tuple[Operator, Any], ...] = ((">=", low), ("<=", high))
-    return _all_of(Condition(name, op, value) for op, value in bounds if value is not None)
-
-
-def _opposite_of(op: Operator) -> Operator:
-    return next(opposite for plain, _, opposite in _COMPARISONS.values() if plain == op)
+    return [Condition(name, op, value) for op, value in bounds if name is not None and value is not None]
 
 
 def _membership(node: Any, columns: frozenset[str]) -> Condition | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.predicate import Condition, Operator, Predicate
+from airflow_paimon.core.table.predicate import Condition, Operator, Predicate, negation
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 
 _OPERATORS: dict[str, Operator] = {
@@ -21,15 +21,6 @@ _OPERATORS: dict[str, Operator] = {
     "IsNotNull": "is not null",
 }
 """By the names of the classes in ``pyspark.sql.datasource``: Spark 4.0 doesn't have them."""
-_OPPOSITES: dict[Operator, Operator] = {
-    "=": "!=",
-    ">": "<=",
-    ">=": "<",
-    "<": ">=",
-    "<=": ">",
-    "is null": "is not null",
-    "is not null": "is null",
-}
 
 
 def to_predicate(found: Any, schema: TableSchema) -> Predicate | None:
@@ -37,9 +28,8 @@ def to_predicate(found: Any, schema: TableSchema) -> Predicate | None:
     kind = type(found).__name__
     if kind == "Not":
         inner = to_predicate(found.child, schema)
-        opposite = _OPPOSITES.get(inner.op) if isinstance(inner, Condition) else None
         null_safe = type(found.child).__name__ == "EqualNullSafe"  # its negation is true for null
-        return Condition(inner.column, opposite, inner.value) if opposite and not null_safe else None  # type: ignore[union-attr]
+        return None if inner is None or null_safe else negation(inner)
     op = _OPERATORS.get(kind)
     if op is None or len(found.attribute) != 1:
         return None

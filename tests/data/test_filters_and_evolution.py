@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
+from airflow_paimon.core.sql_text.condition import parse_condition
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -26,7 +27,7 @@ from airflow_paimon.data.files import write as file_writes
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.layers import plan_table_read
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.where_text import parse_condition, to_expression
+from airflow_paimon.data.where import to_expression
 from tests.core.tables import alter_table
 from tests.data.tables import make_table
 from tests.randomness import chance, lives

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.where_text import where_argument
+from airflow_paimon.data.where import where_argument
 from tests.oracles.drivers import JavaOracle
 
 pytestmark = pytest.mark.oracle

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.requests.call_text import parse_call
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.sql_text.call import parse_call
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow

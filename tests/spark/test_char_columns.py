@@ -16,7 +16,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import count_rows
 from airflow_paimon.data.drop import drop_partitions
-from airflow_paimon.data.where_text import where_argument
+from airflow_paimon.data.where import where_argument
 from airflow_paimon.spark import read_table, register, sql, write_table
 from tests.core.tables import run
 from tests.spark.jobs.checks import outcome

@@ -13,12 +13,9 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
-from airflow_paimon.data.where_text import parse_condition, to_expression
 from airflow_paimon.spark import register
 from airflow_paimon.spark.datasource import PaimonDataSource
 from airflow_paimon.spark.source_api import DataSourceReader
@@ -163,44 +160,6 @@ COLUMNS = [("k", "INT"), ("s", "STRING"), ("d", "DECIMAL(6, 2)"), ("day", "DATE"
 @pytest.fixture
 def typed(tmp_path: Path) -> Table:
     return create_table(str(tmp_path), "d.typed", COLUMNS)
-
-
-def test_conditions_are_parsed_and_select_these_rows(typed: Table) -> None:
-    schema = typed.schema()
-    found = parse_condition("k = 1 or `odd name` between -2 and 3 and s <> 'it''s'", schema)
-    assert found == AnyOf((
-        Condition("k", "=", 1),
-        AllOf((
-            AllOf((Condition("odd name", ">=", -2), Condition("odd name", "<=", 3))),
-            Condition("s", "!=", "it's"),
-        )),
-    ))  # fmt: skip
-    write_arrow(typed, pa.table({
-        "k": pa.array([1, 2, None], pa.int32()), "s": ["a", "b", None], "f": [1.0, float("nan"), None],
-        "d": pa.array(["1.50", "-1", None]).cast(pa.decimal128(6, 2)), "b": [True, False, None],
-        "day": pa.array([0, 1, None], pa.date32()), "at": pa.array([0, 1, None], pa.timestamp("ms")),
-        "odd name": pa.array([5, 6, None], pa.int64()),
-    }))  # fmt: skip
-    cases = {
-        "k <> 1": [2], "s in ('a', 'x')": [1], "d < 0": [2], "d = 1.5": [1], "day >= DATE '1970-01-02'": [2],
-        "b = true": [1], "at > TIMESTAMP '1970-01-01 00:00:00'": [2], "k is null": [None], "f is not null": [1, 2],
-        "f = 1.0": [1], "f > 1.5": [2], "f in ('nan', 5)": [2],
-    }  # fmt: skip
-    for text, expected in cases.items():
-        rows = read_arrow(typed, where=to_expression(parse_condition(text, schema), schema), columns=["k"])
-        assert rows.column("k").to_pylist() == expected, text
-
-
-@pytest.mark.parametrize(
-    ("text", "why"),
-    [("k", "ends too early"), ("k = ", "ends too early"), ("k = 'x'", "not a value of column"), ("k == 1", "literal"),
-     ("no = 1", "no column 'no'"), ("f = 'x'", "not a value of column"), ("k = 1 k", "unexpected 'k'"),
-     ("upper(s) = 'A'", "no column"),     ("k = 1; drop", "can't read"), ("not k = 1", "no column 'not'"),
-     ("k in (1", "ends too early|expected")],
-)  # fmt: skip
-def test_other_conditions_are_refused(typed: Table, text: str, why: str) -> None:
-    with pytest.raises(InvalidInputError, match=why):
-        parse_condition(text, typed.schema())
 
 
 def test_points_are_for_tables_with_the_columns_of_today(tmp_path: Path) -> None:

@@ -372,7 +372,7 @@ PARSED: list[tuple[str, Predicate | None]] = [
     ("startswith(s, 'ab') AND rand() < 2", Condition("s", "starts with", "ab")),
     ("i <=> 3", Condition("i", "=", 3)),
     ("NOT i <=> 3", None),
-    ("i NOT IN (1, 2)", None),
+    ("i NOT IN (1, 2)", Condition("i", "not in", (1, 2))),
     ("i = 1 OR upper(s) = 'X'", None),
     ("i + 1 = 2", None),
     ("day <= current_date()", None),

@@ -12,8 +12,9 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import change_of
 from airflow_paimon.core.publish.diff_record import shown_diff
 from airflow_paimon.core.publish.parts import part_texts
+from airflow_paimon.core.sql_text.tokens import hide_literals
 from airflow_paimon.core.table.lineage import Lineage
-from airflow_paimon.core.table.made_by import MASKED, MAX_TEXT, NONE, hide_literals, record_sql
+from airflow_paimon.core.table.made_by import MASKED, MAX_TEXT, NONE, record_sql
 from airflow_paimon.core.table.properties import (
     APPROVED_AT_PROPERTY,
     APPROVED_BY_PROPERTY,

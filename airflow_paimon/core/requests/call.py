@@ -8,10 +8,10 @@ from datetime import tzinfo
 from typing import Any
 
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.call_text import parse_call
 from airflow_paimon.core.requests.operations import resolve
 from airflow_paimon.core.requests.procedures import plan_call
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.sql_text.call import parse_call
 from airflow_paimon.core.table.table import open_table
 
 

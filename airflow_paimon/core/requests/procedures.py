@@ -15,9 +15,9 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import with_branch_of_table
-from airflow_paimon.core.requests.call_text import Call, Value
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.sql_text.call import Call, Value
 from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.core.table.partition_text import split_partitions
 

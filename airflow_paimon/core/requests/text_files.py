@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from airflow_paimon.core.correction.sql_words import QUERIES, STATEMENTS
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.sql_text.statement import QUERIES, STATEMENTS
 
 
 def read_text(path: str, what: str) -> str:

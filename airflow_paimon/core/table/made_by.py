@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.masking import HIDDEN, masks_of
+from airflow_paimon.core.table.masking import masks_of
 from airflow_paimon.core.table.options import RECORD_SQL_OPTION
-from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     FUNCTION_PROPERTY,
     FUNCTION_VERSION_PROPERTY,
@@ -19,81 +17,12 @@ from airflow_paimon.core.table.properties import (
     SQL_PROPERTY,
     VIEWS_PROPERTY,
 )
-from airflow_paimon.core.table.sql_comments import comment_end
-from airflow_paimon.core.table.table import Table
 
 FULL, MASKED, NONE = "full", "masked", "none"
 MAX_TEXT = 4000
 """Bytes of a text in a snapshot's file. Sensors read the whole snapshot with every look."""
 _CUT = " ..."
 _MADE_BY = (SQL_PROPERTY, SQL_DIGEST_PROPERTY, FUNCTION_PROPERTY, FUNCTION_VERSION_PROPERTY, VIEWS_PROPERTY)
-
-# Spark SQL: quoted names stay, comments go (they may hold values as well), texts and numbers are hidden. A comment goes
-# on after a backslash at the end of its line, and comments in /* */ nest; what begins with /*+ is a hint, and read.
-_TOKEN = re.compile(
-    r"(?P<name>`(?:[^`]|``)*(?:`|\Z))"
-    r"|(?P<comment>--(?:\\\n|[^\r\n])*)"
-    r"|(?P<nested>/\*(?!\+))"
-    r"|(?P<raw>\b[rR](?:'[^']*(?:'|\Z)|\"[^\"]*(?:\"|\Z)))"
-    r"|(?P<text>'(?:[^'\\]|\\(?:.|\Z)|'')*(?:'|\Z)|\"(?:[^\"\\]|\\(?:.|\Z)|\"\")*(?:\"|\Z))"
-    r"|(?P<dollar>\$\$.*)"
-    r"|(?P<number>(?<![\w$`])(?:\d|\.\d)[\w.]*(?:(?<=[eE])[+-]\w+)?)",
-    re.DOTALL,
-)
-
-
-def hide_literals(sql: str) -> str:
-    """Return a statement without its texts, numbers and comments; names stay."""
-
-    out, at = [], 0
-    while (match := _TOKEN.search(sql, at)) is not None:
-        out += [sql[at : match.start()], _hidden(match)]
-        at = comment_end(sql, match.end()) if match.lastgroup == "nested" else match.end()
-    return "".join([*out, sql[at:]])
-
-
-def _hidden(match: re.Match[str]) -> str:
-    kind = match.lastgroup
-    if kind == "name":
-        return match[0]
-    return " " if kind in ("comment", "nested") else HIDDEN if kind in ("number", "dollar") else f"'{HIDDEN}'"
-
-
-def statement_properties(view: Table, sql: str, views: Sequence[str] = ()) -> dict[str, str]:
-    """Return the snapshot properties of a statement on a branch: see ``sql_properties``.
-
-    Main's schemas count as well as the branch's own, which may be older: it has the options of the snapshot that it was
-    made from.
-
-    Raises:
-        InvalidInputError: the option of either has another value.
-    """
-    main = () if view.branch_name == MAIN else (view.branch(MAIN).schemas(),)
-    return sql_properties(view.schemas(), sql, views, also=main)
-
-
-def sql_properties(
-    schemas: Sequence[TableSchema], sql: str, views: Sequence[str] = (), *, also: Sequence[Sequence[TableSchema]] = ()
-) -> dict[str, str]:
-    """Return the snapshot properties of a statement.
-
-    The option ``airflow-paimon.record-sql`` of the newest schema decides: ``full``, ``masked`` (without its literals,
-    the default of a table with masked columns) or ``none``.
-
-    Args:
-        schemas: Versions of the table's schema, the newest last.
-        views: Further tables that it reads, ``name=db.t@version``.
-        also: Those of other branches; which of all tells the least decides.
-
-    Raises:
-        InvalidInputError: the option has another value.
-    """
-    how = max(map(record_sql, (schemas, *also)), key=(FULL, MASKED, NONE).index)
-    if how == NONE:
-        return {}
-    text = " ".join(hide_literals(sql).split()) if how == MASKED else sql
-    out = {SQL_PROPERTY: bounded(text), SQL_DIGEST_PROPERTY: digest(text)}
-    return out | ({VIEWS_PROPERTY: bounded(json.dumps(list(views)))} if views else {})
 
 
 def function_properties(name: str, version: str | None, views: Sequence[str] = ()) -> dict[str, str]:

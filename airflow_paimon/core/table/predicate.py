@@ -5,10 +5,12 @@ For callers with known filters, as Spark hands them to a data source; ``where`` 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+import re
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Literal
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
@@ -17,14 +19,17 @@ from airflow_paimon.core.format.char_text import compared_text
 from airflow_paimon.core.format.timestamp import timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
 
-Operator = Literal["=", "!=", "<", "<=", ">", ">=", "in", "is null", "is not null", "starts with"]
+Operator = Literal[
+    "=", "!=", "<", "<=", ">", ">=", "in", "not in", "is null", "is not null", "starts with", "like", "not like"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``column op value``. ``in`` takes a tuple of values; the null tests ignore ``value``.
+    """``column op value``. ``in`` and ``not in`` take a tuple of values; the null tests ignore ``value``; the pattern
+    of ``like`` has ``%``, ``_`` and backslashes before what stands for itself.
 
-    As in SQL no comparison is true for null, and ``in`` never matches null.
+    As in SQL no comparison is true for null, and none of ``in``, ``not in``, ``like`` and ``not like`` either.
     """
 
     column: str
@@ -43,6 +48,39 @@ class AnyOf:
 
 
 Predicate = Condition | AllOf | AnyOf
+
+COMPARISONS: Mapping[str, Operator] = {
+    "=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=",
+}  # fmt: skip
+"""By their signs in SQL."""
+MIRRORED: Mapping[Operator, Operator] = {"=": "=", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+"""With the sides swapped."""
+_PAIRS: tuple[tuple[Operator, Operator], ...] = (
+    ("=", "!="), ("<", ">="), (">", "<="), ("in", "not in"), ("is null", "is not null"), ("like", "not like"),
+)  # fmt: skip
+_OPPOSITES: dict[Operator, Operator] = {**dict(_PAIRS), **{b: a for a, b in _PAIRS}}
+
+
+def negation(predicate: Predicate) -> Predicate | None:
+    """Return what is true where SQL's NOT of this is; None: no predicate is."""
+    if isinstance(predicate, Condition):
+        opposite = _OPPOSITES.get(predicate.op)
+        return None if opposite is None else Condition(predicate.column, opposite, predicate.value)
+    parts = [negation(part) for part in predicate.parts]
+    return any_of(parts) if isinstance(predicate, AllOf) else all_of(parts) if None not in parts else None
+
+
+def all_of(parts: Iterable[Predicate | None]) -> Predicate | None:
+    """Join by AND what is known; None: unknown, so it may be true."""
+    known = tuple(p for p in parts if p is not None)
+    return AllOf(known) if len(known) > 1 else known[0] if known else None
+
+
+def any_of(parts: Iterable[Predicate | None]) -> Predicate | None:
+    """Join by OR; None, also in the result: unknown, so it may be true."""
+    found = tuple(parts)
+    known = tuple(p for p in found if p is not None)
+    return None if len(known) < len(found) else known[0] if len(known) == 1 else AnyOf(known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +150,9 @@ def _may_match_condition(condition: Condition, known: Bounds, data_type: DataTyp
     if data_type.root == "CHAR":
         return _char_may_match(condition, known, data_type)
     try:
-        if condition.op == "in":
+        if condition.op in ("in", "not in"):
             values = [literal(v, data_type) for v in condition.value if v is not None]
-            return any(known.low <= v <= known.high for v in values)
+            return _is_listed(condition.op, known.low, known.high, values)
         value = literal(condition.value, data_type)
         return value is not None and _TESTS[condition.op](known.low, known.high, value)
     except (UnsupportedError, InvalidInputError, TypeError):
@@ -124,15 +162,15 @@ def _may_match_condition(condition: Condition, known: Bounds, data_type: DataTyp
 def _char_may_match(condition: Condition, known: Bounds, data_type: AtomicType) -> bool:
     """CHARs are compared filled up with blanks, and stored so or without. The bounds are of what is stored."""
     high = filled_bound(known.high, data_type)
-    given = condition.value if condition.op == "in" else (condition.value,)
+    given = condition.value if condition.op in ("in", "not in") else (condition.value,)
     if high is None or not all(v is None or isinstance(v, str) for v in given):
         return True
     low = high if known.low == known.high else known.low
-    if condition.op == "starts with":
-        return _may_start_with(low, high, condition.value)
+    if condition.op in ("starts with", "like", "not like"):
+        return _TESTS[condition.op](low, high, condition.value)
     values = [compared_text(v, data_type.args[0]) for v in given if v is not None]
-    if condition.op == "in":
-        return any(low <= v <= high for v in values)
+    if condition.op in ("in", "not in"):
+        return _is_listed(condition.op, low, high, values)
     return bool(values) and _TESTS[condition.op](low, high, values[0])
 
 
@@ -149,6 +187,42 @@ def _may_start_with(low: Any, high: Any, prefix: Any) -> bool:
     return bool(low[:size] <= prefix <= high[:size])
 
 
+def _is_listed(op: Operator, low: Any, high: Any, values: list[Any]) -> bool:
+    if op == "in":
+        return any(low <= v <= high for v in values)
+    return low != high or low not in values
+
+
+def _may_be_like(low: Any, high: Any, pattern: str) -> bool:
+    expression, prefix = like_pattern(pattern)
+    return expression.fullmatch(low) is not None if low == high else _may_start_with(low, high, prefix)
+
+
+@lru_cache(maxsize=64)
+def like_pattern(pattern: str) -> tuple[re.Pattern[str], str]:
+    """Return the regular expression of a pattern of LIKE, and the text that all that match it begin with.
+
+    Raises:
+        InvalidInputError: a backslash before anything but ``%``, ``_`` and a backslash, as Spark has it.
+    """
+    segments, prefix, is_open = [""], "", True
+    for part in re.findall(r"\\.|.", pattern, re.DOTALL):
+        if part[0] == "\\" and part[1:] not in ("%", "_", "\\"):
+            raise InvalidInputError(f"LIKE {pattern!r}: a backslash stands only before %, _ and another one")
+        is_open = is_open and part not in ("%", "_")
+        prefix += part[-1] if is_open else ""
+        if part == "%":
+            segments.append("")
+        else:
+            segments[-1] += "." if part == "_" else re.escape(part[-1])
+    first, *middle = segments
+    if not middle:
+        return re.compile(first, re.DOTALL), prefix
+    # What stands between two % is looked for once, from the left: that is enough, and takes no time to go back in.
+    between = "".join(f"(?>.*?{part})" for part in middle[:-1])
+    return re.compile(f"{first}{between}.*{middle[-1]}", re.DOTALL), prefix
+
+
 _TESTS: dict[str, Callable[[Any, Any, Any], bool]] = {
     "=": lambda low, high, v: bool(low <= v <= high),
     "!=": lambda low, high, v: not low == high == v,
@@ -157,6 +231,8 @@ _TESTS: dict[str, Callable[[Any, Any, Any], bool]] = {
     ">": lambda low, high, v: bool(high > v),
     ">=": lambda low, high, v: bool(high >= v),
     "starts with": _may_start_with,
+    "like": _may_be_like,
+    "not like": lambda low, high, v: low != high or like_pattern(v)[0].fullmatch(low) is None,
 }
 
 

@@ -44,7 +44,7 @@ from airflow_paimon.data.net_changelog import with_net_changelog
 from airflow_paimon.data.read import filtered, read_split, read_versions
 from airflow_paimon.data.rewrite import live_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.where_text import to_expression
+from airflow_paimon.data.where import to_expression
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write
 
 BeforeCommit = Callable[[ScanPlan, Sequence[CommitMessage]], None]

@@ -16,6 +16,7 @@ from airflow_paimon.core.erasure.stored_files import StoredFile
 from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataField
+from airflow_paimon.core.sql_text.condition import parse_condition
 from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.features import check_file
 from airflow_paimon.core.table.options import TableOptions
@@ -36,7 +37,7 @@ from airflow_paimon.data.files.pruning import (
 )
 from airflow_paimon.data.files.read import RowGroupFilter, column_names, read_data_file
 from airflow_paimon.data.read import filtered
-from airflow_paimon.data.where_text import parse_condition, to_expression
+from airflow_paimon.data.where import to_expression
 
 _AT_ONCE = 8
 

@@ -12,9 +12,9 @@ from urllib.parse import quote
 
 from airflow.models.connection import Connection
 
-from airflow_paimon.core.correction.sql_words import statement_kind
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.errors import UnsupportedError as Unsupported
+from airflow_paimon.core.sql_text.statement import statement_kind
 from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN

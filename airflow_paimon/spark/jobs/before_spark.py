@@ -8,8 +8,6 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from airflow_paimon.core.chain.guard import is_chain_rows
-from airflow_paimon.core.correction.checks import check_is_query, naming_statement
-from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.local_execution import ALL, MEMORY_BYTES, NONE, NeedsSparkError
@@ -25,6 +23,8 @@ from airflow_paimon.core.requests.requests import (
     Request,
     Rescale,
 )
+from airflow_paimon.core.sql_text.checks import check_is_query, naming_statement
+from airflow_paimon.core.sql_text.columns import check_columns
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.data.chain.compact import check_compaction

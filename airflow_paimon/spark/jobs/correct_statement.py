@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
-from airflow_paimon.core.correction.checks import check_statement_alone
-from airflow_paimon.core.correction.sql_asked import read_sql
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
-from airflow_paimon.core.requests.call_text import is_call
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.sql_text.call import is_call
+from airflow_paimon.core.sql_text.checks import check_statement_alone
+from airflow_paimon.core.sql_text.statement import read_sql
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.partition_text import partition_text
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition

@@ -17,7 +17,6 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.staging import Staging, Taken, take_over, unpublished, unpublished_snapshots
-from airflow_paimon.core.correction.checks import naming_statement
 from airflow_paimon.core.errors import ConflictError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -25,6 +24,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace
+from airflow_paimon.core.sql_text.checks import naming_statement
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN
 from airflow_paimon.core.table.scan import data_file_path, live_entries, read_delta_lists, read_index, selected_entries

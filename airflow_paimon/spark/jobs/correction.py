@@ -11,9 +11,6 @@ from typing import Any
 from airflow_paimon.core.chain.guard import report_write
 from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.correction.checks import check_mode
-from airflow_paimon.core.correction.sql_asked import BRANCH, FUNCTION, Asked
-from airflow_paimon.core.correction.sql_asked import read_sql as asked_by_sql
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -22,7 +19,11 @@ from airflow_paimon.core.plan import Plan, Precondition
 from airflow_paimon.core.publish.approval import refuse_unapproved
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
-from airflow_paimon.core.table.made_by import function_properties, statement_properties
+from airflow_paimon.core.sql_text.checks import check_mode
+from airflow_paimon.core.sql_text.recorded import statement_properties
+from airflow_paimon.core.sql_text.statement import BRANCH, FUNCTION, Asked
+from airflow_paimon.core.sql_text.statement import read_sql as asked_by_sql
+from airflow_paimon.core.table.made_by import function_properties
 from airflow_paimon.core.table.partitions import (
     PartitionChoice,
     StoredPartitions,

@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.correction import checks
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch
 from airflow_paimon.core.requests.text_files import sql_text
+from airflow_paimon.core.sql_text import checks
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line
 from airflow_paimon.spark.statements.views import registered

@@ -10,12 +10,12 @@ from typing import Any
 
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import digest_of
-from airflow_paimon.core.correction.sql_words import split_statements
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.publish.approval import refuse_unapproved
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ReplayBranch
+from airflow_paimon.core.sql_text.tokens import split_statements
 from airflow_paimon.core.streaming.replay_plan import Goal, named_snapshots, named_tables
 from airflow_paimon.core.streaming.replays import (
     ReplayRecord,

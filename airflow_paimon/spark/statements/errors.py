@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from airflow_paimon.core.correction.sql_words import TOO_DEEP
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.sql_text.tokens import TOO_DEEP
 from airflow_paimon.core.table.hidden_names import HIDDEN
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line, known_error
 from airflow_paimon.spark.statements.statement_plan import Statement

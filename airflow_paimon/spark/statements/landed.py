@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.made_by import statement_properties
+from airflow_paimon.core.sql_text.recorded import statement_properties
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table

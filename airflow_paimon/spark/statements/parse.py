@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.correction.sql_words import check_nesting
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.sql_text.tokens import check_nesting
 from airflow_paimon.spark.failures import fault_at
 from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jvm import kind_of as kind_of

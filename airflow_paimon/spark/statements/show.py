@@ -10,6 +10,7 @@ from airflow_paimon.core.catalogs import Catalog, open_catalog
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.sql_text.call import ShowList
 from airflow_paimon.core.table.inspect import live_partitions
 from airflow_paimon.core.table.partitions import choose_partitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
@@ -18,7 +19,6 @@ from airflow_paimon.spark.spark_types import is_declared, sql_name, sql_text, sq
 from airflow_paimon.spark.statements.asked import Asked, mapping_of, option_of, partition_of, parts_of
 from airflow_paimon.spark.statements.local_rows import text_frame
 from airflow_paimon.spark.statements.parse import kind_of, sequence_items
-from airflow_paimon.spark.statements.show_text import ShowList
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

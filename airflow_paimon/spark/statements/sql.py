@@ -16,8 +16,8 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.requests.call_text import is_call
 from airflow_paimon.core.requests.context import running_in_spark
+from airflow_paimon.core.sql_text.call import is_call, parse_show_list
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import plan_snapshot
@@ -41,7 +41,6 @@ from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import TRIES, commit_statement
 from airflow_paimon.spark.statements.show import show_list
-from airflow_paimon.spark.statements.show_text import parse_show_list
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.views import check_view_names, plan_view, registered

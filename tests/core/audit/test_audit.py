@@ -24,7 +24,8 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.publish.audit_properties import MAX_CHANGES, MAX_CHANGES_BYTES, record_path
 from airflow_paimon.core.publish.diff_record import MAX_BYTES
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.table.made_by import MAX_TEXT, digest, function_properties, sql_properties, stored_bytes
+from airflow_paimon.core.sql_text.recorded import sql_properties
+from airflow_paimon.core.table.made_by import MAX_TEXT, digest, function_properties, stored_bytes
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, cut_off, forget_results, make_table, message, rewrite, run
 from tests.strict_metadata import findings

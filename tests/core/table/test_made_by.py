@@ -17,14 +17,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.table.made_by import (
-    MAX_TEXT,
-    function_properties,
-    hide_literals,
-    made_by,
-    sql_properties,
-    statement_properties,
-)
+from airflow_paimon.core.sql_text.recorded import sql_properties, statement_properties
+from airflow_paimon.core.table.made_by import MAX_TEXT, function_properties, made_by
 from tests.core.tables import alter_table, append, make_table, run
 
 
@@ -32,33 +26,6 @@ def versions(**options: str) -> Sequence[TableSchema]:
     named = {f"airflow-paimon.{k.replace('_', '-')}": v for k, v in options.items()}
     fields = tuple(DataField(i, name, parse_type("STRING")) for i, name in enumerate(("k", "email")))
     return [TableSchema(id=0, fields=fields, highest_field_id=1, options=named)]
-
-
-@pytest.mark.parametrize(
-    ("sql", "hidden"),
-    [
-        ("UPDATE branch SET v = 'a''b\\'c' WHERE k = 17", "UPDATE branch SET v = '***' WHERE k = ***"),
-        ("SELECT \"o'x\" AS `it's 5`, t1.c2 FROM t1", "SELECT '***' AS `it's 5`, t1.c2 FROM t1"),
-        ("SELECT r'\\' , R\"x\", 'z'", "SELECT '***' , '***', '***'"),
-        ("SELECT 1.5e-3, .5, 0x1F, 7L, DATE'2025-01-01', X'1F'", "SELECT ***, ***, ***, ***, DATE'***', X'***'"),
-        (
-            "DELETE FROM branch -- ann@x.org\nWHERE /* 'bob' \n */ k IN (-4)",
-            "DELETE FROM branch  \nWHERE   k IN (-***)",
-        ),
-        ("SELECT v /* a /* b */ ann's */ , 'ann'", "SELECT v   , '***'"),
-        ("SELECT v -- not \\\n ann's\n, 'ann'", "SELECT v  \n, '***'"),
-        ("SELECT v -- a\r, 'ann'", "SELECT v  \r, '***'"),
-        ("SELECT /*+ REPARTITION('*/') */ 'ann'", "SELECT /*+ REPARTITION('***') */ '***'"),
-        ("SELECT v /* a /*+ b */ , 'ann'", "SELECT v   , '***'"),
-        ("SELECT v /* a /* b */ ann", "SELECT v  "),
-        ("SELECT 'no end", "SELECT '***'"),
-        ("SELECT $$secret$$", "SELECT ***"),
-        ("SELECT `a``b 5`, '`', 'x'", "SELECT `a``b 5`, '***', '***'"),
-        ("SELECT /* no end 'x'", "SELECT  "),
-    ],
-)
-def test_literals_and_comments_are_hidden_and_names_stay(sql: str, hidden: str) -> None:
-    assert hide_literals(sql) == hidden
 
 
 def test_a_statement_is_recorded_as_the_table_says() -> None:

@@ -10,12 +10,12 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity
-from airflow_paimon.core.correction.sql_words import split_statements
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.sql_text.tokens import split_statements
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_paimon.core.correction.sql_columns import check_columns
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.sql_text.columns import check_columns, check_select, check_statement
+from airflow_paimon.core.sql_text.statement import statement_kind
 
 VIEWS = {
     "branch": ["dt", "id", "amount", "note", "ts", "item", "tags"],
@@ -68,6 +69,8 @@ LEFT_TO_SPARK = [
 ]
 REFUSED = {
     "UPDATE branch SET amount = amuont / 100 WHERE dt = 'a'": "branch has no column amuont (did you mean amount?)",
+    "UPDATE branch SET amuont = 1 WHERE id = 1": "no column amuont (did you mean amount?)",
+    "SELECT dt, id, amuont AS amount, note FROM branch": "no column amuont (did you mean amount?)",
     "UPDATE branch SET amount = 1 WHERE datee = 'a'": "branch has no column datee",
     "UPDATE branch b SET amount = b.nope WHERE id IN (SELECT id FROM main)": "branch has no column nope",
     "DELETE FROM branch WHERE NOT amuont > 5": "no column amuont",
@@ -99,3 +102,88 @@ def test_what_no_table_has_is_named(sql: str) -> None:
 def test_a_table_of_which_nothing_is_known_is_left_out() -> None:
     for sql in REFUSED:
         check_columns(sql, {})
+
+
+TABLE = ["dt", "id", "amount", "note"]
+FITTING = [
+    "SELECT * FROM branch",
+    "SELECT dt, id, amount / 100 AS amount, note FROM branch WHERE dt IN ('a', 'b')",
+    "SELECT * EXCEPT (amount), amount / 100 AS amount FROM branch;",
+    "SELECT b.*, m.* FROM branch b JOIN main m ON b.id = m.id",
+    "SELECT DISTINCT dt, id, NULL AS note, 1.5 amount FROM branch",
+    "SELECT b.dt, b.id, m.amount, b.note FROM branch b JOIN main m ON b.id = m.id",
+    "SELECT dt, id, note AS amount, amount AS note FROM (SELECT 1 AS id, 'a' AS dt, 2 AS amount, ';' AS note)",
+    "SELECT dt, id, amount, trim(both 'x' from note) AS note FROM branch -- a; comment",
+    "SELECT dt, id, sum(amount) AS amount, max(note) AS `note` FROM branch GROUP BY dt, id",
+    "SELECT dt, id, amount, note FROM branch UNION ALL SELECT 'a', 1, 2, 'from'",
+    "WITH one AS (SELECT * FROM branch) SELECT * FROM one",
+    "(SELECT * FROM branch) UNION ALL (SELECT * FROM main)",
+    "FROM branch SELECT dt, id, amount, note",
+    "VALUES ('a', 1, 2, 'n') AS t(dt, id, amount, note)",
+    "SELECT dt, id, amount, note /* a /* nested */ comment, with another */ FROM branch",
+    "SELECT dt, id, count(*) OVER (PARTITION BY dt ORDER BY id) AS amount, note FROM branch WINDOW w AS (ORDER BY id)",
+    "SELECT inline(array(struct(dt AS dt, id AS id))), amount, note FROM branch",
+    "SELECT dt, id, amount, CASE WHEN id > 1 THEN 'a' ELSE note END note, '+I' AS _row_kind FROM branch",
+    "SELECT DT, Id, AMOUNT amount, note FROM main WHERE `id` > 0",
+    "SELECT dt, id, current_date AS note, id * 2 AS amount FROM branch",
+]
+
+MISFITS = {
+    "": "no statement",
+    "-- nothing": "no statement",
+    "DELETE FROM branch": "starts with 'DELETE'",
+    "SELECT * FROM branch; SELECT 1": "several statements",
+    "SELECT dt, id, amount, nope FROM main WHERE id > 1": "no column nope",
+    "SELECT dt, id, amount FROM branch": "missing: note",
+    "SELECT dt, id, id, amount, note FROM branch": "id is there twice",
+    "SELECT *, 1 AS extra FROM branch": "no column extra",
+    "SELECT b.dt, b.id, b.amount, b.note AS notes FROM branch b": "no column notes (did you mean note?)",
+}
+
+
+@pytest.mark.parametrize("sql", FITTING)
+def test_casts_that_fit_or_are_undecided_are_left_to_spark(sql: str) -> None:
+    check_select(sql, TABLE, [], "d.t")
+
+
+@pytest.mark.parametrize("sql", MISFITS)
+def test_what_does_not_fit_is_named(sql: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        check_select(sql, TABLE, [], "d.t")
+    assert MISFITS[sql] in caught.value.message
+
+
+def test_a_column_with_a_default_may_be_missing() -> None:
+    check_select("SELECT dt, id, amount FROM branch", TABLE, ["note"], "d.t")
+
+
+SOUND = [
+    "UPDATE branch SET amount = amount / 100 WHERE dt = 'a'",
+    "UPDATE branch AS b SET b.amount = 1, note = concat('a', ',', b.note) WHERE b.id IN (SELECT id FROM main);",
+    "UPDATE branch SET Amount = (SELECT max(amount) FROM main WHERE true), `note` = NULL WHERE EXISTS (SELECT 1)",
+    "WITH a AS (SELECT 1 AS id) DELETE FROM branch WHERE id IN (SELECT id FROM a)",
+    "MERGE INTO branch USING main ON branch.id = main.id WHEN MATCHED THEN UPDATE SET nope = 1",
+    "INSERT INTO branch SELECT * FROM main",
+    "UPDATE branch SET note.field = 1 WHERE id = 1 -- ; a field, or a mistake: Spark knows",
+]
+UNSOUND = {
+    "UPDATE branch SET amount = 1": "has no WHERE, so it takes every row of d.t",
+    "DELETE FROM branch": "has no WHERE",
+    "DELETE FROM branch /* WHERE id = 1 */": "has no WHERE",
+    "UPDATE branch SET amount = (SELECT 1 WHERE true)": "has no WHERE",
+    "DELETE FROM branch WHERE id = 1; DELETE FROM branch WHERE id = 2": "several statements",
+}
+
+
+@pytest.mark.parametrize("sql", [*SOUND, *UNSOUND])
+def test_what_is_wrong_with_a_statement_is_said_before_anything_is_made(sql: str) -> None:
+    kind = statement_kind(sql)
+    assert kind is not None
+    if sql in SOUND:
+        check_statement(sql, kind, "d.t", all_rows=False)
+        return
+    with pytest.raises(InvalidInputError) as caught:
+        check_statement(sql, kind, "d.t", all_rows=False)
+    assert UNSOUND[sql] in caught.value.message
+    if "no WHERE" in caught.value.message:
+        check_statement(sql, kind, "d.t", all_rows=True)

@@ -7,10 +7,11 @@ import sqlite3
 
 import pytest
 
-from airflow_paimon.core.correction.sql_asked import Asked, read_sql
-from airflow_paimon.core.correction.sql_words import without_comments
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
+from airflow_paimon.core.sql_text.checks import check_is_query
+from airflow_paimon.core.sql_text.statement import Asked, read_sql, statement_kind
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, exactly, may_match
 
 TYPES = {"dt": "STRING", "k": "BIGINT", "amount": "DECIMAL(10, 2)", "day": "DATE", "d": "DOUBLE"}
@@ -29,6 +30,7 @@ def asked(sql: str) -> Asked:
 
 
 A, SEVEN = Condition("dt", "=", "a"), Condition("k", "<", 7)
+OUTSIDE = AnyOf((Condition("k", "<", 1), Condition("k", ">", 3)))
 
 
 @pytest.mark.parametrize(
@@ -45,7 +47,12 @@ A, SEVEN = Condition("dt", "=", "a"), Condition("k", "<", 7)
         ("dt = 'a' AND k + 1 BETWEEN 2 AND 3 AND k < 7", AllOf((A, SEVEN)), False),
         ("dt = 'a' AND CASE WHEN k = 1 OR k = 2 THEN true ELSE false END AND k < 7", AllOf((A, SEVEN)), False),
         ("dt = 'a' OR upper(dt) = 'B'", None, False),
-        ("NOT dt = 'a' AND k < 7", SEVEN, False),
+        ("NOT dt = 'a' AND k < 7", AllOf((Condition("dt", "!=", "a"), SEVEN)), True),
+        ("NOT (dt = 'a' OR upper(dt) = 'B') AND k < 7", AllOf((Condition("dt", "!=", "a"), SEVEN)), False),
+        ("NOT (dt = 'a' AND upper(dt) = 'B') AND k < 7", SEVEN, False),
+        ("dt NOT IN ('a') AND k NOT BETWEEN 1 AND 3", AllOf((Condition("dt", "not in", ("a",)), OUTSIDE)), True),
+        ("dt LIKE 'a%' AND dt = \"k\" AND k < 7e0", Condition("dt", "like", "a%"), False),
+        ("k < 7 AND d = ${limit}", None, False),
         ("dt = 'a' || 'b' AND k < 7", SEVEN, False),
         ("dt = 'it''s' AND k < 7", SEVEN, False),
         ("k = '7' AND dt = 5 AND k < 7", SEVEN, False),
@@ -56,20 +63,6 @@ A, SEVEN = Condition("dt", "=", "a"), Condition("k", "<", 7)
 def test_a_condition(condition: str, predicate: object, whole: bool) -> None:
     found = asked(f"UPDATE branch SET d = 1 WHERE {condition}")
     assert (found.predicate, found.whole) == (predicate, whole)
-
-
-@pytest.mark.parametrize(
-    ("sql", "left"),
-    [
-        ("a /* b /* c */ d */ e", "a   e"),
-        ("WHERE v = '/*' OR v = '*/'", "WHERE v = '/*' OR v = '*/'"),
-        ("`a--b` = 'it''s --' -- end", "`a--b` = 'it''s --'  "),
-        ("x /* open", "x  "),
-        ("a -- b\rAND c", "a  \rAND c"),
-    ],
-)
-def test_a_comment_in_a_text_is_none(sql: str, left: str) -> None:
-    assert without_comments(sql) == left
 
 
 def test_no_row_that_is_selected_is_missed() -> None:
@@ -100,7 +93,8 @@ def _condition(chance: random.Random, depth: int) -> str:
     k, dt = chance.randint(0, 4), chance.choice("abc")
     return chance.choice([
         f"k = {k}", f"k <= {k}", f"{k} < k", f"k <> {k}", f"dt = '{dt}'", f"branch.dt IN ('{dt}', 'a')",
-        f"dt >= '{dt}'", f"k BETWEEN {k} AND 3", f"NOT k = {k}", f"k + 1 > {k}", f"k NOT IN ({k})",
+        f"dt >= '{dt}'", f"dt LIKE '{dt}%'", f"NOT dt LIKE '%{dt}'", f"dt NOT IN ('{dt}')", f"k NOT BETWEEN {k} AND 3",
+        f"k BETWEEN {k} AND 3", f"NOT k = {k}", f"k + 1 > {k}", f"k NOT IN ({k})",
         f"NOT (k = {k} OR dt = '{dt}')", "k IS NULL", "dt IS NOT NULL",
         f"CASE WHEN k = {k} AND dt = '{dt}' THEN 1 ELSE 0 END = 1", f"k = {k} + 1",
         f"k % 2 BETWEEN 0 AND {k}", f"dt || 'x' = '{dt}x'",
@@ -117,7 +111,7 @@ def _condition(chance: random.Random, depth: int) -> str:
             "MERGE INTO branch t USING (SELECT * FROM sales.fixes WHERE k < 1) AS s ON t.k = s.k AND t.dt = 'a' "
             "AND k < 7 AND CASE WHEN true THEN true END "
             "WHEN MATCHED AND t.k < 7 THEN UPDATE SET d = s.d WHEN NOT MATCHED THEN INSERT *",
-            "MERGE", ("sales.fixes", "set"), A,
+            "MERGE", ("sales.fixes",), A,
         ),
         (
             "MERGE INTO branch t USING main s ON t.k = s.k AND t.dt = 'a' WHEN NOT MATCHED BY SOURCE THEN DELETE",
@@ -141,3 +135,24 @@ def test_the_partition_of_an_insert_overwrite() -> None:
     assert asked("INSERT OVERWRITE branch PARTITION (dt = 'a', k) SELECT 1").partition == "dt='a'"
     assert asked("INSERT OVERWRITE branch PARTITION (dt = r'a', k = 1, x = 'a\\\\b') SELECT 1").partition == "k=1"
     assert asked("INSERT OVERWRITE branch SELECT 1").partition == ""
+
+
+def test_statements_are_distinguished_from_queries_by_words_outside_parentheses() -> None:
+    kinds = {
+        "UPDATE branch SET amount = 1": "UPDATE",
+        "-- why\n/* a /* nested */ one */ delete FROM branch WHERE id IN (SELECT id FROM main)": "DELETE",
+        "MERGE INTO branch USING fixes ON true WHEN MATCHED THEN DELETE": "MERGE",
+        "WITH a AS (SELECT 1 AS id), b AS (SELECT 2 AS id) INSERT INTO branch SELECT * FROM a": "INSERT",
+        "WITH `update` AS (SELECT 1 AS id) SELECT * FROM `update`": None,
+        "SELECT * FROM branch WHERE note = 'UPDATE'": None,
+        "(SELECT * FROM branch)": None,
+        "": None,
+    }
+    assert {sql: statement_kind(sql) for sql in kinds} == kinds
+
+
+@pytest.mark.parametrize("sql", ["DROP TABLE branch", "/* a /* b */ */ TRUNCATE TABLE branch", "CALL sys.compact()"])
+def test_other_statements_are_named(sql: str) -> None:
+    assert statement_kind(sql) is None
+    with pytest.raises(InvalidInputError, match=r"starts with '[A-Z]+': give one UPDATE"):
+        check_is_query(sql)

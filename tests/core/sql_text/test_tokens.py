@@ -1,4 +1,4 @@
-"""How a file of statements is divided."""
+"""Tokens of SQL: how statements are divided, what is nested too deeply, and what hides the values in a text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.correction.sql_asked import read_sql
-from airflow_paimon.core.correction.sql_columns import check_columns
-from airflow_paimon.core.correction.sql_words import (
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.sql_text.call import parse_call
+from airflow_paimon.core.sql_text.columns import check_columns
+from airflow_paimon.core.sql_text.condition import parse_condition
+from airflow_paimon.core.sql_text.statement import read_sql
+from airflow_paimon.core.sql_text.tokens import (
     check_nesting,
+    hide_literals,
+    pieces_of,
     split_statements,
     tokens_of,
-    without_comments,
+    unquoted,
 )
-from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.call_text import parse_call
-from airflow_paimon.core.table.made_by import hide_literals
-from airflow_paimon.data.where_text import parse_condition
 from tests.core.tables import make_table
 
 _PLAIN = st.sampled_from(["UPDATE branch", "SET v = 1", "k", "=", "(", ")", "7", "par", "\n", "*", "/", "-"])
@@ -60,17 +61,65 @@ TORN = ["'" + "\\'" * LONG, '"' + '\\"' * LONG, "/*" * LONG, "`" + "``" * LONG, 
 def test_what_begins_and_does_not_end_is_read_once(torn: str) -> None:
     sql = f"DELETE FROM branch WHERE {torn}"
     split_statements(sql)
-    without_comments(sql)
     tokens_of(sql)
     assert "secret" not in hide_literals(f"DELETE FROM branch WHERE v = 'secret{torn}")
 
 
 def test_raw_texts_have_no_escapes() -> None:
-    sql = r"DELETE FROM branch WHERE v = r'a\' AND w = R\"b\" -- it's ; gone"
-    kept = r"DELETE FROM branch WHERE v = r'a\' AND w = R\"b\" "
-    sql, kept = sql.replace('R\\"b\\"', 'R"b\\"'), kept.replace('R\\"b\\"', 'R"b\\"')
-    assert [t.text for t in tokens_of(without_comments(sql)) if t.kind == "text"] == ["r'a\\'", 'R"b\\"']
-    assert without_comments(sql).strip() == kept.strip()
+    sql = "DELETE FROM branch WHERE v = r'a\\' AND w = R\"b\\\" -- it's ; gone"
+    assert [unquoted(t.text) for t in tokens_of(sql) if t.kind == "text"] == ["a\\", "b\\"]
+
+
+@pytest.mark.parametrize(
+    ("sql", "texts"),
+    [
+        ("a /* b /* c */ d */ e", "a e"),
+        ("WHERE v = '/*' OR v = '*/'", "WHERE v = '/*' OR v = '*/'"),
+        ("`a--b` = 'it''s --' -- end", "a--b = 'it''s --'"),
+        ("x /* open", "x"),
+        ("a -- b\rAND c", "a AND c"),
+        ("a -- goes on \\\n here\nAND c", "a AND c"),
+        ("SELECT /*+ HINT('x') */ 2*/*c*/3", "SELECT 2 */ * c */ 3"),
+        ("k<=-1.5e-3+.5 OR t.c1<=>1.e5", "k <= - 1.5e-3 + .5 OR t . c1 <=> 1.e5"),
+        ("7L 1.5BD 0x1F 1and 5.and t.1st $$x y", "7L 1.5BD 0x1F 1and 5 . and t . 1st $$x y"),
+        ("``` a` = ``", "` a = "),
+    ],
+)
+def test_what_words_a_text_has(sql: str, texts: str) -> None:
+    assert " ".join(token.text for token in tokens_of(sql)) == texts
+
+
+@given(st.text(st.sampled_from(";'\"`-/*+$ab \\\n(1.e"), max_size=30))
+def test_nothing_of_a_text_is_lost(sql: str) -> None:
+    assert "".join(sql[piece.start : piece.end] for piece in pieces_of(sql)) == sql
+
+
+@pytest.mark.parametrize(
+    ("sql", "hidden"),
+    [
+        ("UPDATE branch SET v = 'a''b\\'c' WHERE k = 17", "UPDATE branch SET v = '***' WHERE k = ***"),
+        ("SELECT \"o'x\" AS `it's 5`, t1.c2 FROM t1", "SELECT '***' AS `it's 5`, t1.c2 FROM t1"),
+        ("SELECT r'\\' , R\"x\", 'z'", "SELECT '***' , '***', '***'"),
+        ("SELECT 1.5e-3, .5, 0x1F, 7L, DATE'2025-01-01', X'1F'", "SELECT ***, ***, ***, ***, DATE'***', X'***'"),
+        (
+            "DELETE FROM branch -- ann@x.org\nWHERE /* 'bob' \n */ k IN (-4)",
+            "DELETE FROM branch  \nWHERE   k IN (-***)",
+        ),
+        ("SELECT v /* a /* b */ ann's */ , 'ann'", "SELECT v   , '***'"),
+        ("SELECT v -- not \\\n ann's\n, 'ann'", "SELECT v  \n, '***'"),
+        ("SELECT v -- a\r, 'ann'", "SELECT v  \r, '***'"),
+        ("SELECT /*+ REPARTITION('*/') */ 'ann'", "SELECT /*+ REPARTITION('***') */ '***'"),
+        ("SELECT v /* a /*+ b */ , 'ann'", "SELECT v   , '***'"),
+        ("SELECT v /* a /* b */ ann", "SELECT v  "),
+        ("SELECT 'no end", "SELECT '***'"),
+        ("SELECT `no end 17", "SELECT '***'"),
+        ("SELECT $$secret$$", "SELECT '***'"),
+        ("SELECT `a``b 5`, '`', 'x'", "SELECT `a``b 5`, '***', '***'"),
+        ("SELECT /* no end 'x'", "SELECT  "),
+    ],
+)
+def test_literals_and_comments_are_hidden_and_names_stay(sql: str, hidden: str) -> None:
+    assert hide_literals(sql) == hidden
 
 
 DEEP = [

@@ -6,17 +6,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from airflow_paimon.core.correction.sql_asked import BRANCH, MAIN_VIEW, target_of
-from airflow_paimon.core.correction.sql_words import (
-    QUERIES,
-    STATEMENTS,
-    split_statements,
-    statement_kind,
-    tokens_of,
-    without_comments,
-)
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.sql_text.statement import BRANCH, MAIN_VIEW, QUERIES, STATEMENTS, statement_kind, target_of
+from airflow_paimon.core.sql_text.tokens import split_statements, tokens_of
 from airflow_paimon.core.table.table import split_version
 
 
@@ -41,8 +34,8 @@ def check_is_query(sql: str) -> None:
     Raises:
         InvalidInputError: it begins as neither a statement on rows nor a query.
     """
-    tokens = tokens_of(without_comments(sql))
-    if not tokens or tokens[0].is_word(*QUERIES, *STATEMENTS) or tokens[0].text == "(":
+    tokens = tokens_of(sql)
+    if not tokens or tokens[0].is_word(*QUERIES, *STATEMENTS) or tokens[0].is_mark("("):
         return
     near = get_close_matches(tokens[0].text.lower(), (*STATEMENTS, *QUERIES), 1, 0.75)
     meant = f" (did you mean {near[0].upper()}?)" if near else ""
@@ -76,7 +69,7 @@ def divided(sql: str) -> list[str]:
     for at, text in enumerate(texts, 1):
         with naming_statement(at, texts):
             check_is_query(text)
-        if tokens_of(without_comments(text))[0].is_word("select"):
+        if tokens_of(text)[0].is_word("select"):
             raise InvalidInputError(
                 f"--sql: statement {at} of {len(texts)} is a SELECT, which gives the rows of a branch by itself: give "
                 f"it alone, or as INSERT INTO {BRANCH}"

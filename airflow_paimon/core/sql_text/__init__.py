@@ -1,0 +1,1 @@
+"""The one reader of SQL text outside Spark: tokens, conditions, statements on rows, CALL and SHOW."""
