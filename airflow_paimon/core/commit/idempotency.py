@@ -76,8 +76,8 @@ class AttemptRecord(Record):
     request: str
     branch: str
     head: int
-    head_identity: str
-    head_time: int
+    head_identity: str = ""
+    head_time: int = 0
     content: str | None = None
     commits: bool = True
 
