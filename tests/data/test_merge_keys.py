@@ -192,7 +192,7 @@ def hashes_of(table: Table) -> dict[int, list[int]]:
     return {i.bucket: read_hash_index(data, i.row_count, name=i.file_name).tolist() for i, data in sorted(read)}
 
 
-@pytest.mark.parametrize("second", ["child", "rebase", "parent"])
+@pytest.mark.parametrize("second", ["child", "grandchild", "rebase", "parent"])
 def test_a_relative_does_not_bring_back_what_main_has_put_right(tmp_path: Path, second: str) -> None:
     """Main got the row of both branches by the publish of one of them."""
     main, fix = make_branch(tmp_path, **ONE)
@@ -200,7 +200,13 @@ def test_a_relative_does_not_bring_back_what_main_has_put_right(tmp_path: Path, 
     if second == "rebase":
         run(tmp_path, "rebase_branch", branch="fix", to_branch="next")
     else:
-        run(tmp_path, "create_branch", branch="next", from_branch="fix", snapshot=fix.latest_snapshot_id())
+        made_of = fix
+        if second == "grandchild":
+            run(tmp_path, "create_branch", branch="child", from_branch="fix", snapshot=fix.latest_snapshot_id())
+            made_of = main.branch("child")
+            put(made_of, [(4, "child", "a")])
+        newest = made_of.latest_snapshot_id()
+        run(tmp_path, "create_branch", branch="next", from_branch=made_of.branch_name, snapshot=newest)
     first, last = ("next", "fix") if second == "parent" else ("fix", "next")
     put(main.branch(first), [(2, "first", "a")])
     run(tmp_path, "merge_branch", branch=first)
@@ -208,7 +214,8 @@ def test_a_relative_does_not_bring_back_what_main_has_put_right(tmp_path: Path, 
     put(main.branch(last), [(3, "last", "a")])
     run(tmp_path, "merge_branch", branch=last)
     found = {r[0]: r[1] for r in rows_of(main) if r[2] == "a"}
-    assert (found[1], found[2], found[3], found[7]) == ("right", "first", "last", "other")
+    assert [found[k] for k in (1, 2, 3, 7)] == ["right", "first", "last", "other"]
+    assert found[4] == ("child" if second == "grandchild" else "a4")
 
 
 @pytest.mark.parametrize("producer", ["input", "full-compaction", "lookup"])

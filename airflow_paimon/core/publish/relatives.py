@@ -64,23 +64,29 @@ def brought_by_relatives(
 
 
 def _with_state(main: Table, branch: Table, record: Lineage, publish: BranchPublish) -> BranchPublish | None:
-    """The branch's own states come first; else it is as it began, if that was brought; else what its parent had."""
+    """The branch's own states come first; else it is as it began, if that was brought; else what a parent had."""
     said = publish.main.properties
     published = f"{said.get(BRANCH_SNAPSHOT_PROPERTY)}:{said[BRANCH_IDENTITY_PROPERTY]}"
     brought = [published, *json.loads(said.get(CAME_FROM_PROPERTY, "[]"))]
     own, beginning = _newest(branch, brought), _beginning(branch, record)
     if own is not None:
         return replace(publish, branch=own)
-    if beginning is None:
+    if beginning is None or not record.came_from:
         return None
-    if not set(record.came_from).isdisjoint(brought):
+    if record.came_from[-1] in brought:
         return replace(publish, branch=beginning)
-    for name in dict.fromkeys([said.get(BRANCH_PROPERTY, MAIN), record.from_branch]):
-        began, then = (_newest(main.branch(name), texts) for texts in (record.came_from, brought))
-        if began is not None and then is not None and began.id <= then.id:
-            return replace(publish, branch=beginning)
-        if began is not None and then is not None and record.from_branch != MAIN:  # no rebase, which began with more
-            return replace(publish, branch=then, of_parent=True)
+    names = [record.from_branch, said.get(BRANCH_PROPERTY, MAIN)]  # a rebase has no parent but by its rows
+    at: Lineage | None = record
+    while at is not None and at.came_from:
+        for view in map(main.branch, names):
+            began, then = _state(view, at.came_from[-1]), _newest(view, brought)
+            if began is None or then is None:
+                continue
+            if began.id <= then.id:
+                return replace(publish, branch=beginning if at is record else began, of_parent=at is not record)
+            return None if at.from_branch == MAIN else replace(publish, branch=then, of_parent=True)
+        at = None if at.from_branch == MAIN else read_lineage(main, at.from_branch)
+        names = [] if at is None else [at.from_branch]
     return None
 
 
