@@ -221,8 +221,26 @@ def _api() -> Any:
     return create_app(apps="core")
 
 
+def _resume(dag_id: str, run_id: str, task_id: str) -> None:
+    """Let a task go on, as its answer did: dag.test() writes that it waits when its process has ended, and has taken
+    the effect of an answer back that came between.
+    """
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.trigger import handle_event_submit
+    from airflow.triggers.base import TriggerEvent
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        this = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id)
+        ti = session.scalars(select(TaskInstance).where(*this)).one()
+        answer = session.get_one(HITLDetail, ti.id).as_resume_event_payload()
+        handle_event_submit(TriggerEvent(answer), task_instance=ti, session=session)
+
+
 def _answer(ti: tuple[str, str, str], option: str, user: str | None) -> dict[str, Any] | None:
-    """Answer a question, and return it; None: it has been answered, and the task is still to notice."""
+    """Answer a question, and return it; None: it has been answered."""
     from airflow.api_fastapi.app import get_auth_manager
     from airflow.api_fastapi.auth.managers.simple.user import SimpleAuthManagerUser
     from starlette.testclient import TestClient
@@ -236,6 +254,7 @@ def _answer(ti: tuple[str, str, str], option: str, user: str | None) -> dict[str
         client.headers["Authorization"] = f"Bearer {token}"
         question: dict[str, Any] = client.get(path).json()
         if question["response_received"]:
+            _resume(dag_id, run_id, task_id)
             return None
         answer = client.patch(path, json={"chosen_options": [option], "params_input": {}})
     assert answer.status_code == 200, answer.text
