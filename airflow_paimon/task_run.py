@@ -23,6 +23,8 @@ PROGRESS_KEY = "paimon_progress"
 """The XCom with what a task's Spark job said last of how far it is."""
 RAN_ON_KEY = "paimon_ran_on"
 """The XCom with where an operator's task has run: ``ran_on`` of its result."""
+REFUSALS = ("invalid-input", "not-found", "already-exists", "unsupported", "conflict", "unsafe")
+"""Kinds of errors after which nothing has been changed."""
 
 _LONGEST_MESSAGE = 4000
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")

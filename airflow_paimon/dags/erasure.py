@@ -18,6 +18,7 @@ from airflow_paimon._compat import mask_secret
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import task_url
+from airflow_paimon.notify import choose_notifiers, send
 from airflow_paimon.operators.erasure import EraseRowsOperator
 from airflow_paimon.runbooks import erasure as runbook
 from airflow_paimon.runbooks.fields import shared, switch, text
@@ -30,7 +31,6 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.notify import choose_notifiers, send
 from airflow_paimon.runbooks.tasks import APPROVED_BY, DEFAULTS, SPARK, ask_for_approval, check_form, end_as_rejected
 from airflow_paimon.task_run import triggering_user
 

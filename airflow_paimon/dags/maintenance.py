@@ -30,6 +30,7 @@ from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import task_url
 from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.notify import choose_notifiers, send
 from airflow_paimon.operators.maintenance import (
     BranchExpireOperator,
     CompactOperator,
@@ -42,7 +43,6 @@ from airflow_paimon.operators.maintenance import (
 from airflow_paimon.runbooks import table_maintenance as night
 from airflow_paimon.runbooks.fields import choice, number, shared, switch, text, texts
 from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
-from airflow_paimon.runbooks.notify import choose_notifiers, send
 from airflow_paimon.runbooks.tasks import SPARK
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
 from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.notify import needs_four_eyes
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
     CreateTagOperator,
@@ -40,7 +41,6 @@ from airflow_paimon.runbooks.form import (
 )
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.leftovers import clean_up_unpublished
-from airflow_paimon.runbooks.notify import needs_four_eyes
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,

@@ -14,6 +14,7 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.notify import needs_four_eyes
 from airflow_paimon.operators.branch import DiffBranchesOperator
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import LANDED_KEY, UndoTablesOperator
@@ -29,7 +30,6 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.notify import needs_four_eyes
 from airflow_paimon.runbooks.tasks import (
     DEFAULTS,
     SPARK,

@@ -17,7 +17,7 @@ from airflow_paimon.core.store.object_client import RequestError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks._catalog_check import look_into, shortened
 from airflow_paimon.hooks._masks_check import check_masks
-from airflow_paimon.runbooks.notify import choose_notifiers
+from airflow_paimon.notify import choose_notifiers
 
 if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
@@ -211,10 +211,9 @@ def _look(store: Store) -> tuple[bool, str]:
 
 def _look_into(hook: PaimonHook) -> tuple[bool, str]:
     """Ask a catalog that isn't the warehouse's folder."""
-    from airflow_paimon.hooks.paimon import storage_of
 
     def explain(uri: str, error: PaimonError) -> str:
-        return _with_way_out(storage_of(uri), error)
+        return _with_way_out(hook.storage_of(uri), error)
 
     options = storage_only(hook.storage_options)
     return look_into(hook.get_catalog(), hook.catalog_type, lambda: open_store(hook.warehouse, options), explain)

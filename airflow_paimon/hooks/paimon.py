@@ -108,7 +108,12 @@ class PaimonHook(BaseHook):
     @property
     def storage(self) -> str:
         """The warehouse's kind of storage: ``s3``, ``gcs``, ``azure``, ``oss``, ``hdfs``, ``webhdfs``, else nothing."""
-        return storage_of(self.warehouse)
+        return self.storage_of(self.warehouse)
+
+    @staticmethod
+    def storage_of(uri: str) -> str:
+        """Return the kind of storage of a URI."""
+        return _STORAGES.get(uri.partition("://")[0].lower(), "")
 
     @property
     def catalog_type(self) -> str:
@@ -367,11 +372,6 @@ class PaimonHook(BaseHook):
         if style != ADDRESSING_STYLES[0] and self.storage == "s3":
             found["config_kwargs"] = {"s3": {"addressing_style": style}}
         return {name: value for name, value in found.items() if value}
-
-
-def storage_of(uri: str) -> str:
-    """Return the kind of storage of a URI, as ``PaimonHook.storage`` does for the warehouse."""
-    return _STORAGES.get(uri.partition("://")[0].lower(), "")
 
 
 def _mask(options: Mapping[str, Any]) -> None:

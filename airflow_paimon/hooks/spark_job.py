@@ -77,7 +77,6 @@ from airflow_paimon.hooks._tracking import tracking_url
 from airflow_paimon.hooks._yarn import ResourceManager, pages_address, tags_of
 from airflow_paimon.hooks.cluster_job import RESULT_LINE, JobWatch, Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
-from airflow_paimon.hooks.paimon import PaimonHook
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
@@ -561,7 +560,7 @@ class SparkJobHook(SparkSubmitHook):
                 f"There is no Airflow connection {self._conn_id!r}; create one of type 'spark' (for this machine: "
                 f"host local[*]), or run metadata-only operations with run_on='worker'"
             ) from None
-        if found.conn_type == PaimonHook.conn_type:
+        if found.conn_type == "paimon":
             raise InvalidInputError(
                 f"Connection {self._conn_id!r} is of type {found.conn_type!r}; for Spark it must be of type 'spark' "
                 f"or 'spark_connect'"

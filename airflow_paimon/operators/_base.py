@@ -199,10 +199,13 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Come back from the triggerer: return the result of the job that was submitted."""
+        from airflow_paimon.hooks.cluster_job import Submission
         from airflow_paimon.operators._deferral import collect
 
+        job = Submission.from_json(event["job"])
+        self.spark_url = job.spark_url
         with self._airflow_errors(context):
-            result = collect(self, event)
+            result = collect(self.paimon_conn_id, job, event)
         return self._done(context, result)
 
     @contextmanager
@@ -422,10 +425,18 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self.log.info("Submitting to Spark (connection %s)", spark.conn_id)
         on_progress("submitted to Spark")
         if self._defers(self._spark_hook):
-            from airflow_paimon.operators._deferral import defer_until_over
+            from airflow_paimon.operators._deferral import deadline_of
+            from airflow_paimon.triggers.spark_job import SparkJobTrigger
 
             job = self._spark_hook.submit_job(request, texts=self._texts(), **where)
-            defer_until_over(self, context, job, spark.conn_id)
+            trigger = SparkJobTrigger(
+                job=job.to_json(),
+                paimon_conn_id=self.paimon_conn_id,
+                spark_conn_id=spark.conn_id,
+                poll_interval=float(self.poll_interval),
+                deadline=deadline_of(self, context),
+            )
+            self.defer(trigger=trigger, method_name="execute_complete")
         return self._spark_hook.run_job(request, texts=self._texts(), **where)
 
     def _run_locally(self, hook: PaimonHook, request: Request) -> dict[str, Any] | None:

@@ -14,21 +14,6 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_paimon._compat import BaseOperator
-    from airflow_paimon.operators._base import PaimonOperator
-
-
-def defer_until_over(operator: PaimonOperator, context: Context, job: Submission, spark_conn_id: str) -> None:
-    """Leave the worker; never returns. The task's ``execution_timeout`` goes on counting from its start."""
-    from airflow_paimon.triggers.spark_job import SparkJobTrigger
-
-    trigger = SparkJobTrigger(
-        job=job.to_json(),
-        paimon_conn_id=operator.paimon_conn_id,
-        spark_conn_id=spark_conn_id,
-        poll_interval=float(operator.poll_interval),
-        deadline=deadline_of(operator, context),
-    )
-    operator.defer(trigger=trigger, method_name="execute_complete")
 
 
 def deadline_of(operator: BaseOperator, context: Context) -> float | None:
@@ -37,13 +22,11 @@ def deadline_of(operator: BaseOperator, context: Context) -> float | None:
     return None if limit is None or started is None else (started + limit).timestamp()
 
 
-def collect(operator: PaimonOperator, event: Mapping[str, Any]) -> dict[str, Any]:
+def collect(paimon_conn_id: str, job: Submission, event: Mapping[str, Any]) -> dict[str, Any]:
     """Return the result of a job that the trigger has seen the end of; raise what it failed with."""
-    job = Submission.from_json(event["job"])
-    operator.spark_url = job.spark_url
     if "error" in event:
         raise error_from_json(event["error"])
-    hook = PaimonHook(operator.paimon_conn_id)
+    hook = PaimonHook(paimon_conn_id)
     if event.get("timed_out"):
         job.delete_files(hook.storage_options)
         raise AirflowTaskTimeout(

@@ -19,8 +19,7 @@ from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import ApprovalLink, TableLink, approval_url, store_links
-from airflow_paimon.operators.branch import CorrectBranchOperator
-from airflow_paimon.runbooks.notify import (
+from airflow_paimon.notify import (
     asks_four_eyes,
     choose_approvers,
     choose_notifiers,
@@ -28,6 +27,7 @@ from airflow_paimon.runbooks.notify import (
     reminder_lead,
     send,
 )
+from airflow_paimon.operators.branch import CorrectBranchOperator
 from airflow_paimon.settings import CONN_ID
 from airflow_paimon.task_run import in_airflows_terms, operation_id, triggering_user
 

@@ -19,8 +19,7 @@ from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 from airflow_paimon.operators.branch import MergeBranchOperator, RollbackOperator
 from airflow_paimon.operators.correction import start_from_base
 from airflow_paimon.operators.replay import ReplayBranchOperator
-from airflow_paimon.runbooks.leftovers import REFUSALS
-from airflow_paimon.task_run import ERROR_KEY, operation_id, triggering_user
+from airflow_paimon.task_run import ERROR_KEY, REFUSALS, operation_id, triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -66,7 +66,7 @@ def foresee(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, 
     Raises:
         InvalidInputError, NotFoundError, UnsupportedFeatureError: what the correction will be refused for, too.
     """
-    from airflow_paimon.runbooks.downstream import with_downstream
+    from airflow_paimon.downstream import with_downstream
 
     found = plan_work(params, planned)
     return None if found is None else with_downstream(found, params["paimon_conn_id"], open_main(params).name, params)

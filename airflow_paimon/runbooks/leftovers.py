@@ -16,7 +16,7 @@ from airflow_paimon.core.table.paths import MAIN, RUN_TAG_PREFIX, is_run_tag
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.shown.markdown import counted
-from airflow_paimon.task_run import commit_user_prefix
+from airflow_paimon.task_run import REFUSALS, commit_user_prefix
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 CORRECTING_TASKS = ("correct", "replay")
 """The tasks whose commits on a run's branch are the run's own."""
 PUBLISHING_TASKS = ("merge", "fast_forward", "publish")
-REFUSALS = ("invalid-input", "not-found", "already-exists", "unsupported", "conflict", "unsafe")
 """Kinds of errors after which nothing was committed, and nothing still may be."""
 
 

@@ -11,10 +11,11 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.runbooks import advice, correction, undo
 from airflow_paimon.runbooks.form import open_main
 from airflow_paimon.runbooks.kinds import Kind, dag_for
-from airflow_paimon.runbooks.leftovers import REFUSALS, clean_up_run, own_publishes
+from airflow_paimon.runbooks.leftovers import clean_up_run, own_publishes
 from airflow_paimon.shown.listing import Listing, heads
 from airflow_paimon.shown.markdown import counted, escape, sql_block, table_of, where_it_ran
 from airflow_paimon.shown.urls import table_page_url
+from airflow_paimon.task_run import REFUSALS
 
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import task
 
+from airflow_paimon import notify
 from airflow_paimon._compat import AirflowSkipException
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.correction import PublishApprovalOperator
-from airflow_paimon.runbooks import notify
 from airflow_paimon.runbooks.form import end_as_failed, given, refuse_unknown
 from airflow_paimon.task_run import in_airflows_terms, triggering_user
 

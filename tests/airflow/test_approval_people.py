@@ -20,6 +20,7 @@ from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.notify import check_form, choose_approvers, choose_notifiers, reminder_lead
 from airflow_paimon.operators.branch import (
     CorrectBranchOperator,
     CreateTagOperator,
@@ -29,7 +30,6 @@ from airflow_paimon.operators.branch import (
     RollbackOperator,
 )
 from airflow_paimon.operators.correction import PublishApprovalOperator
-from airflow_paimon.runbooks.notify import check_form, choose_approvers, choose_notifiers, reminder_lead
 from tests.airflow.conftest import RunDag, set_connection
 from tests.core.chain.tables import make_chain
 from tests.core.tables import append, make_table, rewrite

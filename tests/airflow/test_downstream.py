@@ -16,10 +16,10 @@ from airflow.sdk import DAG
 
 from airflow_paimon import lineage_backend, settings
 from airflow_paimon.dataset_names import dataset_of, table_of
+from airflow_paimon.downstream import ask_backend
 from airflow_paimon.downstream_plan import downstream_of, pipeline_form
 from airflow_paimon.lineage_backend import ask_downstream
 from airflow_paimon.operators.branch import PlanCorrectionOperator
-from airflow_paimon.runbooks.downstream import ask_backend
 from airflow_paimon.runbooks.pipeline_plan import parse_tables
 from airflow_paimon.shown.correction_text import plan_lines
 from tests.airflow.conftest import RunDag, set_connection

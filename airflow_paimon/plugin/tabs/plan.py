@@ -18,6 +18,7 @@ from airflow_paimon.core.sql_text.statement import statement_kind
 from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.downstream import ask_backend
 from airflow_paimon.downstream_plan import pipeline_form, tables_downstream
 from airflow_paimon.plugin import auth, consumers
 from airflow_paimon.plugin.catalog import without_secrets_of
@@ -26,7 +27,6 @@ from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Sheet, sheet_of
 from airflow_paimon.plugin.tabs.corrections import skeleton
-from airflow_paimon.runbooks.downstream import ask_backend
 from airflow_paimon.runbooks.form import in_form_words
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.shown.correction import plan_of
