@@ -13,7 +13,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from airflow_paimon.core.requests.details import DETAILS
 from airflow_paimon.core.requests.operations import OPERATIONS, Operation, resolve
 from airflow_paimon.core.requests.requests import Request
 from tests import python_operators
@@ -93,7 +92,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_paimon.notebook.operation import Result, describe, perform
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.requests import details
     from airflow_paimon.core.table.table import Table
 
 '''
@@ -136,10 +134,9 @@ def _function(name: str, operation: Operation) -> str:
     common = ["warehouse: str | None = None", "storage_options: Mapping[str, Any] | None = None"]
     common += ["operation_id: str | None = None", "now: str | None = None", "dry_run: bool = False"]
     example, output = EXAMPLES[name]
-    details = f"details.{DETAILS[name].__name__}" if name in DETAILS else "Mapping[str, Any]"
     signature = "\n".join([*packed(["table: str | Table", *required, "*", *optional]), *packed(common)])
     return (
-        f"def {name}(\n{signature}\n) -> Result[{details}]:\n"
+        f"def {name}(\n{signature}\n) -> Result:\n"
         f'    """{operation.summary}\n\n    Example:\n        >>> {example}\n        {output}\n    """\n'
         f'    return perform("{name}", locals())\n'
     )

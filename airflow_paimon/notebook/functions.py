@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow_paimon.notebook.operation import Result, describe, perform
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.requests import details
     from airflow_paimon.core.table.table import Table
 
 __all__ = [
@@ -70,7 +69,7 @@ def create_branch(
     retention: str | None = None, protected: bool = False, force: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.BranchDetails]:
+) -> Result:
     """Create a branch from a tag, from a snapshot, or empty.
 
     Example:
@@ -85,7 +84,7 @@ def alter_branch(
     retention: str | None = None, protect: bool = False, protected_by: str | None = None, unprotect: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.AlterBranchDetails]:
+) -> Result:
     """Change a branch's owner, reason, retention or protection.
 
     Example:
@@ -100,7 +99,7 @@ def delete_branch(
     if_missing: Literal["fail", "skip"] = "fail", force: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.DeleteBranchDetails]:
+) -> Result:
     """Delete a branch other than main.
 
     Example:
@@ -114,7 +113,7 @@ def rename_branch(
     table: str | Table, branch: str, to_branch: str, *, force: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.RenameBranchDetails]:
+) -> Result:
     """Rename a branch.
 
     Example:
@@ -129,7 +128,7 @@ def rebase_branch(
     keep_appended: bool = False, on_overlap: Literal["fail", "branch", "main"] = "fail",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.RebaseDetails]:
+) -> Result:
     """Put a branch's changes on a new branch of main's head.
 
     Example:
@@ -145,7 +144,7 @@ def create_tag(
     held_by: str | None = None,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.TagDetails]:
+) -> Result:
     """Tag a snapshot of a branch.
 
     Example:
@@ -160,7 +159,7 @@ def replace_tag(
     time_retained: str | None = None,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.TagDetails]:
+) -> Result:
     """Give a tag another snapshot and retention.
 
     Example:
@@ -175,7 +174,7 @@ def delete_tag(
     release_hold: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.TagDetails]:
+) -> Result:
     """Delete a tag of a branch.
 
     Example:
@@ -189,7 +188,7 @@ def rename_tag(
     table: str | Table, tag: str, to_tag: str, *, branch: str = "main",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.TagDetails]:
+) -> Result:
     """Rename a tag of a branch.
 
     Example:
@@ -204,7 +203,7 @@ def create_table_set(
     abandon: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.TableSetDetails]:
+) -> Result:
     """Make the next version of a set of tables: one snapshot of each, read as one.
 
     Example:
@@ -219,7 +218,7 @@ def reset_consumer(
     if_missing: Literal["fail", "skip"] = "fail",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.ConsumerDetails]:
+) -> Result:
     """Set or delete the position of a streaming reader.
 
     Example:
@@ -234,7 +233,7 @@ def clear_consumers(
     branch: str = "main",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.ClearConsumersDetails]:
+) -> Result:
     """Delete positions of streaming readers, so that they keep no snapshot any more.
 
     Example:
@@ -248,7 +247,7 @@ def alter_table(
     table: str | Table, *, branch: str = "main", change: Iterable[str] = (),
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.AlterTableDetails]:
+) -> Result:
     """Change columns and options of a table's branch, all changes as one schema version.
 
     Example:
@@ -269,7 +268,7 @@ def merge_branch(
     on_overlap: Literal["fail", "branch", "main"] = "fail",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.PublishDetails]:
+) -> Result:
     """Publish a branch onto main as one snapshot, and keep what main got since.
 
     Example:
@@ -289,7 +288,7 @@ def fast_forward(
     discard_main: bool = False, tags: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.PublishDetails]:
+) -> Result:
     """Publish a branch onto main; refused if main changed since the branch point.
 
     Example:
@@ -310,7 +309,7 @@ def replace_main(
     option: Iterable[str] = (), move_consumer: Iterable[str] = (), readers_stopped: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.PublishDetails]:
+) -> Result:
     """Give main the whole state of a branch: rows, columns, options, and the branch's tags.
 
     Example:
@@ -328,7 +327,7 @@ def rollback_to(
     watermark: str | None = None, keep_later: bool = False, writers_stopped: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.RollbackDetails]:
+) -> Result:
     """Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
 
     Example:
@@ -343,7 +342,7 @@ def diff_branches(
     mask: Iterable[str] = (),
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.DiffDetails]:
+) -> Result:
     """Compare the rows of two branches, or of a branch and its base.
 
     Example:
@@ -359,7 +358,7 @@ def plan_correction(
     partitions: Iterable[str] = (),
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.PlanCorrectionDetails]:
+) -> Result:
     """Say what a correction will read, write and meet, by metadata alone.
 
     Example:
@@ -374,7 +373,7 @@ def compact(
     max_sorted_runs: int | None = None, writers_stopped: bool = False, processes: int = 1,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.CompactDetails]:
+) -> Result:
     """Merge small files and sorted runs into few, and drop deleted rows.
 
     Example:
@@ -388,7 +387,7 @@ def compact_manifest(
     table: str | Table, *, branch: str = "main", manifest_sort_enabled: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.ManifestDetails]:
+) -> Result:
     """Merge the manifests of a branch into few, sorted by partition, without deleted entries.
 
     Example:
@@ -403,7 +402,7 @@ def rescale(
     writers_stopped: bool = False, processes: int = 1,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.RescaleDetails]:
+) -> Result:
     """Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
 
     Example:
@@ -418,7 +417,7 @@ def expire_branches(
     drop_unpublished: bool = False, notify_before: str | None = None,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.ExpireBranchesDetails]:
+) -> Result:
     """Delete branches whose retention is over, unless they are protected or have unpublished commits.
 
     Example:
@@ -432,7 +431,7 @@ def remove_orphan_files(
     table: str | Table, *, older_than: str = "1 d", records_older_than: str = "30 d", memory_mb: int = 256,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.OrphanDetails]:
+) -> Result:
     """Delete old files that no snapshot, tag or changelog of any branch refers to.
 
     Example:
@@ -446,7 +445,7 @@ def check_table(
     table: str | Table, *, verify_files: bool = True, verify_keys: bool = False, memory_mb: int = 256,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.CheckDetails]:
+) -> Result:
     """Find incomplete branches, missing protective tags, missing files and stale records.
 
     Example:
@@ -460,7 +459,7 @@ def storage_usage(
     table: str | Table, *, limit: int = 100, memory_mb: int = 256,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.StorageDetails]:
+) -> Result:
     """Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.
 
     Example:
@@ -474,7 +473,7 @@ def find_rows(
     table: str | Table, where: str, *, limit: int = 100,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.FindRowsDetails]:
+) -> Result:
     """Find the stored files of all branches that hold rows of a condition, and who reaches them.
 
     Example:
@@ -491,7 +490,7 @@ def erase_rows(
     reason: str | None = None, processes: int = 1,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.EraseRowsDetails]:
+) -> Result:
     """Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
 
     Example:
@@ -507,7 +506,7 @@ def export_audit(
     skip_unreadable: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.AuditDetails]:
+) -> Result:
     """Write who changed tables, why, and who approved it, to a file or to a table.
 
     Example:
@@ -521,7 +520,7 @@ def table_health(
     table: str | Table, *, storage: bool = False, limit: int = 100,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.HealthDetails]:
+) -> Result:
     """Judge tables by their files and metadata: a score, its reasons, and what mends them.
 
     Example:
@@ -535,7 +534,7 @@ def repair_table(
     table: str | Table, *, finding: Iterable[str] = (),
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.RepairDetails]:
+) -> Result:
     """Repair the findings of check_table.
 
     Example:
@@ -552,7 +551,7 @@ def create_chain_table(
     timestamp_formatter: str | None = None, sequence_field: Iterable[str] = (),
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.CreateChainDetails]:
+) -> Result:
     """Create a chain table, or convert a primary-key table, with its branches and options.
 
     Example:
@@ -568,7 +567,7 @@ def check_chain_table(
     table: str | Table, *,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.CheckChainDetails]:
+) -> Result:
     """Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.
 
     Example:
@@ -582,7 +581,7 @@ def alter_chain_table(
     table: str | Table, *, change: Iterable[str] = (),
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.AlterChainDetails]:
+) -> Result:
     """Apply one schema change to all three branches of a chain table, or to none.
 
     Example:
@@ -598,7 +597,7 @@ def compact_chain_table(
     gap_policy: Literal["empty", "carry_forward"] = "empty", task_memory_mb: int = 256, processes: int = 1,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.CompactChainDetails]:
+) -> Result:
     """Compact partitions of a chain table into full ones in its snapshot branch.
 
     Example:
@@ -615,7 +614,7 @@ def expire_partitions(
     timestamp_formatter: str | None = None, min_anchors: int = 1, limit: int | None = None,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.ExpirePartitionsDetails]:
+) -> Result:
     """Drop partitions that are too old; in a chain table, whole segments.
 
     Example:
@@ -629,7 +628,7 @@ def mark_partition_done(
     table: str | Table, *, partitions: Iterable[str] = (),
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.MarkPartitionDetails]:
+) -> Result:
     """Mark partitions as complete, for whoever waits for that.
 
     Example:
@@ -645,7 +644,7 @@ def expire_snapshots(
     max_deletes: int | None = None, keep_undo: bool = True, retry_window: str = "1 d",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.ExpiryDetails]:
+) -> Result:
     """Expire old snapshots, and delete the files that no branch, tag or reader needs any more.
 
     Example:
@@ -661,7 +660,7 @@ def expire_changelogs(
     max_deletes: int | None = None, delete_all: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.ExpiryDetails]:
+) -> Result:
     """Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.
 
     Example:
@@ -676,7 +675,7 @@ def expire_tags(
     grace: str = "1 h", writers_stopped: bool = False, prefix: str | None = None, include_unlimited: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.ExpiryDetails]:
+) -> Result:
     """Expire old tags, and delete the files that no branch, tag or reader needs any more.
 
     Example:
@@ -690,7 +689,7 @@ def trigger_tag_automatic_creation(
     table: str | Table, *,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
-) -> Result[details.AutomaticTagDetails]:
+) -> Result:
     """Set the automatic tags of main that are due, and expire those that are too many.
 
     Example:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
@@ -17,24 +16,12 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.notebook.table import ReadableTable
 
-D = TypeVar("D", bound=Mapping[str, Any])
+Result = OperationResult
 
 _COMMON = frozenset(f.name for f in dataclasses.fields(Request))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result(OperationResult, Generic[D]):
-    """The result of an operation, which its job prints; ``to_json`` gives that.
-
-    ``details`` is a dict whose keys and types a type checker knows (``airflow_paimon.core.requests.details``).
-    """
-
-    details: D
-
-
-def perform(
-    operation: str, given: dict[str, Any], run: Callable[[Request, int], OperationResult] = run_here
-) -> Result[Any]:
+def perform(operation: str, given: dict[str, Any], run: Callable[[Request, int], OperationResult] = run_here) -> Result:
     """Run an operation with the arguments of its function.
 
     Raises:
@@ -49,8 +36,7 @@ def perform(
         raise InvalidInputError(
             f"{operation}: give warehouse= with the name {values['table']!r}, or what open_table returned"
         )
-    result = run(build_request(operation, values), processes)
-    return Result(**{f.name: getattr(result, f.name) for f in dataclasses.fields(result)})
+    return run(build_request(operation, values), processes)
 
 
 def _opened(operation: str, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,7 +37,7 @@ def correct_branch(
     operation_id: str | None = None,
     now: str | None = None,
     dry_run: bool = False,
-) -> Result[Mapping[str, Any]]:
+) -> Result:
     """Run statements on a branch, or write the rows of a query or a function into it.
 
     What plain Python can do needs no session; otherwise ``spark`` is used, or the process's own session. The other
@@ -68,7 +68,7 @@ def check_branch_data(
     operation_id: str | None = None,
     now: str | None = None,
     dry_run: bool = False,
-) -> Result[Mapping[str, Any]]:
+) -> Result:
     """Check the rows of a branch against ``rules``: a list of them, or the path of a JSON file.
 
     What plain Python can do needs no session; otherwise ``spark`` is used, or the process's own session. The other
