@@ -8,7 +8,7 @@ from datetime import tzinfo
 from typing import Any
 
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import resolve
+from airflow_paimon.core.requests.call_look_ups import LOOK_UPS
 from airflow_paimon.core.requests.procedures import plan_call
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.sql_text.call import parse_call
@@ -49,8 +49,8 @@ def read_call(
     """
     asked = plan_call(parse_call(text), zone, database)
     values: Mapping[str, Any] = asked.values
-    if asked.look_up is not None:
+    if (look_up := LOOK_UPS.get(asked.procedure)) is not None:
         table = open_table(warehouse, str(values.get("table", "")), storage_options=storage_options).require()
-        values = resolve(asked.look_up)(table, values)
+        values = look_up(table, values)
     session = {"warehouse": warehouse, "operation_id": operation_id, "storage_options": storage_options}
     return CallRequest(build_request(asked.operation, {**values, **session}), asked.procedure, asked.notes)

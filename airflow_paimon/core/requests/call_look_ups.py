@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
@@ -104,3 +104,14 @@ def _at(view: Table, values: Mapping[str, Any], found: Snapshot | None, what: st
     if found is None:
         raise NotFoundError(f"{view.label}: no snapshot and no tag {what}")
     return {k: v for k, v in values.items() if k != "timestamp"} | {"snapshot": found.id}
+
+
+LOOK_UPS: Mapping[str, Callable[[Table, Mapping[str, Any]], dict[str, Any]]] = {
+    "compact": runs_of_minor,
+    "create_tag_from_timestamp": first_since_timestamp,
+    "create_tag_from_watermark": first_since_watermark,
+    "delete_tag": may_be_missing,
+    "merge_branch": onto_its_own,
+    "reset_consumer": may_be_missing,
+}
+"""By the name of Paimon's procedure."""

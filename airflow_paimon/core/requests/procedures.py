@@ -1,6 +1,6 @@
 """Which operation a ``CALL`` means: Paimon's procedures with their arguments, and our operations by their own names.
 
-A procedure of Paimon's gives Paimon's result or is refused by name. To add one is one entry of ``PROCEDURES``.
+A procedure of Paimon's gives Paimon's result or is refused by name. To add one is a line of ``_TABLE``.
 Sources: Paimon 2.2-SNAPSHOT, the procedures of its Spark and its Flink connector.
 """
 
@@ -53,15 +53,10 @@ class Argument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Procedure:
-    """A procedure of Paimon's: our operation, and the arguments in the order of their positions, behind the table.
-
-    ``look_up``: ``module:function`` below ``airflow_paimon``, called as ``function(table, values)``: returns the
-    request's values with what only the table can tell.
-    """
+    """A procedure of Paimon's: our operation, and the arguments in the order of their positions, behind the table."""
 
     operation: str
     arguments: tuple[Argument, ...] = ()
-    look_up: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,16 +66,7 @@ class Asked:
     procedure: str
     operation: str
     values: Mapping[str, Any]
-    look_up: str | None = None
     notes: tuple[str, ...] = ()
-
-
-def _needs(name: str, field: str | None = None, also: tuple[str, ...] = ()) -> Argument:
-    return Argument(name=name, also=also, fields=(field or name,), required=True)
-
-
-def _may(name: str, field: str | None = None, also: tuple[str, ...] = (), **more: Any) -> Argument:
-    return Argument(name=name, also=also, fields=(field or name,), **more)
 
 
 def _time(value: Value, zone: tzinfo | None) -> Mapping[str, Any]:
@@ -124,15 +110,15 @@ ONTO = "onto"
 """Where a branch is to be published; a look-up compares it with the one that it is published onto."""
 
 
-def _only_one(procedure: str, name: str) -> Argument:
-    """A name; several in one text, which Paimon takes, are refused: they are several operations."""
+def _only_one(procedure: str, name: str) -> Convert:
+    """Take a name; several in one text, which Paimon takes, are refused: they are several operations."""
 
     def convert(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
         if isinstance(value, tuple) or "," in str(value):
             raise InvalidInputError(f"{procedure}: {name} names several, {value!r}; call {procedure} once for each")
         return {name: str(value)}
 
-    return Argument(name=name, fields=(name,), required=True, convert=convert)
+    return convert
 
 
 def _strategy(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
@@ -159,7 +145,7 @@ def _sorted(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
     return {"manifest_sort_enabled": True} if parse_boolean(value, "compact_manifest: manifest_sort_enabled") else {}
 
 
-def _options(procedure: str, known: Mapping[str, str]) -> Argument:
+def _options(procedure: str, known: Mapping[str, str]) -> Convert:
     """Take ``options``: table options for this call, of which ``known`` are fields here."""
 
     def convert(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
@@ -177,223 +163,140 @@ def _options(procedure: str, known: Mapping[str, str]) -> Argument:
                 )
         return found
 
-    return Argument(name="options", fields=tuple(dict.fromkeys(known.values())), convert=convert)
+    return convert
 
 
-_SNAPSHOT = _may("snapshot", also=("snapshot_id",))
-_SNAPSHOT_OPTIONS = {
-    "snapshot.num-retained.max": "retain_max",
-    "snapshot.num-retained.min": "retain_min",
-    "snapshot.time-retained": "older_than",
-    "snapshot.expire.limit": "max_deletes",
+_OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "compact": {},
+    "compact_manifest": {},
+    "expire_partitions": {
+        "partition.expiration-time": "expiration_time",
+        "partition.expiration-strategy": "strategy",
+        "partition.timestamp-pattern": "timestamp_pattern",
+        "partition.timestamp-formatter": "timestamp_formatter",
+        "partition.expiration-max-num": "limit",
+    },
+    "expire_snapshots": {
+        "snapshot.num-retained.max": "retain_max",
+        "snapshot.num-retained.min": "retain_min",
+        "snapshot.time-retained": "older_than",
+        "snapshot.expire.limit": "max_deletes",
+    },
 }
-_PARTITION_OPTIONS = {
-    "partition.expiration-time": "expiration_time",
-    "partition.expiration-strategy": "strategy",
-    "partition.timestamp-pattern": "timestamp_pattern",
-    "partition.timestamp-formatter": "timestamp_formatter",
-    "partition.expiration-max-num": "limit",
-}
-_OLDER_THAN = _may("older_than", convert=_time)
+"""Table options that the argument ``options`` of a procedure may have, and the fields that they are."""
 _OWN_PARALLELISM = "the work is divided by this package"
-_ROLLBACK = (_may("tag"), _SNAPSHOT)
-_ALL_PARTITIONS = _may("partitions", convert=_partitions("partitions"))
+_HARMLESS = dict.fromkeys(("parallelism", "mode", "scan_parallelism", "sink_parallelism"), _OWN_PARALLELISM)
 _BY_PARTITIONS = "give the partitions by name: partitions => 'dt=2025-01-01;dt=2025-01-02'"
-_LOOK_UPS = "core.requests.call_look_ups"
+_REFUSED = {
+    "order_by": f"sorting is Paimon's own compact; {_SEE}",
+    "where": _BY_PARTITIONS,
+    "partition_idle_time": _BY_PARTITIONS,
+    "buckets": "buckets that are merged are left as they are anyway",
+    "manifest_sort_partition_field": "the first partition column counts",
+    "manifest_sort_max_rewrite_size": "leave it out",
+}
+_CONVERT: Mapping[str, Convert] = {
+    "compact.compact_strategy": _strategy,
+    "compact.order_strategy": _unordered,
+    "compact_chain_table.partition": _partitions("partition"),
+    "compact_manifest.manifest_sort_enabled": _sorted,
+    "create_branch.ignoreIfExists": _skip_existing,
+    "delete_branch.branch": _only_one("delete_branch", "branch"),
+    "delete_tag.tag": _only_one("delete_tag", "tag"),
+    "expire_tags.older_than": _tags_older_than,
+    "merge_branch.target_branch": _onto,
+    "older_than": _time,
+    "partitions": _partitions("partitions"),
+    "rollback.version": _version,
+    **{f"{name}.options": _options(name, known) for name, known in _OPTIONS.items()},
+}
+"""By ``procedure.argument``, or by an argument of any procedure: those whose values need more than another name."""
+_UNLESS = {"compact_chain_table.partition": ("pending", "from_", "to")}
+_MAY_BE_BLANK = {"order_by", "where", "partition_idle_time", "buckets", "includingConsumers", "excludingConsumers"}
+_TABLE = """\
+clear_consumers: includingConsumers=including excludingConsumers=excluding
+compact: partitions compact_strategy=max_sorted_runs order_strategy= order_by where options= partition_idle_time buckets
+compact_chain_table: partition! overwrite
+compact_manifest: options= dry_run manifest_sort_enabled manifest_sort_partition_field manifest_sort_max_rewrite_size
+create_branch: branch! tag ignoreIfExists=if_exists
+create_tag: tag! snapshot|snapshot_id time_retained
+create_tag_from_timestamp > create_tag: tag! timestamp! time_retained
+create_tag_from_watermark > create_tag: tag! watermark=timestamp! time_retained
+delete_branch: branch!
+delete_tag: tag!
+expire_changelogs: retain_max retain_min older_than max_deletes delete_all
+expire_partitions: expiration_time timestamp_formatter timestamp_pattern expire_strategy=strategy max_expires=limit \
+    options=
+expire_snapshots: retain_max retain_min older_than max_deletes options=
+expire_tags: older_than
+fast_forward: branch!
+mark_partition_done: partitions!
+merge_branch: source_branch|branch=branch! target_branch=
+remove_orphan_files: older_than dry_run parallelism mode
+rename_branch: from_branch=branch! to_branch!
+rename_tag: tag|tagName=tag! target_tag|targetTagName|to_tag=to_tag!
+replace_tag: tag! snapshot|snapshot_id time_retained
+rescale: bucket_num partitions|partition where scan_parallelism sink_parallelism
+reset_consumer: consumerId=consumer! nextSnapshotId=next_snapshot
+rollback > rollback_to: version=snapshot snapshot|snapshot_id tag
+rollback_to: tag snapshot|snapshot_id
+rollback_to_as_latest > rollback_to: tag snapshot|snapshot_id
+rollback_to_timestamp > rollback_to: timestamp!
+rollback_to_watermark > rollback_to: watermark!
+trigger_tag_automatic_creation:
+"""
+"""A procedure a line, ``>`` before our operation where that has another name; then its arguments in the order of their
+positions: ``name|further names=our field``, with ``!`` where it is required, and nothing behind ``=`` where its value
+becomes no field.
+"""
 
-PROCEDURES: Mapping[str, Procedure] = {
-    "create_branch": Procedure(
-        operation="create_branch",
-        arguments=(
-            _needs("branch"),
-            _may("tag"),
-            Argument(name="ignoreIfExists", fields=("if_exists",), convert=_skip_existing),
-        ),
-    ),
-    "delete_branch": Procedure(
-        operation="delete_branch",
-        arguments=(_only_one("delete_branch", "branch"),),
-    ),
-    "rename_branch": Procedure(
-        operation="rename_branch", arguments=(_needs("from_branch", "branch"), _needs("to_branch"))
-    ),
-    "fast_forward": Procedure(operation="fast_forward", arguments=(_needs("branch"),)),
-    "merge_branch": Procedure(
-        operation="merge_branch",
-        arguments=(
-            _needs("source_branch", "branch", also=("branch",)),
-            Argument(name="target_branch", convert=_onto),
-        ),
-        look_up=f"{_LOOK_UPS}:onto_its_own",
-    ),
-    "create_tag": Procedure(
-        operation="create_tag", arguments=(_needs("tag"), _SNAPSHOT, _may("time_retained"))
-    ),
-    "create_tag_from_timestamp": Procedure(
-        operation="create_tag",
-        arguments=(_needs("tag"), _needs("timestamp"), _may("time_retained")),
-        look_up=f"{_LOOK_UPS}:first_since_timestamp",
-    ),
-    "create_tag_from_watermark": Procedure(
-        operation="create_tag",
-        arguments=(_needs("tag"), _needs("watermark", "timestamp"), _may("time_retained")),
-        look_up=f"{_LOOK_UPS}:first_since_watermark",
-    ),
-    "replace_tag": Procedure(
-        operation="replace_tag", arguments=(_needs("tag"), _SNAPSHOT, _may("time_retained"))
-    ),
-    "rename_tag": Procedure(
-        operation="rename_tag",
-        arguments=(_needs("tag", also=("tagName",)), _needs("target_tag", "to_tag", also=("targetTagName", "to_tag"))),
-    ),
-    "delete_tag": Procedure(
-        operation="delete_tag", arguments=(_only_one("delete_tag", "tag"),), look_up=f"{_LOOK_UPS}:may_be_missing"
-    ),
-    "trigger_tag_automatic_creation": Procedure(operation="trigger_tag_automatic_creation"),
-    "rollback": Procedure(
-        operation="rollback_to",
-        arguments=(Argument(name="version", fields=("snapshot", "tag"), convert=_version), _SNAPSHOT, _may("tag")),
-    ),
-    "rollback_to": Procedure(operation="rollback_to", arguments=_ROLLBACK),
-    "rollback_to_as_latest": Procedure(operation="rollback_to", arguments=_ROLLBACK),
-    "rollback_to_timestamp": Procedure(operation="rollback_to", arguments=(_needs("timestamp"),)),
-    "rollback_to_watermark": Procedure(operation="rollback_to", arguments=(_needs("watermark"),)),
-    "expire_snapshots": Procedure(
-        operation="expire_snapshots",
-        arguments=(
-            _may("retain_max"), _may("retain_min"), _OLDER_THAN, _may("max_deletes"),
-            _options("expire_snapshots", _SNAPSHOT_OPTIONS),
-        ),
-    ),
-    "expire_changelogs": Procedure(
-        operation="expire_changelogs",
-        arguments=(
-            _may("retain_max"), _may("retain_min"), _OLDER_THAN, _may("max_deletes"), _may("delete_all"),
-        ),
-    ),
-    "expire_tags": Procedure(
-        operation="expire_tags",
-        arguments=(
-            Argument(name="older_than", fields=("older_than", "include_unlimited"), convert=_tags_older_than),
-        ),
-    ),
-    "expire_partitions": Procedure(
-        operation="expire_partitions",
-        arguments=(
-            _may("expiration_time"),
-            _may("timestamp_formatter"),
-            _may("timestamp_pattern"),
-            _may("expire_strategy", "strategy"),
-            _may("max_expires", "limit"),
-            _options("expire_partitions", _PARTITION_OPTIONS),
-        ),
-    ),
-    "remove_orphan_files": Procedure(
-        operation="remove_orphan_files",
-        arguments=(
-            _OLDER_THAN,
-            _may("dry_run"),
-            Argument(name="parallelism", harmless=_OWN_PARALLELISM),
-            Argument(name="mode", harmless=_OWN_PARALLELISM),
-        ),
-    ),
-    "reset_consumer": Procedure(
-        operation="reset_consumer",
-        arguments=(_needs("consumerId", "consumer"), _may("nextSnapshotId", "next_snapshot")),
-        look_up=f"{_LOOK_UPS}:may_be_missing",
-    ),
-    "clear_consumers": Procedure(
-        operation="clear_consumers",
-        arguments=(
-            _may("includingConsumers", "including", may_be_blank=True),
-            _may("excludingConsumers", "excluding", may_be_blank=True),
-        ),
-    ),
-    "compact": Procedure(
-        operation="compact",
-        arguments=(
-            _ALL_PARTITIONS,
-            Argument(name="compact_strategy", fields=("max_sorted_runs",), convert=_strategy),
-            Argument(name="order_strategy", convert=_unordered),
-            Argument(name="order_by", may_be_blank=True, refused=f"sorting is Paimon's own compact; {_SEE}"),
-            Argument(name="where", may_be_blank=True, refused=_BY_PARTITIONS),
-            _options("compact", {}),
-            Argument(name="partition_idle_time", may_be_blank=True, refused=_BY_PARTITIONS),
-            Argument(name="buckets", may_be_blank=True, refused="buckets that are merged are left as they are anyway"),
-        ),
-        look_up=f"{_LOOK_UPS}:runs_of_minor",
-    ),
-    "compact_chain_table": Procedure(
-        operation="compact_chain_table",
-        arguments=(
-            Argument(
-                name="partition",
-                fields=("partition",),
-                convert=_partitions("partition"),
-                required=True,
-                unless=("pending", "from_", "to"),
-            ),
-            _may("overwrite"),
-        ),
-    ),
-    "compact_manifest": Procedure(
-        operation="compact_manifest",
-        arguments=(
-            _options("compact_manifest", {}),
-            _may("dry_run"),
-            Argument(name="manifest_sort_enabled", fields=("manifest_sort_enabled",), convert=_sorted),
-            Argument(name="manifest_sort_partition_field", refused="the first partition column counts"),
-            Argument(name="manifest_sort_max_rewrite_size", refused="leave it out"),
-        ),
-    ),
-    "mark_partition_done": Procedure(
-        operation="mark_partition_done",
-        arguments=(
-            Argument(name="partitions", fields=("partitions",), convert=_partitions("partitions"), required=True),
-        ),
-    ),
-    "rescale": Procedure(
-        operation="rescale",
-        arguments=(
-            _may("bucket_num"),
-            _may("partitions", also=("partition",), convert=_partitions("partitions")),
-            Argument(name="where", may_be_blank=True, refused=_BY_PARTITIONS),
-            Argument(name="scan_parallelism", harmless=_OWN_PARALLELISM),
-            Argument(name="sink_parallelism", harmless=_OWN_PARALLELISM),
-        ),
-    ),
-}  # fmt: skip
+
+def _procedure(line: str) -> tuple[str, Procedure]:
+    head, _, rest = line.partition(":")
+    name, _, operation = (part.strip() for part in head.partition(">"))
+    arguments = tuple(_paimons_argument(name, text) for text in rest.split())
+    return name, Procedure(operation=operation or name, arguments=arguments)
+
+
+def _paimons_argument(procedure: str, text: str) -> Argument:
+    names, equals, field = text.rstrip("!").partition("=")
+    name, *also = names.split("|")
+    key = f"{procedure}.{name}"
+    return Argument(
+        name=name,
+        also=tuple(also),
+        fields=() if (equals and not field) or name in _HARMLESS or name in _REFUSED else (field or name,),
+        convert=_CONVERT.get(key, _CONVERT.get(name)),
+        required=text.endswith("!"),
+        unless=_UNLESS.get(key, ()),
+        may_be_blank=name in _MAY_BE_BLANK,
+        harmless=_HARMLESS.get(name),
+        refused=_REFUSED.get(name),
+    )
+
+
+PROCEDURES: Mapping[str, Procedure] = dict(map(_procedure, _TABLE.strip().splitlines()))
 """Paimon's procedures that are operations here, by name."""
 
 _CONNECTOR = "it is left to Paimon's own connector"
+_LEFT_TO_CONNECTOR = """
+alter_function alter_view_dialect clone copy copy_files create_function create_global_index drop_function
+drop_global_index full_text_search migrate_database migrate_table query_service reassign_row_id rewrite_file_index
+vector_search
+"""
 NOT_HERE: Mapping[str, str] = {
+    **dict.fromkeys(_LEFT_TO_CONNECTOR.split(), _CONNECTOR),
     "alter_column_default_value": f"{_CONNECTOR}, or ALTER TABLE",
-    "alter_function": _CONNECTOR,
-    "alter_view_dialect": _CONNECTOR,
-    "clone": _CONNECTOR,
     "compact_database": "call compact for each table, or run the nightly DAG",
-    "copy": _CONNECTOR,
-    "copy_files": _CONNECTOR,
-    "create_function": _CONNECTOR,
-    "create_global_index": _CONNECTOR,
     "data_evolution_merge_into": "MERGE INTO is a statement of airflow_paimon.spark.sql",
-    "drop_function": _CONNECTOR,
-    "drop_global_index": _CONNECTOR,
     "drop_partition": "DELETE FROM the partition, or call expire_partitions",
-    "full_text_search": _CONNECTOR,
     "materialize_deletion_vectors": f"{_CONNECTOR}; compact writes files with deleted rows again, too",
     "merge_into": "MERGE INTO is a statement of airflow_paimon.spark.sql",
-    "migrate_database": _CONNECTOR,
-    "migrate_table": _CONNECTOR,
     "purge_files": f"{_CONNECTOR}: it deletes all rows and history, which branches of this package may need",
-    "query_service": _CONNECTOR,
-    "reassign_row_id": _CONNECTOR,
     "remove_unexisting_files": f"{_CONNECTOR}; call check_table, which finds missing files",
     "remove_unexisting_manifests": f"{_CONNECTOR}; call check_table, which finds missing files",
     "repair": f"{_CONNECTOR}; repair_table is another one: it mends what check_table finds",
     "repair_earliest_snapshot": f"{_CONNECTOR}; call check_table and repair_table",
-    "rewrite_file_index": _CONNECTOR,
-    "vector_search": _CONNECTOR,
 }
 """Paimon's procedures that are no operation here, and what to do instead."""
 
@@ -435,7 +338,6 @@ def plan_call(call: Call, zone: tzinfo | None = None, database: str | None = Non
         procedure=call.procedure,
         operation=procedure.operation,
         values={**by_options, **found},
-        look_up=procedure.look_up,
         notes=tuple(notes),
     )
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.requests.call import read_call
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import OPERATIONS, resolve, run_operation
+from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
 from airflow_paimon.core.requests.procedures import NOT_HERE, PROCEDURES, plan_call
 from airflow_paimon.core.sql_text.call import Call, Given, is_call, parse_call
 from airflow_paimon.core.table.table import Table
@@ -77,7 +77,6 @@ def test_arguments_are_fields_of_their_operation(name: str) -> None:
     for argument in procedure.arguments:
         says = [argument.fields or argument.convert, argument.harmless, argument.refused]
         assert sum(map(bool, says)) == 1, argument.name
-    assert procedure.look_up is None or callable(resolve(procedure.look_up))
 
 
 @pytest.mark.parametrize(
