@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from airflow_paimon.core.parallel.workers import RunPieces
     from airflow_paimon.core.requests.context import Context, OperationResult
 
-RunsOn = Literal["metadata", "rows"]
 RowsOfMain = Literal["none", "branch", "changed"]
 
 
@@ -37,12 +36,12 @@ class Operation:
     """One row of the table. Functions are given as ``module:function``, the module below ``airflow_paimon``.
 
     Attributes:
+        function: Of an operation on metadata: what executes it in any Python, as ``function(context, request)``. None:
+            it reads or writes rows in a Spark driver, by a function of ``spark/jobs``.
         rows_of_main: What it does to the rows that readers of main see. ``none``: nothing; files may be written again
             with the same rows. ``branch``: it changes the rows of a branch, which is refused where four eyes are asked
             for and readers of main see that branch, too. ``changed``: it brings rows to main or takes rows from it, so
             its request is an ``Approved``, and four eyes and required checks hold for it.
-        runs_on: ``metadata``: in any Python, as ``function(context, request)``. ``rows``: in a Spark driver, as
-            ``function(spark, context, request)``.
         fold: For publishes: the function that folds buckets of the branch first, passed as third argument.
         on_rows: Further arguments of a metadata operation that may have to read or write rows: the functions of
             the data layer that do.
@@ -55,8 +54,7 @@ class Operation:
     """
 
     request: type[Request]
-    function: str
-    runs_on: RunsOn = "metadata"
+    function: str | None
     fold: str | None = None
     on_rows: tuple[str, ...] = ()
     here: str | None = None
@@ -74,7 +72,7 @@ class Operation:
     @property
     def needs_spark(self) -> bool:
         """Whether it reads or writes rows. Other operations can run in an Airflow worker."""
-        return self.runs_on == "rows"
+        return self.function is None
 
 
 BY_TABLE = "<by the table>"
@@ -167,23 +165,20 @@ _TABLE = (
     ),
     Operation(
         requests.DiffBranches,
-        "spark.jobs.diff_branches:diff_branches",
-        "rows",
+        None,
         here="data.local:diff_branches",
         reads=("branch", "against"),
         rows_of_main="none",
     ),
     Operation(
         requests.CheckBranchData,
-        "spark.jobs.check_branch_data:check_branch_data",
-        "rows",
+        None,
         reads=("branch", MAIN),
         rows_of_main="none",
     ),
     Operation(
         requests.CorrectBranch,
-        "spark.jobs.correct_branch:correct_branch",
-        "rows",
+        None,
         reads=("branch", MAIN),
         writes=("branch",),
         rows_of_main="branch",
@@ -191,16 +186,14 @@ _TABLE = (
     Operation(requests.PlanCorrection, "data.plan_correction:plan_correction", rows_of_main="none"),
     Operation(
         requests.ReplayBranch,
-        "spark.jobs.replay_branch:replay_branch",
-        "rows",
+        None,
         reads=("branch",),
         writes=("branch",),
         rows_of_main="branch",
     ),
     Operation(
         requests.Compact,
-        "spark.jobs.compact:compact",
-        "rows",
+        None,
         here="data.local:compact",
         reads=("branch",),
         writes=("branch",),
@@ -210,8 +203,7 @@ _TABLE = (
     Operation(requests.CompactManifest, "core.manifests.compact_manifest:compact_manifest", rows_of_main="none"),
     Operation(
         requests.Rescale,
-        "spark.jobs.rescale:rescale",
-        "rows",
+        None,
         here="data.local:rescale",
         reads=("branch",),
         writes=("branch",),
@@ -236,8 +228,7 @@ _TABLE = (
     Operation(requests.FindRows, "data.erasure.find_rows:find_rows", reads=(MAIN,), rows_of_main="none"),
     Operation(
         requests.EraseRows,
-        "spark.jobs.erase_rows:erase_rows",
-        "rows",
+        None,
         here="data.local:erase_rows",
         own_metadata=True,
         reads=(MAIN,),
@@ -266,8 +257,7 @@ _TABLE = (
     ),
     Operation(
         requests.CompactChainTable,
-        "spark.jobs.compact_chain_table:compact_chain_table",
-        "rows",
+        None,
         here="data.local:compact_chain_table",
         reads=(MAIN,),
         writes=(BY_TABLE,),
@@ -423,6 +413,7 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
     from airflow_paimon.core.table.table_sets import same_versions
 
     operation = operation_of(request.operation)
+    assert operation.function is not None
     function = resolve(operation.function)
     keeper = context.table.store.keeper
     if operation.own_metadata and keeper is not None:
@@ -448,16 +439,3 @@ def _helpers(operation: Operation, fold: Callable[..., Any] | None) -> tuple[Any
 
 def _imported_later(function: str) -> Callable[..., Any]:
     return lambda *args: resolve(function)(*args)
-
-
-def function_on_rows(request: Request) -> Callable[..., OperationResult]:
-    """Return the function of an operation that runs in a Spark driver.
-
-    Raises:
-        InvalidInputError: the operation needs no Spark.
-    """
-    operation = operation_of(request.operation)
-    if not operation.needs_spark:
-        raise InvalidInputError(f"{request.operation} reads and writes no rows: run it without Spark")
-    function: Callable[..., OperationResult] = resolve(operation.function)
-    return function

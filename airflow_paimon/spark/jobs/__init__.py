@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import OperationResult, open_context, running_in_spark
-from airflow_paimon.core.requests.operations import function_on_rows, names_several, run_each
+from airflow_paimon.core.requests.operations import names_several, run_each
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
@@ -28,4 +30,46 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
     require_spark()
     if names_several(request):
         return run_each(request, partial(run_spark_operation, spark))
-    return function_on_rows(request)(spark, open_context(request), request)
+    return function_of(request.operation)(spark, open_context(request), request)
+
+
+def function_of(operation: str) -> Callable[..., OperationResult]:
+    """Return the function of an operation on rows, which takes session, context and request.
+
+    Raises:
+        InvalidInputError: the operation needs no Spark.
+    """
+    match operation:
+        case "check_branch_data":
+            from airflow_paimon.spark.jobs.check_branch_data import check_branch_data
+
+            return check_branch_data
+        case "compact":
+            from airflow_paimon.spark.jobs.compact import compact
+
+            return compact
+        case "compact_chain_table":
+            from airflow_paimon.spark.jobs.compact_chain_table import compact_chain_table
+
+            return compact_chain_table
+        case "correct_branch":
+            from airflow_paimon.spark.jobs.correct_branch import correct_branch
+
+            return correct_branch
+        case "diff_branches":
+            from airflow_paimon.spark.jobs.diff_branches import diff_branches
+
+            return diff_branches
+        case "erase_rows":
+            from airflow_paimon.spark.jobs.erase_rows import erase_rows
+
+            return erase_rows
+        case "replay_branch":
+            from airflow_paimon.spark.jobs.replay_branch import replay_branch
+
+            return replay_branch
+        case "rescale":
+            from airflow_paimon.spark.jobs.rescale import rescale
+
+            return rescale
+    raise InvalidInputError(f"{operation} reads and writes no rows: run it without Spark")

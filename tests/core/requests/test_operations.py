@@ -9,17 +9,20 @@ import sys
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import OPERATIONS, function_on_rows, operation_of, resolve
+from airflow_paimon.core.requests.operations import OPERATIONS, operation_of, resolve
+from airflow_paimon.spark.jobs import function_of
 
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 def test_every_function_is_there_and_takes_what_it_is_given(name: str) -> None:
     operation = OPERATIONS[name]
     assert operation.request.operation == name
-    given = {"rows": ["spark", "context", "request"], "metadata": ["context", "request"]}[operation.runs_on]
-    given += ["fold"] if operation.fold else []
-    parameters = list(inspect.signature(resolve(operation.function)).parameters)
+    given = ["context", "request", *(["fold"] if operation.fold else [])]
+    if operation.function is None:
+        given, function = ["spark", *given], function_of(name)
+    else:
+        function = resolve(operation.function)
+    parameters = list(inspect.signature(function).parameters)
     assert parameters[: len(given)] == given
     if operation.fold:
         assert callable(resolve(operation.fold))
@@ -35,8 +38,7 @@ def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:
 
 
 def test_what_is_no_operation_on_rows_is_refused() -> None:
-    common = {"warehouse": "/w", "table": "d.t"}
     with pytest.raises(InvalidInputError, match="run it without Spark"):
-        function_on_rows(build_request("check_table", common))
+        function_of("check_table")
     with pytest.raises(InvalidInputError, match="Unknown operation 'create_brunch'; there are: alter_branch, "):
         operation_of("create_brunch")
