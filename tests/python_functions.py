@@ -1,18 +1,21 @@
 """Writes what is made of the table of operations: ``make functions``.
 
-These are the Python functions (``airflow_paimon/notebook/functions.py``), the operators, and the scripts of the jobs. A
-new operation needs an example here, whose output ``tests/notebook/test_functions.py`` compares.
+These are the Python functions (``airflow_paimon/notebook/functions.py``), their names in the package's ``__all__``, the
+operators, and the scripts of the jobs. A new operation needs an example here, whose output
+``tests/notebook/test_functions.py`` compares.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import airflow_paimon
 from airflow_paimon.core.requests.operations import OPERATIONS, Operation, resolve
 from airflow_paimon.core.requests.requests import Request
 from tests import python_operators
@@ -20,6 +23,7 @@ from tests.environment import REPO_ROOT
 from tests.python_operators import packed
 
 PATH = REPO_ROOT / "airflow_paimon" / "notebook" / "functions.py"
+ROOT = REPO_ROOT / "airflow_paimon" / "__init__.py"
 COMMON = tuple(f.name for f in dataclasses.fields(Request))
 
 EXAMPLES = {
@@ -100,7 +104,14 @@ if TYPE_CHECKING:
 def files() -> dict[Path, str]:
     """Return all files that are made, with their text."""
     jobs = {REPO_ROOT / "spark_jobs" / f"{name}.py": _job(name, one) for name, one in OPERATIONS.items()}
-    return {PATH: source(), **python_operators.files(), **jobs}
+    return {PATH: source(), ROOT: _root(), **python_operators.files(), **jobs}
+
+
+def _root() -> str:
+    """Return the package's own module with the names of all functions."""
+    names = sorted({"__version__", *airflow_paimon._PLACES, *functions()}, key=lambda n: (n.islower(), n))
+    listed = "".join(f'    "{name}",\n' for name in names)
+    return re.sub(r"(?<=\n__all__ = \[  # noqa: F405\n)[^\]]*", listed, ROOT.read_text())
 
 
 def _job(name: str, operation: Operation) -> str:
