@@ -128,34 +128,6 @@ def send(notifiers: Sequence[BaseNotifier], message: Mapping[str, Any], context:
             log.warning("%s can't notify: %s", type(notifier).__name__, error)
 
 
-def check_form(params: Mapping[str, Any], timeout: timedelta, asked_by: str | None = None) -> None:
-    """Refuse a form whose ``notify``, ``approvers``, ``remind_before`` or ``four_eyes`` the approval would refuse,
-    hours later. ``asked_by``: who triggered the run.
-    """
-    from airflow_paimon.hooks.paimon import PaimonHook
-
-    hook = PaimonHook(params["paimon_conn_id"])
-    needs_four_eyes(params, [params["table"]] if params.get("table") else [], asked_by)
-    choose_notifiers(hook.notify, params["notify"] or None, hook.paimon_conn_id)
-    choose_approvers(hook.approvers, params["approvers"], hook.paimon_conn_id)
-    reminder_lead(hook.remind_before, params["remind_before"], timeout)
-
-
-def needs_four_eyes(params: Mapping[str, Any], tables: Sequence[str], asked_by: str | None) -> bool:
-    """Whether the form, its connection or one of the tables asks for four eyes; refuses a form that can't have them.
-
-    Raises:
-        InvalidInputError, UnsafeOperationError: as ``four_eyes_note`` does.
-    """
-    from airflow_paimon.hooks.paimon import PaimonHook
-
-    if not (params.get("four_eyes") or asks_four_eyes(PaimonHook(params["paimon_conn_id"]), tables)):
-        return False
-    # A form without the field, as an undo's, is approved where the connection or the table asks for it.
-    four_eyes_note(params["approval"] or "four_eyes" not in params, asked_by)
-    return True
-
-
 def _make(name: str, arguments: Mapping[str, Any], paimon_conn_id: str) -> BaseNotifier:
     given = dict(arguments)
     path = str(given.pop("class", ""))

@@ -17,7 +17,6 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
 from airflow_paimon.locked_fields import locked_names
-from airflow_paimon.notify import needs_four_eyes
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
     CreateTagOperator,
@@ -36,6 +35,7 @@ from airflow_paimon.runbooks.form import (
     error_lines,
     failed_errors,
     in_airflows_terms,
+    needs_four_eyes,
     pulled,
     report_lines,
 )

@@ -14,7 +14,6 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.locked_fields import locked_names
-from airflow_paimon.notify import needs_four_eyes
 from airflow_paimon.operators.branch import DiffBranchesOperator
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import LANDED_KEY, UndoTablesOperator
@@ -27,6 +26,7 @@ from airflow_paimon.runbooks.form import (
     error_lines,
     failed_errors,
     in_airflows_terms,
+    needs_four_eyes,
     report_lines,
 )
 from airflow_paimon.runbooks.kinds import Kind

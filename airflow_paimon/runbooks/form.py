@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from difflib import get_close_matches
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.notify import asks_four_eyes, choose_approvers, choose_notifiers, four_eyes_note, reminder_lead
 from airflow_paimon.runbooks.run_date import with_run_date
 from airflow_paimon.task_run import ERROR_KEY
 from airflow_paimon.task_run import in_airflows_terms as in_airflows_terms
@@ -197,3 +199,27 @@ def has_active_runs(context: Context, dag_id: str, run_id: str | None = None) ->
     """Say whether a run of a DAG, or this one, is queued or running."""
     runs = None if run_id is None else [run_id]
     return bool(context["ti"].get_dr_count(dag_id=dag_id, run_ids=runs, states=["queued", "running"]))
+
+
+def check_approval(params: Mapping[str, Any], timeout: timedelta, asked_by: str | None = None) -> None:
+    """Refuse a form whose ``notify``, ``approvers``, ``remind_before`` or ``four_eyes`` the approval would refuse,
+    hours later. ``asked_by``: who triggered the run.
+    """
+    hook = PaimonHook(params["paimon_conn_id"])
+    needs_four_eyes(params, [params["table"]] if params.get("table") else [], asked_by)
+    choose_notifiers(hook.notify, params["notify"] or None, hook.paimon_conn_id)
+    choose_approvers(hook.approvers, params["approvers"], hook.paimon_conn_id)
+    reminder_lead(hook.remind_before, params["remind_before"], timeout)
+
+
+def needs_four_eyes(params: Mapping[str, Any], tables: Sequence[str], asked_by: str | None) -> bool:
+    """Whether the form, its connection or one of the tables asks for four eyes; refuses a form that can't have them.
+
+    Raises:
+        InvalidInputError, UnsafeOperationError: as ``four_eyes_note`` does.
+    """
+    if not (params.get("four_eyes") or asks_four_eyes(PaimonHook(params["paimon_conn_id"]), tables)):
+        return False
+    # A form without the field, as an undo's, is approved where the connection or the table asks for it.
+    four_eyes_note(params["approval"] or "four_eyes" not in params, asked_by)
+    return True

@@ -13,7 +13,7 @@ from airflow_paimon import notify
 from airflow_paimon._compat import AirflowSkipException
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.correction import PublishApprovalOperator
-from airflow_paimon.runbooks.form import end_as_failed, given, refuse_unknown
+from airflow_paimon.runbooks.form import check_approval, end_as_failed, given, refuse_unknown
 from airflow_paimon.task_run import in_airflows_terms, triggering_user
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def check_form(context: Context, params: Iterable[str]) -> None:
         InvalidInputError, UnsafeOperationError: says which, and why.
     """
     refuse_unknown(context["dag_run"].conf, params)
-    notify.check_form(context["params"], APPROVAL_TIMEOUT, triggering_user(context))
+    check_approval(context["params"], APPROVAL_TIMEOUT, triggering_user(context))
 
 
 def ask_for_approval(

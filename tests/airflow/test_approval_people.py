@@ -20,7 +20,7 @@ from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.notify import check_form, choose_approvers, choose_notifiers, reminder_lead
+from airflow_paimon.notify import choose_approvers, choose_notifiers, reminder_lead
 from airflow_paimon.operators.branch import (
     CorrectBranchOperator,
     CreateTagOperator,
@@ -30,6 +30,7 @@ from airflow_paimon.operators.branch import (
     RollbackOperator,
 )
 from airflow_paimon.operators.correction import PublishApprovalOperator
+from airflow_paimon.runbooks.form import check_approval
 from tests.airflow.conftest import RunDag, set_connection
 from tests.core.chain.tables import make_chain
 from tests.core.tables import append, make_table, rewrite
@@ -321,14 +322,14 @@ def test_four_eyes_without_an_approval_or_a_requester_are_refused_at_once(
     connect(monkeypatch, warehouse, four_eyes=True)
     form = {"paimon_conn_id": "paimon_default", "notify": None, "approvers": None, "remind_before": None}
     asked, day = {**form, "four_eyes": False, "approval": True}, timedelta(hours=24)
-    check_form(asked, day, "ann")
-    check_form({**form, "approval": False}, day, "ann"), "the undo's form: it is asked all the same"
+    check_approval(asked, day, "ann")
+    check_approval({**form, "approval": False}, day, "ann"), "the undo's form: it is asked all the same"
     with pytest.raises(UnsafeOperationError, match="doesn't say who triggered"):
-        check_form({**form, "approval": False}, day, None)
+        check_approval({**form, "approval": False}, day, None)
     with pytest.raises(InvalidInputError, match="need an approval"):
-        check_form({**asked, "approval": False}, day, "ann")
+        check_approval({**asked, "approval": False}, day, "ann")
     with pytest.raises(UnsafeOperationError, match="doesn't say who triggered"):
-        check_form(asked, day, None)
+        check_approval(asked, day, None)
 
 
 def test_a_form_that_the_approval_would_refuse_is_refused_at_once(
@@ -337,7 +338,7 @@ def test_a_form_that_the_approval_would_refuse_is_refused_at_once(
     connect(monkeypatch, warehouse, approvers=["ada"], notify={"file": {"class": CLASS, "path": "p", "text": "t"}})
     form = {"paimon_conn_id": "paimon_default", "notify": None, "approvers": None, "remind_before": None}
     day = timedelta(hours=24)
-    check_form(form, day)
+    check_approval(form, day)
     for name, value, message in (
         ("notify", ["pager"], "it has: file"),
         ("approvers", ["bob"], "it lets: ada"),
@@ -345,7 +346,7 @@ def test_a_form_that_the_approval_would_refuse_is_refused_at_once(
         ("remind_before", "24 h", "shorter than the 1 day"),
     ):
         with pytest.raises(InvalidInputError, match=message):
-            check_form({**form, name: value}, day)
+            check_approval({**form, name: value}, day)
 
 
 def test_after_the_reminder_the_rest_of_the_time_counts_and_then_the_default() -> None:
