@@ -167,10 +167,12 @@ def _refuse_names_of_the_file(function: Callable[..., Any]) -> None:
     """Refuse a function that would miss something in Spark's driver.
 
     Raises:
-        InvalidInputError: it uses names that its file defines or imports outside of it, or there is no source.
+        InvalidInputError: it uses names that its file defines or imports outside of it, or there is no source of it.
     """
     if not hasattr(function, "__code__") or function.__name__ == "<lambda>":
         raise InvalidInputError("@task.paimon_correct decorates a function made by def")
+    if hasattr(function, "__wrapped__"):  # its source is that of the function inside, which alone would be shipped
+        raise InvalidInputError(f"{function.__name__} has another decorator: do inside the function what that does")
     for parameter in inspect.signature(function).parameters.values():
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise InvalidInputError(f"{function.__name__}: {parameter.name} has no name that Spark's driver could give")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,8 @@ def test_a_function_for_spark_uses_nothing_of_the_dags_file(dag: DAG) -> None:
             task.paimon_correct(**WHERE)(_closure(dag))()
         with pytest.raises(InvalidInputError, match="made by def"):
             task.paimon_correct(task_id="anonymous", **WHERE)(lambda branch: branch)()
+        with pytest.raises(InvalidInputError, match="own has another decorator"):
+            task.paimon_correct(**WHERE)(functools.wraps(own)(lambda branch: own(branch)))()
         with pytest.raises(InvalidInputError, match="rows has no name"):
             task.paimon_correct(**WHERE)(_all_of)()
         with pytest.raises(InvalidInputError, match="takes neither sql nor function"):
