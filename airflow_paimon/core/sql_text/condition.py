@@ -13,7 +13,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
@@ -96,7 +96,7 @@ def parse_condition(text: str, schema: TableSchema, *, hidden: bool = False) -> 
     """
     reader = _Reader(tokens_of(text, hints=True), schema, hidden=hidden)
     try:
-        if nests_too_deeply(text):
+        if nests_too_deeply(reader.tokens):
             raise _Fault("it is nested too deeply", None)
         found = reader.any_of(negated=False)
         if reader.at < len(reader.tokens) or found is None:
@@ -347,10 +347,10 @@ class _Reader(Cursor):
 
     def _number(self, token: Token, sign: str, at: int) -> _Literal:
         match = _NUMBER.fullmatch(token.text)
-        if match is None:
-            raise _Fault(f"{self._shown(token.text)} is not a number that is read here", at)
-        digits, exponent, suffix = match["digits"], match["exponent"] or "", match["suffix"].lower()
-        value = Decimal(f"{sign}{digits}{exponent}")
+        value = None if match is None else _exact(f"{sign}{match['digits']}{match['exponent'] or ''}")
+        if match is None or value is None:
+            raise _Fault(f"{self._shown(token.text[:_SHOWN])} is not a number that is read here", at)
+        digits, exponent, suffix = match["digits"], match["exponent"], match["suffix"].lower()
         is_double = suffix == "d" or (exponent and suffix != "bd")
         if suffix == "l" and ("." in digits or exponent or not -(2**63) <= value < 2**63):
             raise _Fault(f"{self._shown(token.text)} is not a BIGINT", at)
@@ -427,11 +427,18 @@ def _text_of(data_type: AtomicType, value: str) -> str | None:
 
 def _number_of_text(data_type: AtomicType, value: str) -> Any:
     """Read a text that Spark casts: to BIGINT beside whole numbers, else to DOUBLE."""
-    if data_type.root in _BITS:
-        return _number_of(data_type, "integer", Decimal(value)) if _WHOLE.fullmatch(value) else None
     if data_type.root in _FLOATS and _NOT_FINITE.fullmatch(value):
         return float(value)
-    return _number_of(data_type, "double", Decimal(value)) if _DECIMAL.fullmatch(value) else None
+    kind, form = ("integer", _WHOLE) if data_type.root in _BITS else ("double", _DECIMAL)
+    number = _exact(value) if form.fullmatch(value) else None
+    return None if number is None else _number_of(data_type, kind, number)
+
+
+def _exact(text: str) -> Decimal | None:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent of more than 18 digits
+        return None
 
 
 def _number_of(data_type: AtomicType, kind: str, value: Decimal) -> Any:

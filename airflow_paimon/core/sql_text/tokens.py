@@ -190,14 +190,18 @@ def check_nesting(sql: str) -> None:
     Raises:
         InvalidInputError: it is.
     """
-    if nests_too_deeply(sql):
+    if _sql_nests_too_deeply(sql):
         raise InvalidInputError(TOO_DEEP)
 
 
 @lru_cache(maxsize=4)  # a statement is parsed several times
-def nests_too_deeply(sql: str) -> bool:
+def _sql_nests_too_deeply(sql: str) -> bool:
+    return nests_too_deeply(tokens_of(sql, hints=True))
+
+
+def nests_too_deeply(tokens: Sequence[Token]) -> bool:
     depth = signs = 0
-    for token in tokens_of(sql, hints=True):
+    for token in tokens:
         depth += nesting(token) + token.is_word("case") - token.is_word("end")
         signs = signs + 1 if token.is_word("not") or token.is_mark(*_SIGNS) else 0
         if depth + signs > MOST_NESTED:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, DataField, parse_type
 from airflow_paimon.core.sql_text.condition import parse_condition
+from airflow_paimon.core.sql_text.statement import read_sql
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, like_pattern
 
 TYPES = {"k": "INT", "l": "BIGINT", "s": "STRING", "e": "DECIMAL(6, 2)", "w": "DECIMAL(20, 3)", "day": "DATE",
@@ -59,7 +64,9 @@ def test_conditions(text: str, predicate: object) -> None:
         ("zoned = DATE '2024-01-01'", "with a zone"), ("c = 'abcd'", "not longer"),
         ("c BETWEEN 'a' AND 'b'", "use these"), ("tags = 1", "can't be compared"),
         ("k <=> 1", "a comparison expected, not '<=>'"), ("k = l", "a literal expected, not 'l'"), ("t.k = 1", "alone"),
-        ("k = 1e999", "not a value"), ("k = 1F", "not a number"), ("k = 99999999999999999999L", "not a BIGINT"),
+        ("k = 1e999", "not a value"), ("w = 1e9999999999999999999", "not a number"),
+        ("f = '1e9999999999999999999'", "a number"), ("f = 1e999999999", "not a value"),
+        ("w = '1e999999999'", "not a value"), ("k = 1F", "not a number"), ("k = 99999999999999999999L", "not a BIGINT"),
         (f"e = {'9' * 39}", "more than 38 digits"), ("k = 1 = true", "not '='"), ("(k) = 1", "a comparison expected"),
         ("k NOT = 1", "IN, BETWEEN or LIKE"), ("s LIKE 'a!%' ESCAPE '!'", "no ESCAPE"), ("k LIKE '1'", "text column"),
         ("s LIKE 'a\\\\'", "a backslash stands only"), ("k /*+ BROADCAST */ = 1", "not a hint"),
@@ -93,6 +100,25 @@ def test_an_error_that_may_name_a_person_repeats_no_value(text: str) -> None:
 def test_digits_below_a_microsecond_are_compared_where_the_column_has_them() -> None:
     found = parse_condition("fine = '2024-01-01 00:00:00.000000001'", SCHEMA)
     assert isinstance(found, Condition) and found.value.nanos_of_milli == 1
+
+
+_WORDS = st.sampled_from(
+    r"""
+k l s e w day b f at fine `odd` c zoned tags x = <> < <= NOT IN BETWEEN AND OR IS NULL LIKE ( ) , . - + ; 1 -5 1e3 7L
+1e99999999999999999999 1BD 0x1 'a' 'a%' '\\' '\U00110000' "z" r'\' 'NaN' '1e99999999999999999999' '2024-01-01' DATE
+TIMESTAMP TIMESTAMP_LTZ '0000-00-00' '2024-01-01T24:00:00Z' TRUE CASE END /* */ -- /*+ ${v} $$ ' ` WHERE branch FROM
+SELECT UPDATE SET MERGE
+""".split()  # noqa: SIM905
+)
+
+
+@given(st.lists(_WORDS, max_size=12))
+def test_whatever_is_no_condition_is_refused_and_no_other_error(words: list[str]) -> None:
+    text = " ".join(words)
+    with suppress(InvalidInputError):
+        parse_condition(text, SCHEMA)
+    read_sql(f"UPDATE branch SET k = 1 WHERE {text}", SCHEMA)
+    read_sql(text, SCHEMA)
 
 
 @pytest.mark.timeout(20)
