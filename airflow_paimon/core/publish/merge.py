@@ -38,6 +38,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     warn_of_bucket_counts,
 )
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ids, check_ranges
+from airflow_paimon.core.publish.compare import Compared, gather_sides, keys_stay
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
@@ -47,6 +48,7 @@ from airflow_paimon.core.publish.moved_rows import RowsStay
 from airflow_paimon.core.publish.other_keys import refuse_other_keys
 from airflow_paimon.core.publish.own_files import FindSharedId, KeyFiles, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed, part_properties, part_summary
+from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
 from airflow_paimon.core.publish.relatives import family_properties
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
@@ -56,8 +58,6 @@ from airflow_paimon.core.publish.schema_records import (
     reconcile_records,
     withdrawn_versions,
 )
-from airflow_paimon.core.publish.sides import Compared, gather_sides, keys_stay
-from airflow_paimon.core.publish.ways import Merge, SchemaLogs, way_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
@@ -125,7 +125,7 @@ def publish_branch(
         check_chain_publish(main, branch, request.operation)
     reads: list[Callable[[], Any]] = [
         partial(branch_head, branch, request.expected_branch_snapshot),
-        partial(way_of, context, request, branch),
+        partial(planner_of, context, request, branch),
         main.branch(MAIN).schemas,
     ]
     theirs, way, schemas = side_by_side(main.store, reads)

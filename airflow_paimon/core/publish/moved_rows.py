@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
+from airflow_paimon.core.publish.compare import Compared
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.own_files import FindSharedId
 from airflow_paimon.core.publish.parts import texts_of
-from airflow_paimon.core.publish.sides import Compared
 from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, has_row_ids, is_stored, stored_ids
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.partitions import StoredPartitions

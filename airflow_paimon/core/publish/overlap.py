@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import key_scope, neutral_kinds, within_reach
+from airflow_paimon.core.publish.compare import Compared, gather_sides
 from airflow_paimon.core.publish.file_merge_plan import merges_by_file
-from airflow_paimon.core.publish.sides import Compared, gather_sides
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.history import Difference, branch_point, really_changed, snapshots_between

@@ -10,8 +10,8 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureErro
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
+from airflow_paimon.core.publish.compare import Compared
 from airflow_paimon.core.publish.earlier_publishes import publish_scope
-from airflow_paimon.core.publish.sides import Compared
 from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions

@@ -9,10 +9,10 @@ from typing import Any
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer, overlapping_buckets, within_reach
+from airflow_paimon.core.publish.compare import gather_sides, merge_branch_files, undo_files
 from airflow_paimon.core.publish.earlier_publishes import publish_scope
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.parts import is_part, left_of
-from airflow_paimon.core.publish.sides import gather_sides, merge_branch_files, undo_files
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.history import Difference, branch_point, difference

@@ -31,14 +31,14 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Operation, Snapshot
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
+from airflow_paimon.core.publish.compare import Compared
 from airflow_paimon.core.publish.draft import Decision, draft_of, publication
 from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
 from airflow_paimon.core.publish.key_merge import MergeKeys
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
 from airflow_paimon.core.publish.own_files import KeyFiles, Rewrite, RewrittenFiles, delete_unused, names_of
+from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
 from airflow_paimon.core.publish.safeguards import check_files_exist
-from airflow_paimon.core.publish.sides import Compared
-from airflow_paimon.core.publish.ways import Merge, SchemaLogs, way_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
 from airflow_paimon.core.table.features import check_known, is_chain_part
@@ -117,7 +117,7 @@ class _Rebase:
         if record is not None and landed is not None and landed.commit_user == self.request.operation_id:
             return self._result(None, landed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._recorded(record)
-        way = way_of(self.context, self.asked, self.branch)
+        way = planner_of(self.context, self.asked, self.branch)
         g, logs = gather_merge(way, self.theirs, head, [], None)
         first = plan_merge(way, g, logs)
         check_known([g.head, self.theirs], table=self.main.name)

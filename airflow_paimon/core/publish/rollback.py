@@ -30,6 +30,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     warn_of_bucket_counts,
     within_reach,
 )
+from airflow_paimon.core.publish.compare import undo_files
 from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
@@ -39,7 +40,6 @@ from airflow_paimon.core.publish.own_files import KeyFiles, WriteChangelog
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import reconcile_records
-from airflow_paimon.core.publish.sides import undo_files
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids

@@ -1,4 +1,4 @@
-"""The ways of publishing a branch: merge, fast-forward, replace main. Each plans what main gets of both sides."""
+"""The planners of publishing a branch: merge, fast-forward, replace main. Each plans what main gets of both sides."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
+from airflow_paimon.core.publish.compare import Compared, merge_branch_files
 from airflow_paimon.core.publish.draft import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.earlier_publishes import BranchPublish
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
@@ -51,7 +52,6 @@ from airflow_paimon.core.publish.replace_main_plan import (
     plan_replaced_schemas,
     replaced_options,
 )
-from airflow_paimon.core.publish.sides import Compared, merge_branch_files
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
@@ -342,7 +342,7 @@ class Replacing(Forward):
         )
 
 
-def way_of(context: Context, request: PublishBranch, branch: Table) -> Merge:
+def planner_of(context: Context, request: PublishBranch, branch: Table) -> Merge:
     """Return the way of publishing that a request asks for.
 
     Raises:
