@@ -1,7 +1,4 @@
-"""Change a branch's owner, reason, retention or protection.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``alter_branch``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Apply one schema change to all three branches of a chain table, or to none.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``alter_chain_table``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

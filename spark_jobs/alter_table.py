@@ -1,7 +1,4 @@
-"""Change columns and options of a table's branch, all changes as one schema version.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``alter_table``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Check the rows of a branch against rules.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``check_branch_data``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

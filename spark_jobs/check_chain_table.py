@@ -1,7 +1,4 @@
-"""Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``check_chain_table``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

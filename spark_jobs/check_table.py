@@ -1,7 +1,4 @@
-"""Find incomplete branches, missing protective tags, missing files and stale records.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``check_table``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

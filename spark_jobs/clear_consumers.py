@@ -1,7 +1,4 @@
-"""Delete positions of streaming readers, so that they keep no snapshot any more.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``clear_consumers``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

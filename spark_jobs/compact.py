@@ -1,7 +1,4 @@
-"""Merge small files and sorted runs into few, and drop deleted rows.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``compact``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Compact partitions of a chain table into full ones in its snapshot branch.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``compact_chain_table``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Merge the manifests of a branch into few, sorted by partition, without deleted entries.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``compact_manifest``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

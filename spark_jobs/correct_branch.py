@@ -1,7 +1,4 @@
-"""Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``correct_branch``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Create a branch from a tag, from a snapshot, or empty.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``create_branch``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

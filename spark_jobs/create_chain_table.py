@@ -1,7 +1,4 @@
-"""Create a chain table, or convert a primary-key table, with its branches and options.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``create_chain_table``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Make the next version of a set of tables: one snapshot of each, read as one.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``create_table_set``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Delete a tag of a branch.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``delete_tag``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

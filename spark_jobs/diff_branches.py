@@ -1,7 +1,4 @@
-"""Compare the rows of two branches, or of a branch and its base.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``diff_branches``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

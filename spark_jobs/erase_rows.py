@@ -1,7 +1,4 @@
-"""Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``erase_rows``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Delete branches whose retention is over, unless they are protected or have unpublished commits.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``expire_branches``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``expire_changelogs``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Drop partitions that are too old; in a chain table, whole segments.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``expire_partitions``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Write who changed tables, why, and who approved it, to a file or to a table.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``export_audit``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Publish a branch onto main; refused if main changed since the branch point.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``fast_forward``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

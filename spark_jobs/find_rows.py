@@ -1,7 +1,4 @@
-"""Find the stored files of all branches that hold rows of a condition, and who reaches them.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``find_rows``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

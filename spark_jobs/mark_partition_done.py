@@ -1,7 +1,4 @@
-"""Mark partitions as complete, for whoever waits for that.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``mark_partition_done``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Publish a branch onto main as one snapshot, and keep what main got since.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``merge_branch``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

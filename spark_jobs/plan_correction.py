@@ -1,7 +1,4 @@
-"""Say what a correction will read, write and meet, by metadata alone.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``plan_correction``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Put a branch's changes on a new branch of main's head.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``rebase_branch``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Delete old files that no snapshot, tag or changelog of any branch refers to.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``remove_orphan_files``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Rename a branch.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``rename_branch``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

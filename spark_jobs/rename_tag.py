@@ -1,7 +1,4 @@
-"""Rename a tag of a branch.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``rename_tag``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Repair the findings of check_table.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``repair_table``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

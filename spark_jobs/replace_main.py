@@ -1,7 +1,4 @@
-"""Give main the whole state of a branch: rows, columns, options, and the branch's tags.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``replace_main``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Give a tag another snapshot and retention.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``replace_tag``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

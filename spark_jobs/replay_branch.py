@@ -1,7 +1,4 @@
-"""Run a function or statements over upstream tables, from a point on, into branches.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``replay_branch``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``rescale``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

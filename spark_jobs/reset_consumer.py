@@ -1,7 +1,4 @@
-"""Set or delete the position of a streaming reader.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``reset_consumer``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``rollback_to``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

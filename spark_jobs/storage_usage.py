@@ -1,7 +1,4 @@
-"""Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``storage_usage``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Judge tables by their files and metadata: a score, its reasons, and what mends them.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``table_health``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -1,7 +1,4 @@
-"""Set the automatic tags of main that are due, and expire those that are too many.
-
-Made by ``make functions``; ``--help`` lists the flags.
-"""
+"""The job ``trigger_tag_automatic_creation``; ``--help`` says what it does. Made by ``make functions``."""
 
 from airflow_paimon.spark.launch import main
 

@@ -103,7 +103,7 @@ if TYPE_CHECKING:
 
 def files() -> dict[Path, str]:
     """Return all files that are made, with their text."""
-    jobs = {REPO_ROOT / "spark_jobs" / f"{name}.py": _job(name, one) for name, one in OPERATIONS.items()}
+    jobs = {REPO_ROOT / "spark_jobs" / f"{name}.py": _job(name) for name in OPERATIONS}
     return {PATH: source(), ROOT: _root(), **python_operators.files(), **jobs}
 
 
@@ -114,9 +114,9 @@ def _root() -> str:
     return re.sub(r"(?<=\n__all__ = \[  # noqa: F405\n)[^\]]*", listed, ROOT.read_text())
 
 
-def _job(name: str, operation: Operation) -> str:
+def _job(name: str) -> str:
     return (
-        f'"""{operation.summary}\n\nMade by ``make functions``; ``--help`` lists the flags.\n"""\n\n'
+        f'"""The job ``{name}``; ``--help`` says what it does. Made by ``make functions``."""\n\n'
         f"from airflow_paimon.spark.launch import main\n\n"
         f'if __name__ == "__main__":\n    main("{name}")\n'
     )

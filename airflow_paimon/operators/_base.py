@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
 
@@ -347,9 +347,14 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             if name in specs and is_literal(value) and not is_blank(value):
                 check_argument(self.operation, specs[name].name, value)
 
-    def render_template_fields(self, context: Context, jinja_env: Any = None) -> None:
-        """Render; Airflow masks a value that may name a person in logs and in the task's rendered fields."""
-        super().render_template_fields(context, jinja_env)
+    def _do_render_template_fields(
+        self, parent: Any, template_fields: Iterable[str], context: Any, jinja_env: Any, seen_oids: set[int]
+    ) -> None:
+        """Render; Airflow masks a value that may name a person in logs and in the task's rendered fields.
+
+        Airflow calls this for mapped tasks as well, other than ``render_template_fields``.
+        """
+        super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
         for spec in _argument_fields(self.operation).values():
             value = getattr(self, argument_name(spec), None)
             if spec.metadata["private"] and isinstance(value, str) and value.strip():

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
+
+import pytest
 
 from airflow_paimon.operators.erasure import EraseRowsOperator, FindRowsOperator
 from airflow_paimon.operators.maintenance import RemoveOrphanFilesOperator
+from tests.airflow.conftest import RunDag
 from tests.core.metadata_expiry.test_remove_orphan_files import plant
 from tests.core.tables import append, make_table, run
 from tests.data.erasure.tables import WHERE, plain
@@ -38,6 +42,17 @@ def test_the_log_says_why_files_stay() -> None:
     assert lines[0] == "0 files with 0 bytes deleted"
     assert "  tags of main: 4 files, 0 of them by nothing else" in lines
     assert lines[-1].startswith("15 files are too young, the first until 20")
+
+
+@pytest.mark.airflow
+def test_airflow_hides_the_condition_of_a_mapped_task(warehouse: Path, run_dag: RunDag) -> None:
+    from airflow.sdk import DAG
+    from airflow.sdk._shared.secrets_masker import redact
+
+    with DAG("mapped_erasure", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        FindRowsOperator.partial(task_id="find", table="d.none").expand(where=["v = 'Ada Byron'"])
+    run_dag(dag)  # which finds no such table
+    assert redact("--where v = 'Ada Byron'") == "--where ***"
 
 
 def test_airflow_hides_the_condition() -> None:
