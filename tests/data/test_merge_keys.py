@@ -406,10 +406,11 @@ class Life:
                 run(self.warehouse, "rollback_to", **asked)
             assert state(self.main) == ours
             return
-        run(self.warehouse, "rollback_to", **asked)
+        done = run(self.warehouse, "rollback_to", **asked)
         assert state(self.main) == expected
-        self.base = base
-        self.published.pop()
+        if done.changed:  # else main has put its rows right itself, and stands on the publish
+            self.base = base
+            self.published.pop()
 
     def rebase(self) -> None:
         self.serial += 1
