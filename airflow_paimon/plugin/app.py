@@ -75,7 +75,7 @@ def _add_listings(app: FastAPI, pages: Pages, reader: Reader) -> None:
         known = catalog.known_connections()
         allowed = auth.readable_connections(user, [k.conn_id for k in known if k.origin != "database"])
         sheet = listing.connections([k for k in known if k.conn_id in allowed], q, page)
-        return _answer(pages.render(request, "connections.html", title="Paimon", sheet=sheet))
+        return _answer(pages.render(request, "listing.html", title="Paimon", sheet=sheet))
 
     @app.get("/{connection_id}", dependencies=[auth.signed_in, auth.may_read_connection])
     def databases(request: Request, connection_id: str, q: Search = "", page: Page = 1) -> Response:

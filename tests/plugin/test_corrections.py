@@ -199,7 +199,7 @@ def test_the_runs_of_the_table_are_shown_and_no_others(get: Get) -> None:
     page = get("/paimon/lake/d/t?tab=corrections").text
     shown = texts(page)
     assert re.search(r"waiting correction \S+ \S+ bob running an approval waits, asked 3 h ago \S+ - - dt=1", shown)
-    assert re.search(r"published correction .* published(, by Spark)? - - done snapshot 2 <b>why", shown)
+    assert re.search(r"published correction .* published(, by Spark)? - - done back to snapshot 2 <b>why", shown)
     assert re.search(r"by_itself correction ", shown), "the DAG names the table, its form doesn't"
     assert re.search(r"of_a_pipeline pipeline ", shown)
     assert "elsewhere" not in shown and "by_itself" not in texts(get("/paimon/lake/d/c?tab=corrections").text)

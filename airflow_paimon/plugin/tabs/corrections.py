@@ -158,7 +158,7 @@ def _undo(context: PageContext, point: Published | None, undone: Published | Non
     if undone is not None:
         return Noted(f"undone by snapshot {undone.snapshot.id}", mark="muted")
     link = f"{context.asked.href(q=point.undo_tag)}#start"
-    return Noted(f"snapshot {point.before.id}", note=f"Tag {point.undo_tag}", href=link)
+    return Noted(f"back to snapshot {point.before.id}", note=f"Tag {point.undo_tag}", href=link)
 
 
 def _has_published(run: TableRun) -> bool:
