@@ -20,7 +20,7 @@ import pytest
 
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
 from airflow_paimon.core.sql_text.condition import parse_condition
-from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate
+from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Operator, Predicate, like_pattern
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files import write as file_writes
@@ -115,7 +115,12 @@ class Life:
         if self.chance.random() < 0.2:
             return Condition(name, self.chance.choice(["is null", "is not null"]))
         if self.chance.random() < 0.2:
-            return Condition(name, "in", tuple(self._literal(name) for _ in range(self.chance.randrange(1, 4))))
+            values = tuple(self._literal(name) for _ in range(self.chance.randrange(1, 4)))
+            return Condition(name, self.chance.choice(["in", "not in"]), values)
+        if self.types[name] == "STRING" and self.chance.random() < 0.4:
+            some = self._literal(name)
+            pattern = self.chance.choice([f"{some[:2]}%", f"%{some[-2:]}", f"{some[:1]}_%", some])
+            return Condition(name, self.chance.choice(["like", "not like"]), pattern)
         return Condition(name, self.chance.choice(COMPARISONS), self._literal(name))
 
     def _literal(self, name: str) -> Any:
@@ -133,8 +138,10 @@ def holds(asked: Predicate, row: Row) -> bool:
         return (value is None) == (asked.op == "is null")
     if value is None:
         return False
-    if asked.op == "in":
-        return value in given
+    if asked.op in ("in", "not in"):
+        return (value in given) == (asked.op == "in")
+    if asked.op in ("like", "not like"):
+        return (like_pattern(given)[0].fullmatch(value) is not None) == (asked.op == "like")
     return bool(
         {
             "=": lambda: value == given,
@@ -155,8 +162,12 @@ def expression(asked: Predicate, schema: pa.Schema) -> pc.Expression:
     column = pc.field(asked.column)
     if asked.op in ("is null", "is not null"):
         return column.is_null() if asked.op == "is null" else column.is_valid()
-    if asked.op == "in":
-        return column.isin(pa.array(asked.value, kind))
+    if asked.op in ("in", "not in"):
+        found = column.isin(pa.array(asked.value, kind))
+        return found if asked.op == "in" else ~found & column.is_valid()
+    if asked.op in ("like", "not like"):
+        found = pc.match_like(column, asked.value)
+        return found if asked.op == "like" else ~found
     given = pc.scalar(pa.scalar(asked.value, kind))
     tests = {"=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal}
     tests |= {">": pc.greater, ">=": pc.greater_equal}
@@ -169,9 +180,9 @@ def text(asked: Predicate) -> str:
     column = f"`{asked.column}`"
     if asked.op in ("is null", "is not null"):
         return f"{column} {asked.op.upper()}"
-    if asked.op == "in":
-        return f"{column} IN ({', '.join(map(literal, asked.value))})"
-    return f"{column} {asked.op} {literal(asked.value)}"
+    if asked.op in ("in", "not in"):
+        return f"{column} {asked.op.upper()} ({', '.join(map(literal, asked.value))})"
+    return f"{column} {asked.op.upper()} {literal(asked.value)}"
 
 
 def literal(value: Any) -> str:
