@@ -154,7 +154,7 @@ def _flink_connection_type() -> dict[str, Any]:
         "conn-fields": {
             "gateway": _field("SQL gateway", "Its address, such as http://flink-gateway.example:8083; empty = port "
                               "8083 of the JobManager's host"),
-            "any_sql": _field("Any SQL", "true: what trigger forms say may be in the SQL of tasks; empty = false"),
+            "any_sql": _field("Any SQL", "true: the SQL of tasks may come from trigger forms; empty = false"),
         },
     }  # fmt: skip
 
@@ -206,11 +206,11 @@ def _job_fields() -> dict[str, Any]:
         ),
         "spark_options": _object(
             "Spark options",
-            'Of spark-submit, for every job, such as {"packages": "group:name:1.0", "driver_memory": "4g"}',
+            'Arguments of spark-submit for every job, such as {"packages": "group:name:1.0", "driver_memory": "4g"}',
         ),
         "local_execution": _field(
             "Local execution",
-            "What runs in plain Python beside its task, where it is small, instead of in Spark: none; reads: diffs and "
+            "What runs in a local process instead of in Spark, if it is small: none; reads: diffs and "
             "row limits of checks; all: compactions and rescales, too; empty = reads",
             enum=["none", "reads", "all", None],
         ),
@@ -218,19 +218,21 @@ def _job_fields() -> dict[str, Any]:
             "Results folder",
             "Where jobs in cluster deploy mode leave results; empty = _airflow_paimon_results in the warehouse",
         ),
-        "approvers": _field("Approvers", "Ids of users who may answer approvals, with commas; empty = everybody"),
+        "approvers": _field("Approvers", "Ids of users who may answer approvals, with commas; empty = all users"),
         "notify": _field("Notify", "Notifiers of approvals by name, one JSON object", format="password"),
-        "four_eyes": _field("Four eyes", "true: whoever triggered a run can't approve its publish; empty = false"),
+        "four_eyes": _field(
+            "Four-eyes rule", "true: a second person must approve publishes, rollbacks and undos; empty = false"
+        ),
         "forms": _object(
             "Trigger forms",
-            'What they may ask for, such as {"locked": ["engine"], "functions": ["rules.*"]}; empty = what is safe',
+            'What they may request, such as {"locked": ["engine"], "functions": ["rules.*"]}; empty = what is safe',
         ),
         "masked_columns": _object(
-            "Masked columns", 'Whose values no sample shows, by table, such as {"hr.*": ["name", "phone"]}'
+            "Masked columns", 'Columns whose values no sample shows, by table, such as {"hr.*": ["name", "phone"]}'
         ),
         "remind_before": _field(
             "Remind before",
-            "How long before an approval runs out they hear again, such as 6 h; never; empty = a quarter",
+            "How long before an approval times out they are notified again, such as 6 h; never; empty = a quarter",
         ),
     }
 

@@ -1,12 +1,15 @@
-"""The user pages are written in the plain English of docs/contributing/style.md."""
+"""The user pages, forms and ``--help`` are written in the plain English of docs/contributing/style.md."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from airflow_paimon.core.requests.operations import OPERATIONS
 
 ROOT = Path(__file__).parents[1]
 LONGEST_SENTENCE = 35
@@ -81,3 +84,16 @@ def faults(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", user_pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_page_is_in_plain_english(page: Path) -> None:
     assert faults(page) == []
+
+
+def wrong_words(text: str) -> list[str]:
+    found = ((pattern, re.search(pattern, text, re.IGNORECASE)) for pattern in BANNED if "Of (?:a" not in pattern)
+    return [f"{match[0]!r} in {text[:60]!r}: write {BANNED[pattern]}" for pattern, match in found if match]
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_the_help_of_a_job_is_in_plain_english(name: str) -> None:
+    fields = dataclasses.fields(OPERATIONS[name].request)
+    texts = [str(f.metadata.get("help", "")) for f in fields]
+    assert any(texts)
+    assert [fault for text in texts for fault in wrong_words(text)] == []

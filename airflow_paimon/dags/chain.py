@@ -56,26 +56,26 @@ PARAMS = {
     ),
     "date": text(
         "Date",
-        "Make the partition at this date full, such as 2026-11-20, 2026-11-20T05:00:00, or {ds} for the "
-        "run's date. Left empty: every partition at which a chain has grown too long, and what has become stale.",
+        "Compact this date into full partitions, such as 2026-11-20, 2026-11-20T05:00:00, or {ds} "
+        "for the run's date. Empty: every partition whose chain is too long, and stale ones.",
     ),
     "max_chain_length": number(
         "Longest chain",
-        "How many deltas a read may have to merge: with more, a partition is made full. 0: each one.",
+        "How many deltas a read may have to merge; longer chains are compacted. 0: all.",
         6,
         minimum=0,
     ),
     "gap_policy": choice(
         "Gaps",
-        "A group without a delta at the date: empty leaves it out, as Paimon does; carry_forward makes it "
-        "full from what comes before.",
+        "For groups without a delta at the date. empty: left out, as in Paimon. carry_forward: "
+        "compacted from the days before.",
         ["empty", "carry_forward"],
     ),
-    "dry_run": switch("Dry run", "Only say what would be compacted and expired, and why."),
+    "dry_run": switch("Dry run", "Only report what would be compacted and expired, and why."),
     "expiration_time": text(
         "Expire after",
-        "Age at which segments expire, such as 90 d; left empty, the table's option "
-        "partition.expiration-time decides, and without that nothing expires.",
+        "Age at which segments expire, such as 90 d. Empty: the table's option "
+        "partition.expiration-time; without it nothing expires.",
     ),
     "min_anchors": number(
         "Anchors to keep", "Full partitions that each group keeps at least, however old.", 1, section=MORE
@@ -156,7 +156,7 @@ def chain_dag(dag_id: str = "nightly_chain_maintenance", **changes: Unpack[Chang
         changes,
         params=PARAMS,
         default_args=DEFAULT_ARGS,
-        description="Compact the chains of a Paimon chain table, expire old segments, tell how it stands",
+        description="Compact the chains of a Paimon chain table, expire old segments, report its state",
         doc=__doc__,
     )
 

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 PARAMS = {
     **shared("table"),
-    "branches": texts("Branches", "Only these, one a line. Left empty: everything that corrections left."),
+    "branches": texts("Branches", "Only these, one a line. Empty: everything that corrections left."),
     "drop_unpublished": switch(
         "Also what was never published",
-        "On: also branches with commits that main doesn't have, such as those of rejected corrections. "
-        "These rows are gone then.",
+        "On: also delete branches with commits that main doesn't have, such as those of rejected "
+        "corrections. These rows are then lost.",
     ),
-    "only_list": switch("Only list", "Say what there is and what would go, and remove nothing."),
+    "only_list": switch("Only list", "List what exists, whose it is and what would be deleted, and delete nothing."),
     **shared("paimon_conn_id"),
 }
 

@@ -49,20 +49,21 @@ PARAMS = {
     **shared_by_undos("table"),
     "tag": text(
         "Undo tag",
-        "The tag airflow-paimon-undo-... that the correction's verify task named. Left empty: the last "
-        "publish is undone.",
+        "The tag airflow-paimon-undo-... that the correction's verify task named. Empty: the last publish is undone, "
+        "whichever it is.",
     ),
     "keep_later": switch(
         "Preserve later changes",
-        "On: only what the publish changed goes back; refused where it changed again. Off: main becomes "
-        "what it was before the publish, and loses everything that was written since.",
+        "On: restore only what the publish changed, and keep later changes, also of other keys; "
+        "refused if the same rows changed again. Off: main becomes what it was before the "
+        "publish, and loses every later commit.",
         on=True,
     ),
     **shared_by_undos("writers_stopped"),
     "changelog": choice(
         "Streaming readers",
-        "On a table with a changelog-producer, auto reads both sides of what goes back and tells streaming "
-        "readers the changes; none is faster and tells them nothing.",
+        "For a table with a changelog-producer. auto: read both sides of what is restored, and "
+        "emit the changes to streaming readers. none: emit nothing; readers keep the undone rows.",
         ["auto", "none"],
     ),
     **shared_by_undos(

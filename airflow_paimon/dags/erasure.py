@@ -42,26 +42,27 @@ PARAMS = {
         type="string",
         minLength=1,
         title="Condition",
-        description="Which rows, such as user_id = 17. Results, logs and reports don't say it, but this run's "
-        "configuration does: use a key that means nothing elsewhere.",
+        description="Which rows, such as user_id = 17. Results, logs and reports don't show it, but this "
+        "run's configuration does: use a surrogate key, not a name or an address.",
     ),
-    "reason": text("Reason", "Why: a ticket's number, no person. It is kept in the audit."),
+    "reason": text("Reason", "Why: a ticket's number, not a person. The audit keeps it."),
     "expire_tags": switch(
-        "End tags",
-        "End the tags that still reach such rows, undo points included. The approver sees which. Off: they stay, and "
-        "nothing is proven until they have ended.",
+        "Expire tags",
+        "Expire the tags that still reference such rows, undo tags included, for all rows of the "
+        "table. The approver sees which. Off: they stay, and the erasure isn't complete until "
+        "they have expired.",
     ),
     "expire_history": switch(
         "Expire old snapshots",
-        "End the snapshots that still reach such rows: nobody can read the table as of then any more. Off: they stay, "
-        "and nothing is proven until they have expired.",
+        "Expire the snapshots that still reference such rows: the table can't be read as of then "
+        "any more. Off: they stay, and the erasure isn't complete until they have expired.",
     ),
-    "approval": switch("Ask for approval", "Wait until somebody has looked at the plan and approved it.", on=True),
+    "approval": switch("Ask for approval", "Wait until the plan was reviewed and approved.", on=True),
     **shared("notify", "remind_before", "approvers", "four_eyes"),
     "skip_checks": switch(
         "Skip checks",
-        "Erase although the table requires checks: none of them can look at what an erasure leaves. The approver sees "
-        "it, and the snapshots say so.",
+        "Erase although the table requires checks: no check can inspect the result of an erasure. "
+        "The approver sees it, and the snapshots record it.",
     ),
     "grace": text(
         "Grace time",
@@ -71,12 +72,14 @@ PARAMS = {
     ),
     "orphans_older_than": text(
         "Age of orphan files",
-        "Files with such rows that nothing refers to go once they are older; at least 1 h. The run waits for it.",
+        "Unreferenced files with such rows are deleted once they are older; at least 1 h. The run waits for it.",
         "1 d",
         section=MORE,
     ),
     "writers_stopped": switch(
-        "Writers are stopped", "Nobody writes, reads or tags the table: allows a shorter grace time.", section=MORE
+        "Writers are stopped",
+        "Confirm that no process writes, reads or tags the table: allows a shorter grace time.",
+        section=MORE,
     ),
     **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }

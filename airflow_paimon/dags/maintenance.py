@@ -64,21 +64,22 @@ PARAMS = {
     ),
     "older_than": text(
         "Expire snapshots after",
-        "Age at which snapshots expire, such as 7 d. Left empty, each table's own options decide "
-        "(snapshot.time-retained: without it 1 h).",
+        "Age at which snapshots expire, such as 7 d. Empty: each table's own options "
+        "(snapshot.time-retained, by default 1 h).",
     ),
     "orphan_day": choice(
         "Orphan files on",
-        "The day, by the run's logical date, on which files that nothing refers to are removed.",
+        "The day, by the run's logical date, on which unreferenced files are deleted.",
         [*night.DAYS, night.EVERY_DAY, night.NEVER],
         "sunday",
     ),
     "budget": text(
         "Budget",
-        "Measure the tables first and do only what is worth it, the worst first: bytes that compactions may rewrite, "
-        "such as 500 gb, their time from the run's start, such as 2 h, or: unlimited. Left empty, all is done for all.",
+        "Measure the tables first, and maintain only those with work, the worst first. Bytes that "
+        "compactions may rewrite, such as 500 gb; their time from the run's start, such as 2 h; "
+        "or: unlimited. Empty: maintain all tables.",
     ),
-    "dry_run": switch("Dry run", "Only say what would be compacted and deleted."),
+    "dry_run": switch("Dry run", "Only report what would be compacted and deleted."),
     "exclude": Param(
         [],
         type="array",
@@ -89,7 +90,7 @@ PARAMS = {
     ),
     "compact": switch(
         "Compact",
-        "Write small files of append tables together and merge buckets of primary-key tables, with Spark. "
+        "Merge small files of append tables and buckets of primary-key tables, with Spark. "
         "Nothing else here needs Spark.",
         on=True,
         section=MORE,
@@ -103,8 +104,8 @@ PARAMS = {
     ),
     "max_sorted_runs": number(
         "Sorted runs",
-        "Merge buckets of primary-key tables that have more sorted runs than this. 5 leaves those alone "
-        "that their writers merge by themselves. Left empty, all are merged completely.",
+        "Merge buckets of primary-key tables that have more sorted runs than this. 5 leaves those "
+        "alone that their writers compact. Empty: merge all completely.",
         5,
         type=["null", "integer"],
         section=MORE,
@@ -125,24 +126,24 @@ PARAMS = {
     "grace": text(
         "Grace time",
         "How long files of expired snapshots and tags stay for readers that began before, at least 10 min. "
-        "What a night expires, the next one deletes.",
+        "The next run deletes what this one expires.",
         "1 h",
         section=MORE,
     ),
     "writers_stopped": switch(
         "Writers are stopped",
-        "Nobody writes, reads or tags the tables meanwhile: allows a shorter grace time.",
+        "Confirm that no process writes, reads or tags the tables meanwhile: allows a shorter grace time.",
         section=MORE,
     ),
     "branches_idle_for": text(
         "Idle branches",
-        "Also delete branches without a retention that nothing was committed to for as long, such as 60 d. "
+        "Also delete branches without a retention that had no commit for this time, such as 60 d. "
         "Protected branches, and those with commits that main doesn't have, stay.",
         section=MORE,
     ),
     "notify_before": text(
         "Announce branches",
-        "The summary lists the branches that expire within this time. Left empty, none.",
+        "The summary lists the branches that expire within this time. Empty: none.",
         "3 d",
         type=["null", "string"],
         section=MORE,
@@ -155,7 +156,7 @@ PARAMS = {
     ),
     "notify": texts(
         "Notify",
-        "Who hears what the night did: names from the Paimon connection's extra notify, one a line. Empty: nobody.",
+        "Who is notified of the results: names from the Paimon connection's extra notify, one a line. Empty: none.",
         section=MORE,
     ),
     **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
@@ -368,7 +369,7 @@ def maintenance_dag(dag_id: str = "table_maintenance", **changes: Unpack[Changes
         changes,
         params=PARAMS,
         default_args=DEFAULT_ARGS,
-        description="Compact tables, expire branches, tags and snapshots, remove orphan files, tell what became free",
+        description="Compact tables, expire branches, tags and snapshots, remove orphan files, report freed bytes",
         doc=__doc__,
     )
 

@@ -77,20 +77,21 @@ PARAMS = {
     **shared("reason"),
     "caught_up": choice(
         "Ready when",
-        "replayed: when its replay has ended. main_at_start: besides, its branch's newest commit is not "
-        "older than main's was when this run began. watermark: besides, its branch has the watermark below. The last "
+        "replayed: when its replay has ended. main_at_start: also, its branch's newest commit is not "
+        "older than main's was when this run began. watermark: also, its branch has the watermark below. The last "
         "two wait for other jobs that fill the branches.",
         pipeline.CAUGHT_UP,
     ),
-    "watermark": text("Watermark", "Of Ready when: watermark; ISO with an offset, such as 2026-11-21T00:00:00+00:00."),
+    "watermark": text("Watermark", "For Ready when: watermark. ISO with an offset, such as 2026-11-21T00:00:00+00:00."),
     "approval": switch(
         "Ask for approval",
-        "Wait until somebody has looked at what changed in all tables and approved it, once.",
+        "Wait until the changes of all tables were reviewed and approved, once.",
         on=True,
     ),
     "keep_branch": switch(
         "Keep the branches",
-        "Keep branches and tags after publishing; remove them by the DAG for cleaning up, table by table.",
+        "Keep branches and tags after publishing. They keep files: remove them later with the "
+        "clean-up DAG, table by table.",
     ),
     "clean_up": switch(
         "Clean up when it fails or is rejected",
@@ -98,12 +99,12 @@ PARAMS = {
         "branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
         on=True,
     ),
-    "branch": text("Branch", "Name of the new branch of every table; left empty, one is made from this run."),
+    "branch": text("Branch", "Name of the new branch of every table; empty: derived from this run."),
     "undo_retention": text("Undo window", "How long the publishes can be undone, such as 7 d; or: forever.", "7 d"),
     "table_set": text(
         "Table set",
-        "A set of tables that gets a new version when all are published: whoever reads the set never sees some of the "
-        "tables published and others not. Their undo gives it another one. Left empty: none.",
+        "A set of tables that gets a new version when all are published: readers of the set never see some of the "
+        "tables published and others not. Their undo makes another version. Empty: none.",
         section=MORE,
     ),
     "start_tag": text(
@@ -294,7 +295,7 @@ def pipeline_dag(
         changes,
         params=PARAMS,
         default_args=DEFAULT_ARGS,
-        description="Correct an upstream table, replay those made from it, have all approved once, publish all",
+        description="Correct an upstream table, rebuild downstream tables, publish all after one approval",
         doc=__doc__,
         kind=Kind.PIPELINE,
     )

@@ -64,7 +64,7 @@ class PaimonHook(BaseHook):
     ``_airflow_paimon_results`` in the warehouse). For operators that don't name their own: ``spark_conn_id``,
     ``spark_conf`` and ``spark_options`` (both JSON). ``local_execution``: what small work on rows runs in plain Python
     instead of in Spark. For approvals: ``notify`` (notifiers by name, JSON), ``approvers``
-    (ids of the users who may answer), ``remind_before``, ``four_eyes`` (whoever triggered a run can't approve it). For
+    (ids of the users who may answer), ``remind_before``, ``four_eyes`` (a second person approves). For
     trigger forms: ``forms`` (what they may ask for beyond what does no harm, and which of their fields are locked,
     JSON; :class:`~airflow_paimon.form_policy.FormPolicy`). For diffs: ``masked_columns`` (columns by table whose values
     no sample shows, JSON).

@@ -395,7 +395,7 @@ class UndoTablesOperator(_NewVersions, _TableByTable, RollbackOperator):
 
     :param tables: one dict for each table, with arguments of
         :class:`~airflow_paimon.operators.branch.RollbackOperator` (templated)
-    :param table_set: a set that gets a new version besides (templated)
+    :param table_set: a set that also gets a new version (templated)
     """
 
     template_fields: Sequence[str] = (*RollbackOperator.template_fields, "tables", "table_set")

@@ -95,7 +95,7 @@ def describe_plan(
     stays = [(_holder(h), h["way"]) for h in found["stays"]]
     conflicts = [(c["branch"], c["way"]) for c in found["conflicts"]]
     parts += [
-        *_part("Files are written again, without these rows", "branch | files: number | stored rows: number", branches),
+        *_part("Files are rewritten without these rows", "branch | files: number | stored rows: number", branches),
         *_part("What ends, and what nobody can read afterwards", "what | lost", ends),
         *_part("**What stays and keeps such rows: there is no proof until it has ended**", "what | way out", stays),
         *_part("Open branches whose publish will be a conflict", "branch | way out", conflicts),

@@ -95,7 +95,9 @@ _SHARED = {
         "every user if it names none.",
     ),
     "four_eyes": switch(
-        "Four eyes", "The user who triggered this run can't approve it. The Paimon connection may always require this."
+        "Four-eyes rule",
+        "Another person than the one who triggered this run must approve it. The Paimon "
+        "connection or the table may always require this.",
     ),
     "rewrite": switch(
         "Revert conflicting compaction",
@@ -134,8 +136,8 @@ _SHARED = {
         {},
         type="object",
         title="Spark options",
-        description='Such as {"driver_memory": "4g", "num_executors": 8}. What could run code is refused here; the '
-        "Paimon connection may open it.",
+        description='Such as {"driver_memory": "4g", "num_executors": 8}. Options that could run code are '
+        "refused here, unless the Paimon connection allows them.",
     ),
 }
 _UNDO = {
@@ -147,7 +149,7 @@ _UNDO = {
     "reason": text("Reason", "Shown to the approver."),
     "approval": switch(
         "Ask for approval",
-        "Wait until the changes were reviewed and approved. Always on if the Paimon connection requires four eyes.",
+        "Wait until the changes were reviewed and approved. Always on if the four-eyes rule applies.",
         on=True,
     ),
     "skip_checks": switch(

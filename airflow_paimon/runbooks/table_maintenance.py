@@ -233,7 +233,7 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
     if params["dry_run"]:
         return (
             f"dry run: {counted(planned['files_before'], 'file')} in {counted(planned['partitions'], 'partition')} "
-            f"would be written again"
+            f"would be rewritten"
         )
     return (
         None

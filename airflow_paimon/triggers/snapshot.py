@@ -88,7 +88,7 @@ class SnapshotCatchUpTrigger(WaitingTrigger):
 
 class PaimonSnapshotTrigger(BaseEventTrigger):
     """
-    Gives an event for each new snapshot of a branch, whoever committed it: for an ``AssetWatcher``.
+    Sends an event for each new snapshot of a branch, of any engine: for an ``AssetWatcher``.
 
     The event's payload: ``{"table", "branch", "snapshot_id", "previous_snapshot_id", "commit_kind", "commit_user",
     "commit_time", "watermark", "rows", "partitions", "expired", "rolled_back"}``, in the asset event's extra under

@@ -11,6 +11,7 @@ import pytest
 
 from tests.dags.conftest import load_dag
 from tests.environment import REPO_ROOT
+from tests.test_doc_style import wrong_words
 
 pytestmark = pytest.mark.airflow
 
@@ -50,6 +51,7 @@ def test_every_parameter_says_what_it_is_and_the_first_ones_are_open(name: str) 
         param = params.get_param(key)
         assert param.description, key
         assert param.schema.get("title"), key
+        assert wrong_words(f"{param.schema['title']}: {param.description}") == []
     closed = [key for key in params if params.get_param(key).schema.get("section")]
     assert list(params)[: len(params) - len(closed)] == [key for key in params if key not in closed]
     assert "table" not in closed

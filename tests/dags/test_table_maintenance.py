@@ -212,7 +212,7 @@ def test_of_500_tables_only_the_sick_one_gets_work(many: Path, monkeypatch: pyte
     }
     summary = run.xcom("summary")
     (row,) = summary["by_table"]
-    assert row["skipped"]["compact"] == "dry run: 12 files in 1 partition would be written again"
+    assert row["skipped"]["compact"] == "dry run: 12 files in 1 partition would be rewritten"
     assert row["skipped"]["expire_snapshots"] == "nothing is due" and row["tags"] == 1
     assert (summary["measured"], summary["waiting_for_budget"]) == (500, [])
 
@@ -391,7 +391,7 @@ def test_a_night_of_several_tables_of_which_one_is_damaged(warehouse: Path, monk
     assert states(dry)["maintain.compact[0]"] == "skipped"
     (planned,) = dry.xcom("summary")["by_table"]
     assert planned["skipped"] == {
-        "compact": "dry run: 3 files in 1 partition would be written again",
+        "compact": "dry run: 3 files in 1 partition would be rewritten",
         "expire_partitions": night.NO_EXPIRY,
         "trigger_tag_automatic_creation": night.NO_AUTOMATIC_TAGS,
     }
