@@ -100,17 +100,17 @@ BASES = {
 _SQL_FILE = "the name of a file ending in ``.sql`` beside the DAG"
 ALSO = {
     "four_eyes": "the Paimon connection's ``four_eyes`` and the table's option ask for it, too",
-    "mask": "and besides those of the Paimon connection's ``masked_columns``",
-    "allow_module": "besides the ``functions`` in the Paimon connection's ``forms``",
+    "mask": "and to the Paimon connection's ``masked_columns``",
+    "allow_module": "in addition to ``functions`` in the Paimon connection's ``forms``",
     "rewrite": "runs as a Spark job, which is also the way to rewrite large buckets with appended rows",
-    "requested_by": "whoever triggered the run, where Airflow knows",
+    "requested_by": "by default the user who triggered the run",
     "function": 'ship its module with ``spark_options={"py_files": ...}``',
 }
 """What an argument of an operator means besides what its flag says."""
 INSTEAD = {
     "diff": "The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and "
     "samples; left out, that of the task upstream that compared the branch",
-    "rules": "The rules, besides those of the table: a list of dicts such as ``{'not_null': ['amount']}``, or the text "
+    "rules": "The rules, in addition to the table's: a list of dicts such as ``{'not_null': ['amount']}``, or the text "
     "of one in YAML or JSON, or, beside the DAG, the name of a file ending in ``.yaml`` or ``.json``",
     "restricted_sql": "Refuse SQL, in rules as well, that reaches beyond the tables, as paths of files and calls of "
     "Java do; left out, this is on for SQL that is a template or comes from a form, unless the Paimon connection's "

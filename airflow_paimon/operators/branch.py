@@ -71,7 +71,7 @@ class AlterBranchOperator(PaimonOperator):
 
     What is left out stays.
 
-    :param branch: Branch to describe anew; what is not given stays (templated)
+    :param branch: Branch to change; what is not given stays (templated)
     :param branch_owner: New owner (templated)
     :param reason: New reason (templated)
     :param retention: How long the branch is to live from its creation, e.g. ``14 d``, or ``forever`` (templated)
@@ -269,16 +269,17 @@ class MergeBranchOperator(Merges):
     :param on_overlap: Whose rows to take of keys that main and the branch both changed; fail is a conflict that lists
         them; ``fail``, ``branch`` or ``main`` (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
-    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
-        Airflow knows (templated)
-    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
+        run (templated)
+    :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
         say so (templated)
     :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
-    :param reason: Why, recorded in the snapshot's properties; a publish has its branch's own reason besides (templated)
+    :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
+        (templated)
     :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
         sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
     :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
@@ -322,16 +323,17 @@ class FastForwardOperator(Publishes):
     :param discard_main: Replace main with the branch even if main changed since the branch point (templated)
     :param tags: Main gets the branch's own tags on states that main has then (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
-    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
-        Airflow knows (templated)
-    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
+        run (templated)
+    :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
         say so (templated)
     :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
-    :param reason: Why, recorded in the snapshot's properties; a publish has its branch's own reason besides (templated)
+    :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
+        (templated)
     :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
         sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
     :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
@@ -378,22 +380,23 @@ class ReplaceMainOperator(Publishes):
     :param keep_old_as: Keep main as it was, rows, columns and options, as a branch of this name (templated)
     :param options: Whose table options and comment main has from then on; those that say what expires stay main's;
         ``branch`` or ``main`` (templated)
-    :param option: Table option that main gets besides, e.g. bucket=8 (templated)
-    :param move_consumer: Consumer of the branch that goes on after this publish on main; it must have read everything
+    :param option: Further table option for main, e.g. bucket=8 (templated)
+    :param move_consumer: Consumer of the branch that continues on main after this publish; it must have read everything
         (templated)
-    :param readers_stopped: Confirm that nobody reads main meanwhile, so that columns may get narrower types right
+    :param readers_stopped: Confirm that main has no readers meanwhile, so that columns may get narrower types right
         before their rows (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
-    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
-        Airflow knows (templated)
-    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
+        run (templated)
+    :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
         say so (templated)
     :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
-    :param reason: Why, recorded in the snapshot's properties; a publish has its branch's own reason besides (templated)
+    :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
+        (templated)
     :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
         sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
     :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
@@ -441,21 +444,22 @@ class RollbackOperator(PaimonOperator):
         (templated)
     :param watermark: Roll back to the newest snapshot whose watermark is not later: an ISO time with an offset
         (templated)
-    :param keep_later: Undo a publish: restore only the buckets that it changed, keep later changes of other buckets,
-        and refuse (conflict) if one of these buckets (tables without keys: files) has changed again (templated)
+    :param keep_later: Undo a publish: restore only what it changed, and keep later changes, also of other keys; refuse
+        (conflict) if the same keys (tables without keys: files) have changed again (templated)
     :param writers_stopped: Confirm that no writer stays open during the rollback, so that dynamic buckets may lose or
         regain keys (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
-    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
-        Airflow knows (templated)
-    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
+        run (templated)
+    :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
         say so (templated)
     :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
-    :param reason: Why, recorded in the snapshot's properties; a publish has its branch's own reason besides (templated)
+    :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
+        (templated)
     :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
         sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
     """
@@ -485,8 +489,8 @@ class DiffBranchesOperator(PaimonOperator):
         tag or a snapshot id of it) (templated)
     :param partitions: Only these partitions, e.g. dt=2025-01-01 (templated)
     :param sample: Sample rows per partition and kind of change (templated)
-    :param mask: Column whose values no sample shows, besides those of the table option airflow-paimon.masked-columns;
-        and besides those of the Paimon connection's ``masked_columns`` (templated)
+    :param mask: Column whose values no sample shows, in addition to the table option airflow-paimon.masked-columns; and
+        to the Paimon connection's ``masked_columns`` (templated)
     """
 
     operation = "diff_branches"
@@ -506,8 +510,8 @@ class PlanCorrectionOperator(PlansCorrection):
     Takes what ``correct_branch`` will get; nothing of it runs. Fails as the correction would, where the table or the
     request make that certain. See :doc:`/howto/plan-a-correction`.
 
-    :param branch: Branch that will be corrected; where there is none of that name yet, or none is given,
-        ``from_branch`` as it is now (templated)
+    :param branch: Branch that will be corrected; if it doesn't exist yet, or none is given, ``from_branch`` as it is
+        now (templated)
     :param from_branch: Branch that it will be made from, of a chain table the snapshot or delta branch (templated)
     :param sql: Statements or the name of a file ending in ``.sql`` beside the DAG, as correct_branch will get them
         (templated)

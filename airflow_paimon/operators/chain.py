@@ -25,7 +25,7 @@ class ChainCompactOperator(PaimonOperator):
 
     Name partitions, a range, or what has grown too long; ``partition`` narrows the latter two, to one group, say. Each
     partition is committed on its own, in ``details["partitions"]`` with its outcome: ``compacted``, ``stale-rebuilt``,
-    ``already-there``, ``gap``, ``nothing-to-do``. A retry goes on where the first try stopped.
+    ``already-there``, ``gap``, ``nothing-to-do``. A retry continues where the first attempt stopped.
 
     :param partition: Partition to compact, k=v,...; without group columns: in every group (templated)
     :param from_: First partition of a range, k=v,... of the chain columns (templated)

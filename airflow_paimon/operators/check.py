@@ -26,7 +26,7 @@ class CheckBranchOperator(Checks):
     publish of a table with the option ``airflow-paimon.required-checks`` asks for those.
 
     :param branch: Branch to check (templated)
-    :param rules: The rules, besides those of the table: a list of dicts such as ``{'not_null': ['amount']}``, or the
+    :param rules: The rules, in addition to the table's: a list of dicts such as ``{'not_null': ['amount']}``, or the
         text of one in YAML or JSON, or, beside the DAG, the name of a file ending in ``.yaml`` or ``.json`` (templated)
     :param against: What the branch is compared with: its base, or main as it is now, which is what a publish with
         ``discard_main`` replaces; a branch that was created empty is always compared with main. With ``version``: base
@@ -37,12 +37,12 @@ class CheckBranchOperator(Checks):
     :param restricted_sql: Refuse SQL, in rules as well, that reaches beyond the tables, as paths of files and calls of
         Java do; left out, this is on for SQL that is a template or comes from a form, unless the Paimon connection's
         ``forms`` say otherwise (templated)
-    :param allow_module: Module whose functions rules of the table option may call; besides the ``functions`` in the
+    :param allow_module: Module whose functions rules of the table option may call; in addition to ``functions`` in the
         Paimon connection's ``forms`` (templated)
     :param sample: Sample rows of each rule that is broken (templated)
     :param mask: Column whose values no sample shows, or db.table:column of another table that rules read (* stands for
-        anything), besides those of the table option airflow-paimon.masked-columns; and besides those of the Paimon
-        connection's ``masked_columns`` (templated)
+        anything), in addition to the table option airflow-paimon.masked-columns; and to the Paimon connection's
+        ``masked_columns`` (templated)
     """
 
     operation = "check_branch_data"

@@ -129,7 +129,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
     With ``diff_task_id`` the approver reads that task's diff as ``data_correction`` shows it, and the publish operators
     take the answer by ``approval_task_id``: who approved, and which snapshots.
 
-    Returns ``{"approved", "approved_by", "answered_at", "four_eyes"}``; ``approved_by`` is None when nobody was asked,
+    Returns ``{"approved", "approved_by", "answered_at", "four_eyes"}``; ``approved_by`` is None if none was needed,
     or when ``response_timeout`` answered with ``defaults``. With ``diff_task_id`` also ``{"table", "branch",
     "branch_snapshot", "main_snapshot"}``.
 
@@ -141,7 +141,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
     :param check_task_id: a ``CheckBranchOperator`` upstream, whose result is shown before the diff
     :param on_approve: the task downstream that approval leads to (templated)
     :param on_reject: the task downstream that rejection leads to (templated)
-    :param required: whether to ask at all; otherwise it counts as approved, by nobody. With the connection's
+    :param required: whether to ask at all; otherwise it counts as approved, without an approver. With the connection's
         ``four_eyes``, or the option of ``table``, it is asked always (templated)
     :param table: the table in question, for the link to its page and for messages (templated)
     :param paimon_conn_id: connection of type ``paimon`` whose extras ``notify`` and ``approvers`` count; none when left
@@ -153,8 +153,8 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
     :param remind_before: how long before ``response_timeout`` ends the notifiers hear of the question again, such as
         ``"6 h"``; ``"never"``; when left out the connection's ``remind_before``, or a quarter of the time (templated).
         Until then the task waits in the triggerer, on Airflow 3.3 as well
-    :param four_eyes: whoever triggered the run can't approve it, only reject: their approval is not taken, and the
-        question is asked again; the connection's ``four_eyes`` and the option of ``table`` ask for it too (templated)
+    :param four_eyes: the user who triggered the run can't approve it, only reject; after such an approval it is
+        requested again; the connection's ``four_eyes`` and the option of ``table`` ask for it too (templated)
     """
 
     template_fields: Sequence[str] = (*ApprovalOperator.template_fields, "on_approve", "on_reject", "required", "table",
@@ -311,7 +311,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             return self._needs_four_eyes() and asked in {str(user.get(k) or "").casefold() for k in ("id", "name")}
 
     def _ask_somebody_else(self, context: Context, who: str) -> Any:
-        self.log.warning("%s triggered this run, so somebody else has to approve it: asking again", who)
+        self.log.warning("%s triggered this run, so another user has to approve it: asking again", who)
         return self.execute(context)
 
     def _notify(self, context: Context, message: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ class EraseRowsOperator(PaimonOperator):
     Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
 
     One commit for each branch. A dry run is the plan: what ends, what stays, and who holds it. ``details["complete"]``
-    is true when no stored file holds such a row any more; until then a later run goes on. A tag under a legal hold that
+    is true when no stored file holds such a row any more; until then run it again. A tag under a legal hold that
     reaches such rows makes it refuse. See :doc:`/howto/erase-rows`.
 
     :param where: Condition on columns of main, e.g. "user_id = 17": comparisons with literals, IN, BETWEEN, LIKE, IS
@@ -52,14 +52,14 @@ class EraseRowsOperator(PaimonOperator):
     :param expire_tags: Expire the tags that still reach such rows; else they are listed (templated)
     :param expire_history: Expire the snapshots that still reach such rows; else they are listed (templated)
     :param grace: How long files stay after their snapshot or tag has expired; a run after that deletes them (templated)
-    :param writers_stopped: Nobody writes, reads, tags or makes branches: allows a shorter ``grace``, ``0 s`` for none
-        (templated)
+    :param writers_stopped: Confirm that no process writes, reads, tags or branches: allows a shorter ``grace``, ``0 s``
+        for none (templated)
     :param orphans_older_than: Delete files that nothing refers to once they are older, at least 1 h (templated)
     :param reason: Why, recorded in the snapshots' properties and the audit: name no person (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
-    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
-        Airflow knows (templated)
-    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
+        run (templated)
+    :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
         say so (templated)

@@ -90,7 +90,7 @@ class CheckTableOperator(PaimonOperator):
     :param verify_files: Also check that every referenced data file exists (templated)
     :param verify_keys: Also read the keys: of tables with dynamic buckets, to compare them with the index; of tables
         whose readers merge nothing (deletion vectors, first-row), to find keys that are there twice (templated)
-    :param memory_mb: MiB of memory for what is known of files, about; more lies in a temporary file (templated)
+    :param memory_mb: MiB of memory for known files, about; the rest is in a temporary file (templated)
     """
 
     operation = "check_table"
@@ -117,7 +117,7 @@ class RemoveOrphanFilesOperator(PaimonOperator):
         (templated)
     :param records_older_than: Delete operation records that are older, e.g. ``30 d``, at least 7 d: longer than any
         retry can come (templated)
-    :param memory_mb: MiB of memory for what is known of files, about; more lies in a temporary file (templated)
+    :param memory_mb: MiB of memory for known files, about; the rest is in a temporary file (templated)
     """
 
     operation = "remove_orphan_files"
@@ -153,7 +153,7 @@ class StorageUsageOperator(PaimonOperator):
     what frees the most; see :doc:`/howto/storage-usage`.
 
     :param limit: Holders to list, those whose end frees the most first; 0 for all (templated)
-    :param memory_mb: MiB of memory for what is known of files, about; more lies in a temporary file (templated)
+    :param memory_mb: MiB of memory for known files, about; the rest is in a temporary file (templated)
     """
 
     operation = "storage_usage"
@@ -195,7 +195,7 @@ class CompactOperator(PaimonOperator):
 
     Append tables: small files, up to ``target-file-size``. Primary-key tables: the files of each bucket, into one
     sorted run on the highest level. Rows keep their ids and versions, or their sequence numbers. Some groups of files
-    at a time are committed, and a retry goes on where the first try stopped; ``details`` count the files, bytes and
+    at a time are committed, and a retry continues where it stopped; ``details`` count the files, bytes and
     rows, and list the snapshots.
 
     Several tables (``table="sales.*"``, or names with commas between) share one Spark application;
@@ -204,7 +204,7 @@ class CompactOperator(PaimonOperator):
     :param branch: Branch to compact (templated)
     :param partitions: Only these partitions, e.g. dt=2025-01-01 (templated)
     :param min_files: Append tables: leave partitions with fewer small files as they are; files with deleted rows are
-        always written again (templated)
+        always rewritten (templated)
     :param max_sorted_runs: Primary-key tables: merge only buckets with more sorted runs than this (each file of level
         0, each higher level); by default all that are not merged completely (templated)
     :param writers_stopped: Primary-key tables: also compact buckets that a running job of another engine may have open:
@@ -264,9 +264,9 @@ class PartitionExpireOperator(PaimonOperator):
     :param limit: The most partitions (chain tables: segments per group) to expire in one run; by default the option
         partition.expiration-max-num (100) (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
-    :param requested_by: Who asked for it, recorded in the snapshot's properties; whoever triggered the run, where
-        Airflow knows (templated)
-    :param four_eyes: Refuse unless somebody other than ``requested_by`` approved (``approved_by``); the Paimon
+    :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
+        run (templated)
+    :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
         say so (templated)
@@ -323,10 +323,10 @@ class SnapshotExpireOperator(PaimonOperator):
     :param branch: Branch to expire (templated)
     :param all_branches: Expire main and every branch (templated)
     :param older_than: An age, e.g. ``7 d``, or an ISO time with an offset (templated)
-    :param grace: How long files stay after their snapshot or tag has expired, for whoever began to read or tag it
-        before; at least ``10 min`` (templated)
-    :param writers_stopped: Nobody writes, reads, tags or makes branches: allows a shorter ``grace``, ``0 s`` for none
-        (templated)
+    :param grace: How long files stay after their snapshot or tag has expired, for readers and tags that began before;
+        at least ``10 min`` (templated)
+    :param writers_stopped: Confirm that no process writes, reads, tags or branches: allows a shorter ``grace``, ``0 s``
+        for none (templated)
     """
 
     operation = "expire_snapshots"
@@ -356,10 +356,10 @@ class ChangelogExpireOperator(PaimonOperator):
     :param branch: Branch to expire (templated)
     :param all_branches: Expire main and every branch (templated)
     :param older_than: An age, e.g. ``7 d``, or an ISO time with an offset (templated)
-    :param grace: How long files stay after their snapshot or tag has expired, for whoever began to read or tag it
-        before; at least ``10 min`` (templated)
-    :param writers_stopped: Nobody writes, reads, tags or makes branches: allows a shorter ``grace``, ``0 s`` for none
-        (templated)
+    :param grace: How long files stay after their snapshot or tag has expired, for readers and tags that began before;
+        at least ``10 min`` (templated)
+    :param writers_stopped: Confirm that no process writes, reads, tags or branches: allows a shorter ``grace``, ``0 s``
+        for none (templated)
     """
 
     operation = "expire_changelogs"
@@ -386,10 +386,10 @@ class TagExpireOperator(PaimonOperator):
     :param branch: Branch to expire (templated)
     :param all_branches: Expire main and every branch (templated)
     :param older_than: An age, e.g. ``7 d``, or an ISO time with an offset (templated)
-    :param grace: How long files stay after their snapshot or tag has expired, for whoever began to read or tag it
-        before; at least ``10 min`` (templated)
-    :param writers_stopped: Nobody writes, reads, tags or makes branches: allows a shorter ``grace``, ``0 s`` for none
-        (templated)
+    :param grace: How long files stay after their snapshot or tag has expired, for readers and tags that began before;
+        at least ``10 min`` (templated)
+    :param writers_stopped: Confirm that no process writes, reads, tags or branches: allows a shorter ``grace``, ``0 s``
+        for none (templated)
     """
 
     operation = "expire_tags"
@@ -405,7 +405,7 @@ class TagExpireOperator(PaimonOperator):
 
 class MarkPartitionDoneOperator(PaimonOperator):
     """
-    Mark partitions as complete, for whoever waits for that.
+    Mark partitions as complete, for downstream.
 
     By the actions of the table's option ``partition.mark-done-action``; without it by a file ``_SUCCESS`` in the
     partition's folder.

@@ -21,7 +21,7 @@ class ReplayBranchOperator(TakesSqlOrFunction):
     """
     Run a function or statements over upstream tables, from a point on, into branches.
 
-    A retry goes on where the first try stopped: a batch doesn't repeat what has been committed and reads the same
+    A retry continues where the first attempt stopped: a batch doesn't repeat what has been committed and reads the same
     snapshots, streams go on from their checkpoints. ``details`` has for each source where it started and how far it was
     read, and for each target batches, rows and the snapshots before and after.
 
@@ -44,7 +44,7 @@ class ReplayBranchOperator(TakesSqlOrFunction):
         (templated)
     :param until_watermark: Run the function's streams until every source has this watermark and is read, ISO with an
         offset or epoch milliseconds (templated)
-    :param timeout: How long streams may run, e.g. ``1 h``; a re-run goes on from their checkpoints (templated)
+    :param timeout: How long streams may run, e.g. ``1 h``; a re-run continues from their checkpoints (templated)
     :param checkpoint: Folder for checkpoints of streams, which Spark must reach; by default in the table's folder, if
         that is local (templated)
     """

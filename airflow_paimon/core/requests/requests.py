@@ -133,7 +133,7 @@ class AlterBranch(Request):
     """
 
     operation = "alter_branch"
-    branch: str = flag("Branch to describe anew; what is not given stays", "")
+    branch: str = flag("Branch to change; what is not given stays", "")
     owner: str | None = flag("New owner", may_be_blank=True, argument="branch_owner")
     reason: str | None = flag("New reason", may_be_blank=True)
     retention: str | None = flag(
@@ -334,7 +334,7 @@ class Approved(Request):
 
     approved_by: str | None = flag("Who approved, recorded in the snapshot's properties", may_be_blank=True)
     requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
-    four_eyes: bool = switch("Refuse unless somebody other than --requested-by approved (--approved-by)")
+    four_eyes: bool = switch("Refuse unless another person than --requested-by approved (--approved-by)")
     skip_checks: bool = switch(
         "Go on although a check that the table requires is missing or failed; the snapshot's properties say so"
     )
@@ -350,7 +350,7 @@ class Publish(Approved):
         "When, ISO with an offset, recorded in the snapshot's properties", may_be_blank=True, only_noted=True
     )
     reason: str | None = flag(
-        "Why, recorded in the snapshot's properties; a publish has its branch's own reason besides",
+        "Why, recorded in the snapshot's properties, in addition to a published branch's own reason",
         may_be_blank=True,
         only_noted=True,
     )
@@ -442,12 +442,12 @@ class ReplaceMain(PublishBranch):
         "branch",
         choices=("branch", "main"),
     )
-    option: tuple[str, ...] = texts("Table option that main gets besides, e.g. bucket=8 (repeat)")
+    option: tuple[str, ...] = texts("Further table option for main, e.g. bucket=8 (repeat)")
     move_consumer: tuple[str, ...] = texts(
-        "Consumer of the branch that goes on after this publish on main; it must have read everything (repeat)"
+        "Consumer of the branch that continues on main after this publish; it must have read everything (repeat)"
     )
     readers_stopped: bool = switch(
-        "Confirm that nobody reads main meanwhile, so that columns may get narrower types right before their rows"
+        "Confirm that main has no readers meanwhile, so that columns may get narrower types right before their rows"
     )
 
 
@@ -469,8 +469,8 @@ class RollbackTo(Publish):
         "Roll back to the newest snapshot whose watermark is not later: an ISO time with an offset"
     )
     keep_later: bool = switch(
-        "Undo a publish: restore only the buckets that it changed, keep later changes of other buckets, "
-        "and refuse (conflict) if one of these buckets (tables without keys: files) has changed again"
+        "Undo a publish: restore only what it changed, and keep later changes, also of other keys; refuse (conflict) "
+        "if the same keys (tables without keys: files) have changed again"
     )
     writers_stopped: bool = switch(
         "Confirm that no writer stays open during the rollback, so that dynamic buckets may lose or regain keys"
@@ -494,7 +494,7 @@ class DiffBranches(Request):
     partitions: tuple[str, ...] = texts("Only these partitions, e.g. dt=2025-01-01 (repeat)")
     sample: int = flag("Sample rows per partition and kind of change", 5, minimum=0)
     mask: tuple[str, ...] = texts(
-        "Column whose values no sample shows (repeat), besides those of the table option airflow-paimon.masked-columns"
+        "Column whose values no sample shows (repeat), in addition to the table option airflow-paimon.masked-columns"
     )
 
 
@@ -509,7 +509,7 @@ class CheckBranchData(Request):
     operation = "check_branch_data"
     branch: str = flag("Branch to check", "")
     rules: str | None = flag(
-        "Path of a JSON file with rules, besides those of the table option airflow-paimon.required-checks"
+        "Path of a JSON file with rules, in addition to the table option airflow-paimon.required-checks"
     )
     against: str = flag(
         "What the branch is compared with: its base, or main as it is now, which is what a publish with --discard-main "
@@ -531,7 +531,7 @@ class CheckBranchData(Request):
     sample: int = flag("Sample rows of each rule that is broken", 5, minimum=0)
     mask: tuple[str, ...] = texts(
         "Column whose values no sample shows (repeat), or db.table:column of another table that rules read (* stands "
-        "for anything), besides those of the table option airflow-paimon.masked-columns"
+        "for anything), in addition to the table option airflow-paimon.masked-columns"
     )
 
 
@@ -576,8 +576,7 @@ class PlanCorrection(Request):
 
     operation = "plan_correction"
     branch: str | None = flag(
-        "Branch that will be corrected; where there is none of that name yet, or none is given, --from-branch as it is "
-        "now"
+        "Branch that will be corrected; if it doesn't exist yet, or none is given, --from-branch as it is now"
     )
     from_branch: str = flag("Branch that it will be made from, of a chain table the snapshot or delta branch", "main")
     sql: str | None = flag("Statements or the path of a file, as correct_branch will get them")
@@ -593,7 +592,7 @@ class Compact(Request):
 
     Append tables: small files, up to ``target-file-size``. Primary-key tables: the files of each bucket, into one
     sorted run on the highest level. Rows keep their ids and versions, or their sequence numbers. Some groups of files
-    at a time are committed, and a retry goes on where the first try stopped; ``details`` count the files, bytes and
+    at a time are committed, and a retry continues where it stopped; ``details`` count the files, bytes and
     rows, and list the snapshots.
 
     Several tables (``table="sales.*"``, or names with commas between) share one Spark application;
@@ -606,7 +605,7 @@ class Compact(Request):
     partitions: tuple[str, ...] = texts("Only these partitions, e.g. dt=2025-01-01 (repeat)")
     min_files: int = flag(
         "Append tables: leave partitions with fewer small files as they are; files with deleted rows are always "
-        "written again",
+        "rewritten",
         5,
         minimum=2,
     )
@@ -679,7 +678,7 @@ class ExpireBranches(Request):
 
 
 def _whole_table_memory() -> Any:
-    return flag("MiB of memory for what is known of files, about; more lies in a temporary file", 256, minimum=1)
+    return flag("MiB of memory for known files, about; the rest is in a temporary file", 256, minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -758,7 +757,7 @@ class EraseRows(FindRows, Approved):
     """Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
 
     One commit for each branch. A dry run is the plan: what ends, what stays, and who holds it. ``details["complete"]``
-    is true when no stored file holds such a row any more; until then a later run goes on. A tag under a legal hold that
+    is true when no stored file holds such a row any more; until then run it again. A tag under a legal hold that
     reaches such rows makes it refuse. See :doc:`/howto/erase-rows`.
     """
 
@@ -769,7 +768,7 @@ class EraseRows(FindRows, Approved):
         "How long files stay after their snapshot or tag has expired; a run after that deletes them", "1 h"
     )
     writers_stopped: bool = switch(
-        "Nobody writes, reads, tags or makes branches: allows a shorter --grace, '0 s' for none"
+        "Confirm that no process writes, reads, tags or branches: allows a shorter --grace, '0 s' for none"
     )
     orphans_older_than: str = flag("Delete files that nothing refers to once they are older, at least 1 h", "1 d")
     reason: str | None = flag(
@@ -878,7 +877,7 @@ class CompactChainTable(Request):
 
     Name partitions, a range, or what has grown too long; ``partition`` narrows the latter two, to one group, say. Each
     partition is committed on its own, in ``details["partitions"]`` with its outcome: ``compacted``, ``stale-rebuilt``,
-    ``already-there``, ``gap``, ``nothing-to-do``. A retry goes on where the first try stopped.
+    ``already-there``, ``gap``, ``nothing-to-do``. A retry continues where the first attempt stopped.
     """
 
     operation = "compact_chain_table"
@@ -919,7 +918,7 @@ class ExpirePartitions(Approved):
 
     @property
     def is_by_own_options(self) -> bool:
-        """Whether the table's options alone say what is too old: its owner's decision, which nobody approves again."""
+        """Whether the table's options alone say what is too old: its owner's decision, which needs no approval."""
         return not any(
             (self.expiration_time, self.strategy, self.timestamp_pattern, self.timestamp_formatter, self.now)
         )
@@ -936,12 +935,12 @@ class Expiry(Request):
     all_branches: bool = switch("Expire main and every branch")
     older_than: str | None = flag("An age, e.g. '7 d', or an ISO time with an offset")
     grace: str = flag(
-        "How long files stay after their snapshot or tag has expired, for whoever began to read or tag it before; at "
+        "How long files stay after their snapshot or tag has expired, for readers and tags that began before; at "
         f"least {LEAST_GRACE!r}",
         GRACE,
     )
     writers_stopped: bool = switch(
-        "Nobody writes, reads, tags or makes branches: allows a shorter --grace, '0 s' for none"
+        "Confirm that no process writes, reads, tags or branches: allows a shorter --grace, '0 s' for none"
     )
 
 
@@ -1015,7 +1014,7 @@ class TriggerTagAutomaticCreation(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class MarkPartitionDone(Request):
-    """Mark partitions as complete, for whoever waits for that.
+    """Mark partitions as complete, for downstream.
 
     By the actions of the table's option ``partition.mark-done-action``; without it by a file ``_SUCCESS`` in the
     partition's folder.
@@ -1031,7 +1030,7 @@ class MarkPartitionDone(Request):
 class ReplayBranch(Request):
     """Run a function or statements over upstream tables, from a point on, into branches.
 
-    A retry goes on where the first try stopped: a batch doesn't repeat what has been committed and reads the same
+    A retry continues where the first attempt stopped: a batch doesn't repeat what has been committed and reads the same
     snapshots, streams go on from their checkpoints. ``details`` has for each source where it started and how far it was
     read, and for each target batches, rows and the snapshots before and after.
     """
@@ -1061,7 +1060,7 @@ class ReplayBranch(Request):
         "Run the function's streams until every source has this watermark and is read, ISO with an offset or epoch "
         "milliseconds"
     )
-    timeout: str = flag("How long streams may run, e.g. '1 h'; a re-run goes on from their checkpoints", "1 h")
+    timeout: str = flag("How long streams may run, e.g. '1 h'; a re-run continues from their checkpoints", "1 h")
     checkpoint: str | None = flag(
         "Folder for checkpoints of streams, which Spark must reach; by default in the table's folder, if that is local"
     )
