@@ -66,6 +66,6 @@ def error_without_result(
 def error_of_lost_driver(operation: str, table: str, driver: str, state: str, uri: str) -> PaimonError:
     """Say what it means that a driver in a cluster ended without a result."""
     return OutcomeUnknownError(
-        f"{operation} on {table}: driver {driver} ended ({state}) and left no result at {uri}: it may have landed; a "
-        f"retry of this task looks first. The driver's own log says why it ended"
+        f"{operation} on {table}: driver {driver} ended ({state}) and left no result at {uri}: the commit may have "
+        f"succeeded. Retry this task: it checks first. The driver's own log shows why it ended"
     )

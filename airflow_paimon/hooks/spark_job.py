@@ -195,7 +195,7 @@ class SparkJobHook(SparkSubmitHook):
             except OutcomeUnknownError as error:
                 if self._killed:
                     raise
-                self.log.warning("%s. Submitting it again, which looks first", error.message)
+                self.log.warning("%s. Submitting it again, which checks first", error.message)
         if self._is_standalone_cluster or self._is_kubernetes_cluster:  # there spark-submit returns at once
             job = self._submit(request, result_name, results_folder, texts or {})
             return self._wait(job, request, results_folder)

@@ -95,8 +95,8 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
             return _unsafe(params, error or {}, stands)
         case "outcome-unknown":
             return (
-                "see above whether main holds the correction. If it is untouched, clear "
-                f"task {failed} with its downstream: a correction that did land is found, and not published twice"
+                "see above whether main has the correction. If it is untouched, clear "
+                f"task {failed} with its downstream: a publish that succeeded is found, and not done twice"
             )
         case "invalid-input" | "not-found" | "already-exists" | "conflict" | "corrupt":
             return against(error, failed)
@@ -117,7 +117,7 @@ def _unsafe(params: Mapping[str, Any], error: Mapping[str, Any], stands: bool) -
     if error.get("rules"):
         return f"{AGAIN} with SQL that corrects the rows that the message names as well, or with other Checks"
     if error.get("would_discard") and params["publish"] == "fast_forward":
-        return f"{AGAIN} with Publish by: merge, which takes over only what the branch changed"
+        return f"{AGAIN} with Publish by: merge, which publishes only what the branch changed"
     return against(error)
 
 
@@ -172,6 +172,6 @@ def _reach(params: Mapping[str, Any], planned: Mapping[str, Any]) -> tuple[str, 
         return reach, []
     return f"{reach} --storage-options FILE", [
         f"FILE is a JSON file that only you can read, with the options by which connection {params['paimon_conn_id']} "
-        f"reaches the storage: {', '.join(sorted(request.storage_options))}. Somebody who may see connections gets "
+        f"reaches the storage: {', '.join(sorted(request.storage_options))}. A user who may see connections gets "
         f"their values from: airflow connections get {params['paimon_conn_id']} -o json"
     ]

@@ -169,7 +169,7 @@ def clean_up_run(
         return []
     unsure = [t for t in PUBLISHING_TASKS if t in failures and failures[t] not in REFUSALS]
     if unsure:
-        return [f"Nothing was cleaned up: {unsure[0]} may still land, and a retry looks for it on the branch"]
+        return [f"Nothing was cleaned up: {unsure[0]} may still succeed, and a retry searches for it on the branch"]
     main = open_main(params)
     from airflow_paimon.core.publish.published import standing_publishes
 

@@ -248,8 +248,8 @@ def _advice(failed: str, error: Mapping[str, Any] | None) -> str | None:
             return f"{advice.AGAIN} with statements that correct the rows in the message as well, or with other checks"
         case "outcome-unknown":
             return (
-                f"see above which tables hold the correction. Then clear task {failed} with its downstream: a publish "
-                f"that did land is found, and not done twice"
+                f"see above which tables have the correction. Then clear task {failed} with its downstream: a publish "
+                f"that succeeded is found, and not done twice"
             )
         case "invalid-input" | "not-found" | "already-exists" | "conflict" | "unsafe" | "corrupt":
             return advice.against(error, failed)

@@ -144,7 +144,7 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
         case _:
             return advice.what_helps(
                 f"read the log of task {failed}. When its cause is over, clear it with its downstream; an undo that "
-                f"did land is found and not done twice"
+                f"succeeded is found and not done twice"
             )
 
 

@@ -141,8 +141,8 @@ def _run(arguments: JobArguments) -> Outcome:
             _on_signals(signal.SIG_IGN)
     except (_Terminated, KeyboardInterrupt):
         interrupted = OutcomeUnknownError(
-            f"{request.operation} was stopped by a signal while it ran: it may have landed. Run it again with the same "
-            f"operation id, which looks first"
+            f"{request.operation} was stopped by a signal while it ran: the commit may have succeeded. Run it again "
+            f"with the same operation id, which checks first"
         )
         return Outcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
     except NeedsSparkError as error:

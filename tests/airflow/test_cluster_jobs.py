@@ -231,7 +231,7 @@ def test_a_driver_that_somebody_else_kills_may_have_done_its_work(stuck: Path, s
     event = asyncio.run(asyncio.wait_for(first(trigger(job)), 60)).payload
     assert event["state"] in ("FAILED", "ERROR")
     result = result_in(f"{stuck}/_airflow_paimon_results", job.result_name, None)
-    with pytest.raises(OutcomeUnknownError, match="may have landed"):
+    with pytest.raises(OutcomeUnknownError, match="may have succeeded"):
         job.collect(result, event["state"])
 
 

@@ -426,6 +426,8 @@ def test_branches_stay_while_one_table_is_published_and_go_when_none_is(mains: t
     first, *_ = pipeline_report.next_steps(params, planned, "publish", {"kind": "conflict"})
     assert "take back" not in first
     unsure = pipeline_report.clean_up_all(params, planned, {"publish": "outcome-unknown"})
-    assert unsure == ["Nothing was cleaned up: publish may still land, and a retry looks for it on the branch"] * 2
+    assert (
+        unsure == ["Nothing was cleaned up: publish may still succeed, and a retry searches for it on the branch"] * 2
+    )
     assert "Cleaned up: branch" in pipeline_report.clean_up_all(params, planned, {"publish": "conflict"})[0]
     assert left_over(*mains) == []
