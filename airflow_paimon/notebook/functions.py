@@ -629,7 +629,7 @@ def mark_partition_done(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Mark partitions as complete, for whoever waits for that.
+    """Mark partitions as complete, for downstream.
 
     Example:
         >>> mark_partition_done(orders, partitions=["dt=2026-05-01"]).changed
