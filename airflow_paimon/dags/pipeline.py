@@ -304,15 +304,11 @@ def pipeline_dag(
 def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) -> None:
     """Add the tasks, in the order of their names above."""
     planned = check_params()
-    tag = CreateTagOperator.partial(
-        task_id="tag",
-        map_index_template=LABEL,
-        **NEW_TAG,
-    ).expand_kwargs(planned.map(tag_arguments))
+    tag = CreateTagOperator.partial(task_id="tag", map_index_template=LABEL, **NEW_TAG).expand_kwargs(
+        planned.map(tag_arguments)
+    )
     create_branch = CreateBranchOperator.partial(
-        task_id="create_branch",
-        map_index_template=LABEL,
-        **NEW_BRANCH,
+        task_id="create_branch", map_index_template=LABEL, **NEW_BRANCH
     ).expand_kwargs(planned.map(new_branch_arguments))
     correct = CorrectFromBaseOperator.partial(task_id="correct", map_index_template=LABEL, **SPARK).expand_kwargs(
         planned.map(correct_arguments)

@@ -10,7 +10,6 @@ from datetime import datetime
 from airflow_paimon.core.checks.results import FAILED, PASSED, SKIPPED, WARNED
 from airflow_paimon.core.errors import FormatError, InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.publish.required_checks import MISSING, outcomes_of
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.lineage import READY as TAKES_COMMITS
@@ -110,10 +109,10 @@ def branch_facts(main: Table, name: str) -> BranchFacts:
     return BranchFacts(head, newest, sure or read_lineage(main, name), sure is not None, checks)
 
 
-def roles_of(main: Table, options: TableOptions) -> dict[str, str]:
-    """Say what main is the state of, and which branches the table's options name."""
+def roles_of(options: TableOptions, main_state: str | None = None) -> dict[str, str]:
+    """Say which branches the table's options name. ``main_state``: what main is the state of."""
     roles = {
-        MAIN: main_state_text(main),
+        MAIN: main_state,
         options.fallback_branch: "fallback",
         options.snapshot_branch: "chain: full partitions",
         options.delta_branch: "chain: changes",

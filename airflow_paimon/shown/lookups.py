@@ -12,6 +12,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.table_health import read_healths
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
+from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, find_databases, find_tables, matching_tables
@@ -65,9 +66,8 @@ def branches(table: Table, limit: int) -> Listing:
     """List main and the branches: their heads, what they were made from, and which one main is the state of."""
     main = table.require().branch(MAIN)
     found = [(name, shown_branches.branch_facts(main, name)) for name in (MAIN, *main.branch_names())]
-    return shown_branches.branches(found, shown_branches.roles_of(main, TableOptions(table.schema().options))).first(
-        limit
-    )
+    roles = shown_branches.roles_of(TableOptions(table.schema().options), main_state_text(main))
+    return shown_branches.branches(found, roles).first(limit)
 
 
 def schema(table: Table, limit: int, at: Snapshot | None = None) -> Listing:

@@ -22,16 +22,13 @@ _PLAN_SECONDS = 60.0
 
 def show(context: PageContext) -> Panel:
     """Show a page of the branches; only those of the page are read."""
-    asked, uri, reader = context.asked, context.uri, context.reader
+    asked = context.asked
     wanted = [n for n in context.branches if asked.q.lower() in n.lower()]
     page, pages, first, last = context.page_of(len(wanted), _ROWS)
     shown = wanted[first:last]
     facts = _facts(context, shown)
     compared, pending = _compared(context, facts)
-    options = TableOptions(context.main_schema.options)
-    roles = reader.get(
-        (uri, "roles"), partial(roles_of, context.main, options), until=context.until, fresh=FRESH_SECONDS
-    )
+    roles = roles_of(TableOptions(context.main_schema.options))
     sheet = sheet_of(
         branches([(n, facts.get(n)) for n in shown], roles, compared),
         context.now_ms, size=_ROWS,
