@@ -25,8 +25,8 @@ class FindRowsOperator(PaimonOperator):
     file holds such a row and every file could be told; see :doc:`/howto/erase-rows`. No result, log or XCom holds a
     value of a row.
 
-    :param where: Condition on columns of main, e.g. "user_id = 17": comparisons with literals, IN, BETWEEN, LIKE, IS
-        NULL, NOT, AND, OR and parentheses (templated)
+    :param where: Condition on columns of main, e.g. "user_id = 17": comparisons with literals, [NOT] IN, [NOT] BETWEEN,
+        [NOT] LIKE, IS [NOT] NULL, NOT, AND, OR and parentheses (templated)
     :param limit: Files with such rows to list, those with the most first; 0 for all (templated)
     """
 
@@ -47,8 +47,8 @@ class EraseRowsOperator(PaimonOperator):
     is true when no stored file holds such a row any more; until then run it again. A tag under a legal hold that
     reaches such rows makes it refuse. See :doc:`/howto/erase-rows`.
 
-    :param where: Condition on columns of main, e.g. "user_id = 17": comparisons with literals, IN, BETWEEN, LIKE, IS
-        NULL, NOT, AND, OR and parentheses (templated)
+    :param where: Condition on columns of main, e.g. "user_id = 17": comparisons with literals, [NOT] IN, [NOT] BETWEEN,
+        [NOT] LIKE, IS [NOT] NULL, NOT, AND, OR and parentheses (templated)
     :param expire_tags: Expire the tags that still reach such rows; else they are listed (templated)
     :param expire_history: Expire the snapshots that still reach such rows; else they are listed (templated)
     :param grace: How long files stay after their snapshot or tag has expired; a run after that deletes them (templated)

@@ -26,7 +26,7 @@ _COLUMNS = (
     "base: number | created: utc* | committed: utc | snapshot: number | schema: number- | ahead of main: sentence* | "
     "behind main: sentence* | retention- | expires: utc* | protected by: name | files kept*"
 )
-"""``*``: where branches are compared with main; ``-``: where they are not."""
+"""``*``: only on the page, which compares with main; ``-``: only on the command line and in notebooks."""
 _NOT_YET = Noted(None, short="…", mark="muted")
 _HELP = {
     "state": "Whether merge_branch would publish it onto main as both are now",

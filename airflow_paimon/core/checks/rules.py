@@ -99,6 +99,10 @@ class Relationships(Rule):
     fields: tuple[str, ...]
 
 
+ColumnRule = NotNull | Unique | AcceptedValues | Relationships
+"""The rules that name columns and nothing else; ``spark/jobs/check_rows.py`` has what each of them means."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowLimits(Rule):
     """The most rows that the branch adds, changes or deletes: in all, or as a part of what each partition had."""

@@ -1,7 +1,7 @@
-"""The buckets that a publish replaces, and their new files (pure). One planner for merge, fast-forward, rollback, undo.
+"""The buckets that a publish replaces, and their new files (pure).
 
-Per (partition, bucket): changed only on the branch: the branch's files; only on main: main's files; on both: conflict.
-Files are taken by reference; no data is read or written.
+Per (partition, bucket): changed only on the branch: the branch's files; only on main: main's files; on both: merged by
+key (``key_merge``) where rows can be read, else a conflict. Files are taken by reference; no data is read or written.
 """
 
 from __future__ import annotations

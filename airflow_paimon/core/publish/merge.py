@@ -297,7 +297,7 @@ def plan_merge(way: Merge, g: Compared, logs: SchemaLogs) -> Decision:
     """Plan a merge that nothing has to be folded for.
 
     Raises:
-        ConflictError: both sides changed a bucket, or the columns.
+        ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
     """
     return _plan(way, g, logs, {}, _SpareIds())[0]
 

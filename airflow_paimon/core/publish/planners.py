@@ -137,7 +137,7 @@ class Merge:
         """Plan for a head.
 
         Raises:
-            ConflictError: both sides changed a bucket, or the columns.
+            ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
         """
         if not merges_by_file(g.schema):
             return self._with_tags(g, self._by_bucket(g, logs))
@@ -389,12 +389,9 @@ def _names(entries: Iterable[ManifestEntry]) -> set[str]:
 def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: Compared) -> FileMerge:
     if not g.is_known:
         raise ConflictError(
-            f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of the "
-            f"branch that it was made from: snapshots have expired, that branch went on before it was published, "
-            f"{request.branch!r} had taken back what another branch published, or it was rebased or made from another "
-            f"branch, that one was published too, and files of both have been changed or compacted since. Rows could "
-            f"be doubled or lost, so "
-            f"nothing was published. Make a new branch from main's head and correct it again",
+            f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of a "
+            f"branch that it was made from. Rows could be doubled or lost, so nothing was published. Make a new branch "
+            f"from main's head and correct it again",
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )
     keep_appended = isinstance(request, MergeBranch) and request.keep_appended

@@ -744,8 +744,8 @@ class FindRows(Request):
 
     operation = "find_rows"
     where: str = flag(
-        'Condition on columns of main, e.g. "user_id = 17": comparisons with literals, IN, BETWEEN, LIKE, '
-        "IS NULL, NOT, AND, OR and parentheses",
+        'Condition on columns of main, e.g. "user_id = 17": comparisons with literals, [NOT] IN, '
+        "[NOT] BETWEEN, [NOT] LIKE, IS [NOT] NULL, NOT, AND, OR and parentheses",
         "",
         private=True,
     )

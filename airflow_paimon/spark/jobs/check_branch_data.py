@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.checks.required import required_rules
 from airflow_paimon.core.checks.results import SKIPPED, RuleResult, outcome_of
-from airflow_paimon.core.checks.rules import VIEWS, Drift, Function, Relationships, RowLimits, Rule, Sql
+from airflow_paimon.core.checks.rules import VIEWS, ColumnRule, Drift, Function, Relationships, RowLimits, Rule, Sql
 from airflow_paimon.core.errors import PaimonError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CheckBranchData
@@ -119,8 +119,10 @@ class _Checks:
             if isinstance(given, list):
                 return self._of_list(rule, given, self._samples.of_list)
             return self._of_rows(rule, given, self._samples.of_query(given, frames))
+        if not isinstance(rule, ColumnRule):
+            raise TypeError(f"no check is known for a {type(rule).__name__}")
         more = masked_fields(self._request, rule) if isinstance(rule, Relationships) else ()
-        rows = broken_by_columns(rule, self._views)  # type: ignore[arg-type]
+        rows = broken_by_columns(rule, self._views)
         if rows is None:
             return self._of_list(rule, [], dict)
         return self._of_rows(rule, rows, lambda row: self._samples.of_columns(row, more))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow_paimon.core.checks.rules import (
     ALL,
     VIEWS,
     AcceptedValues,
+    ColumnRule,
     Function,
     NotNull,
     Relationships,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 _COUNT = hidden("count")
 
 
-def broken_by_columns(rule: NotNull | Unique | AcceptedValues | Relationships, views: CheckViews) -> DataFrame | None:
+def broken_by_columns(rule: ColumnRule, views: CheckViews) -> DataFrame | None:
     """Return the rows that break a rule about columns; of ``unique`` the values with their number; None: there is none.
 
     To know which rows differ costs far more than to look at a few columns of all that may: so that is done first.
@@ -58,6 +59,8 @@ def _breaking(rule: NotNull | AcceptedValues | Relationships, views: CheckViews)
         return lambda rows: rows.where(_any([rows[c].isNull() for c in rule.columns]))
     if isinstance(rule, AcceptedValues):
         return lambda rows: rows.where(~rows[rule.column].isin(list(rule.values)))
+    if not isinstance(rule, Relationships):
+        assert_never(rule)
     other = views.other(rule.to)
     if unknown := [f for f in rule.fields if f not in other.columns]:
         raise InvalidInputError(f"Rule {rule.name!r}: {rule.to} has no column {', '.join(unknown)}")

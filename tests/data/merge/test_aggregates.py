@@ -13,15 +13,19 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
-from airflow_paimon.core.table.merge_options import AggregateOptions, aggregate_problems
+from airflow_paimon.core.table.merge_options import FUNCTIONS, AggregateOptions, aggregate_problems
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.choose import aggregator
+from airflow_paimon.data.merge.aggregates.choose import CLASSES, aggregator
 from tests.data.merge.aggregate_model import EXACT, Model, Refused, comparable
 from tests.randomness import chance as chance_of
 
 ACTIONS = {"+": "add", "-": "retract", "<": "late", "=": "initial", "0": "skip"}
+
+
+def test_each_function_that_a_table_may_name_has_a_class() -> None:
+    assert set(CLASSES) == FUNCTIONS
 
 
 def row_type(**fields: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from airflow_paimon.data.merge.aggregates.values import (
     Sketch,
 )
 
-_FUNCTIONS: Mapping[str, type[Aggregate]] = {
+CLASSES: Mapping[str, type[Aggregate]] = {
     "primary-key": PrimaryKey,
     "last_value": LastValue,
     "last_non_null_value": LastNonNullValue,
@@ -69,4 +69,4 @@ def aggregator(
     """
     name = function or function_of(options, field.name, keys=keys, sequence_fields=sequence_fields)
     parsed = aggregate_options(options, field, name)
-    return _FUNCTIONS[name](parsed)
+    return CLASSES[name](parsed)
