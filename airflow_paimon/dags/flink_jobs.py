@@ -17,7 +17,6 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import BaseOperator, Param
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
-from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.text_files import names_file
 from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
 from airflow_paimon.hooks.flink import FlinkHook, JobState, PatientLook
@@ -200,6 +199,8 @@ def _main_of(table: Identifier) -> str:
 
 
 def _has_published(context: Context) -> bool:
+    from airflow_paimon.core.publish.published import publishes
+
     found = publishes(open_main(form_of(context)))
     return any(one.snapshot.commit_user == operation_id(context) for one in found)
 
