@@ -150,6 +150,33 @@ def test_a_row_of_the_branch_keeps_what_main_has_in_columns_that_the_branch_does
     assert [found[k] for k in (1, 2, 3, 40)] == [("fixed", "o"), ("same", "p"), ("a3", "q"), ("new", None)]
 
 
+@pytest.mark.parametrize("adds", ["fix", "main before the branch"])
+@pytest.mark.parametrize("back", ["undo", "second publish"])
+def test_the_values_of_a_column_are_taken_back(tmp_path: Path, adds: str, back: str) -> None:
+    """Of the rows before it no file knows the column."""
+    main, fix = make_branch(tmp_path, **ONE)
+    row = {"k": [1], "v": ["a1"], "dt": ["a"], "c": ["filled"]}
+    if adds == "fix":
+        put(fix, [(1, "other", "b")])
+        alter_table(fix, [AddColumn(name="c", type="STRING")])
+    else:
+        alter_table(main, [AddColumn(name="c", type="STRING")])
+        write_arrow(main, pa.table({**row, "dt": ["b"]}))
+        run(tmp_path, "create_branch", branch="fix2", snapshot=main.latest_snapshot_id())
+        fix = main.branch("fix2")
+    before = fix.latest_snapshot_id()
+    write_arrow(fix, pa.table(row))
+    done = run(tmp_path, "merge_branch", branch=fix.branch_name, writers_stopped=True)
+    write_arrow(main, pa.table({**row, "k": [30]}))
+    if back == "undo":
+        run(tmp_path, "rollback_to", tag=done.details["undo_tag"], keep_later=True)
+    else:
+        run(tmp_path, "rollback_to", branch=fix.branch_name, snapshot=before)
+        run(tmp_path, "merge_branch", branch=fix.branch_name, writers_stopped=True)
+    found = {r["k"]: r["c"] for r in read_arrow(main).to_pylist() if r["dt"] == "a"}
+    assert (found[1], found[30]) == (None, "filled")
+
+
 def test_a_second_publish_gives_no_number_above_the_branch_points(tmp_path: Path) -> None:
     """A writer of main that is open since then counts on from there."""
     main, fix = make_branch(tmp_path, **ONE)

@@ -99,8 +99,10 @@ class KeyMerge:
 
     @property
     def columns_of_target(self) -> list[str]:
-        """The columns of which no file of the branch knows: its rows say nothing of them."""
-        known = {f.id for s in self.theirs.schemas.values() for f in s.fields}
+        """The columns of which no file of the base or the branch knows: the branch's rows say nothing of them. One that
+        the base alone knows was taken back, and its values with it.
+        """
+        known = {f.id for state in (self.base, self.theirs) for s in state.schemas.values() for f in s.fields}
         return [f.name for f in self.schema.fields if f.id not in known]
 
     @property
