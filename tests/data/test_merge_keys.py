@@ -245,6 +245,42 @@ def test_a_relative_does_not_bring_back_what_main_has_put_right(tmp_path: Path, 
     assert found[4] == ("child" if second == "grandchild" else "a4")
 
 
+@pytest.mark.parametrize("order", [["roll fix back", "fix", "next"], ["roll fix back", "next", "fix"]])
+@pytest.mark.parametrize("how", ["child", "rebase"])
+def test_main_gets_a_row_that_only_one_relative_has_rolled_back(tmp_path: Path, how: str, order: list[str]) -> None:
+    """``fix`` and ``next``: a change of the branch, and its publish."""
+    main, fix = make_branch(tmp_path, **ONE)
+    put(fix, [(2, "ok", "a")])
+    put(fix, [(1, "x", "a")])
+    if how == "rebase":
+        run(tmp_path, "rebase_branch", branch="fix", to_branch="next")
+    else:
+        run(tmp_path, "create_branch", branch="next", from_branch="fix", snapshot=fix.latest_snapshot_id())
+    _play(tmp_path, main, order)
+    found = {r[0]: r[1] for r in rows_of(main) if r[2] == "a"}
+    assert [found[k] for k in (1, 2, 3, 4)] == ["x", "ok", "fix", "next"]
+
+
+def test_main_gets_a_row_that_a_rebase_has_rolled_back(tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path, **ONE)
+    put(fix, [(1, "x", "a")])
+    run(tmp_path, "rebase_branch", branch="fix", to_branch="next")
+    run(tmp_path, "create_branch", branch="child", from_branch="fix", snapshot=fix.latest_snapshot_id())
+    _play(tmp_path, main, ["roll next back", "next", "fix"])
+    found = {r[0]: r[1] for r in rows_of(main) if r[2] == "a"}
+    assert [found[k] for k in (1, 3, 4)] == ["x", "fix", "next"]
+
+
+def _play(warehouse: Path, main: Table, order: list[str]) -> None:
+    for step in order:
+        what, *names = step.split()
+        if what == "roll":
+            run(warehouse, "rollback_to", branch=names[0], snapshot=main.branch(names[0]).snapshot_ids()[-2])
+        else:
+            put(main.branch(what), [(3 if what == "fix" else 4, what, "a")])
+            run(warehouse, "merge_branch", branch=what)
+
+
 @pytest.mark.parametrize("producer", ["input", "full-compaction", "lookup"])
 def test_streaming_readers_are_told_the_branchs_keys_alone(tmp_path: Path, producer: str) -> None:
     main, fix = with_branch(tmp_path, producer)

@@ -178,7 +178,8 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
         number = int(text) if text.isdigit() else 0
         own = branch.find_snapshot(number)
         if own is not None and own.identity == identity:
-            if name != branch.branch_name and _was_taken_back(branch, own, snapshot.time_millis):
+            back = [] if name == branch.branch_name else rollbacks_before(branch, own)
+            if any(s.time_millis <= snapshot.time_millis for s in back):
                 return None
             found[snapshot.id] = _publish(main, schema, snapshot, own)
         elif name == branch.branch_name and own is None:
@@ -192,13 +193,11 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
     return Recognised(found=found)
 
 
-def _was_taken_back(branch: Table, then: Snapshot, published_ms: int) -> bool:
-    """Whether a branch was rolled back to before a snapshot of its own until that was published under another name. Not
-    so for an earlier name of the branch: that would have published its head.
-    """
+def rollbacks_before(branch: Table, then: Snapshot) -> list[Snapshot]:
+    """Return the rollbacks of a branch to before a snapshot of its own."""
     later = snapshots_there(branch, [number for number in branch.snapshot_ids() if number > then.id])
-    targets = (s.properties.get(TARGET_PROPERTY, "") for s in later if s.time_millis <= published_ms)
-    return any(target.isdigit() and int(target) < then.id for target in targets)
+    targets = ((s, s.number(TARGET_PROPERTY)) for s in later)
+    return [s for s, target in targets if target is not None and target < then.id]
 
 
 _Stack = tuple[BranchPublish, ...]

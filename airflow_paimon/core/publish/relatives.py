@@ -9,7 +9,7 @@ same (docs/contributing/publishing.md, Relatives).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_paimon.core.format.manifest import FileKind
@@ -19,6 +19,7 @@ from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
     Recognised,
     publish_scope,
+    rollbacks_before,
     standing_of,
 )
 from airflow_paimon.core.publish.hold import PublishedMark
@@ -59,35 +60,86 @@ def brought_by_relatives(
     record = read_lineage(main, branch.branch_name) if others else None
     if record is None:
         return ()
-    of_family = (p for p in others if p.main.properties.get(FAMILY_PROPERTY) == record.family_name)
-    return tuple(found for p in of_family if (found := _with_state(main, branch, record, p)) is not None)
+    of_family = [p for p in others if p.main.properties.get(FAMILY_PROPERTY) == record.family_name]
+    newest: dict[str, int] = {}
+    for publish in of_family:
+        name, number = _published(publish)
+        newest[name] = max(number, newest.get(name, 0))
+    return tuple(found for p in of_family if (found := _with_state(main, branch, record, p, newest)) is not None)
 
 
-def _with_state(main: Table, branch: Table, record: Lineage, publish: BranchPublish) -> BranchPublish | None:
-    """The branch's own states come first; else it is as it began, if that was brought; else what a parent had."""
-    said = publish.main.properties
-    published = f"{said.get(BRANCH_SNAPSHOT_PROPERTY)}:{said[BRANCH_IDENTITY_PROPERTY]}"
-    brought = [published, *json.loads(said.get(CAME_FROM_PROPERTY, "[]"))]
-    own, beginning = _newest(branch, brought), _beginning(branch, record)
+def _with_state(
+    main: Table, branch: Table, record: Lineage, publish: BranchPublish, newest: Mapping[str, int]
+) -> BranchPublish | None:
+    """The branch's own states come first; else it is as it began, if that was brought; else what a parent had.
+
+    ``newest``: the newest snapshot that each relative has published.
+    """
+    brought = _brought(main, publish, newest)
+    own = _newest(branch, brought)
     if own is not None:
-        return replace(publish, branch=own)
-    if beginning is None or not record.came_from:
+        return None if rollbacks_before(branch, own) else replace(publish, branch=own)
+    beginning = _kept_beginning(branch, record, branch.latest_snapshot_id() or 0)
+    if beginning is None:
         return None
     if record.came_from[-1] in brought:
         return replace(publish, branch=beginning)
-    names = [record.from_branch, said.get(BRANCH_PROPERTY, MAIN)]  # a rebase has no parent but by its rows
-    at: Lineage | None = record
-    while at is not None and at.came_from:
+    names = [record.from_branch, _published(publish)[0]]  # a rebase has no parent but by its rows
+    at = record
+    while at.came_from:
         for view in map(main.branch, names):
             began, then = _state(view, at.came_from[-1]), _newest(view, brought)
             if began is None or then is None:
                 continue
             if began.id <= then.id:
+                until = max(then.id, newest.get(view.branch_name, 0))
+                if any(s.id <= until for s in rollbacks_before(view, began)):
+                    return None
                 return replace(publish, branch=beginning if at is record else began, of_parent=at is not record)
             return None if at.from_branch == MAIN else replace(publish, branch=then, of_parent=True)
-        at = None if at.from_branch == MAIN else read_lineage(main, at.from_branch)
-        names = [] if at is None else [at.from_branch]
+        parent, until = at.from_branch, _number(at.came_from[-1])
+        above = None if parent == MAIN else read_lineage(main, parent)
+        if above is None or _kept_beginning(main.branch(parent), above, until) is None:
+            return None
+        at, names = above, [above.from_branch]
     return None
+
+
+def _published(publish: BranchPublish) -> tuple[str, int]:
+    """Return the branch that was published, and which snapshot of it."""
+    said = publish.main
+    return said.properties.get(BRANCH_PROPERTY, MAIN), said.number(BRANCH_SNAPSHOT_PROPERTY) or 0
+
+
+def _brought(main: Table, publish: BranchPublish, newest: Mapping[str, int]) -> list[str]:
+    """Return the state that a relative published, and those that it came from and had not taken back by then. What
+    can't be told, as a branch on the way is gone, is left out.
+    """
+    name, number = _published(publish)
+    out = [f"{number}:{publish.main.properties[BRANCH_IDENTITY_PROPERTY]}"]
+    until = newest[name]
+    for text in reversed(publish.main.values(CAME_FROM_PROPERTY, list)):
+        view, record = main.branch(name), read_lineage(main, name)
+        if record is None or record.came_from[-1:] != (text,) or _state(view, out[-1]) is None:
+            break
+        began = _kept_beginning(view, record, until)
+        if began is None:
+            break
+        out.append(text)
+        name = record.from_branch if record.from_branch != MAIN else began.properties.get(REBASED_BRANCH_PROPERTY, MAIN)
+        until = _number(text)
+    return out
+
+
+def _kept_beginning(view: Table, record: Lineage, until: int) -> Snapshot | None:
+    """Return the branch as it was made from another one; None: that is gone, or the branch was rolled back to before
+    it, up to its snapshot ``until``.
+    """
+    found = _beginning(view, record) if record.came_from else None
+    if found is None or any(s.id <= until for s in rollbacks_before(view, found)):
+        return None
+    rebased = REBASED_BRANCH_PROPERTY in found.properties
+    return found if rebased or state_text(found) == record.came_from[-1] else None
 
 
 def _newest(view: Table, texts: Iterable[str]) -> Snapshot | None:
@@ -178,9 +230,14 @@ def _shared(
 
 def _state(branch: Table, text: str) -> Snapshot | None:
     """Return the branch's own snapshot that ``state_text`` has written, None if it is another branch's, or gone."""
-    number = text.partition(":")[0]
-    found = branch.find_snapshot(int(number)) if number.isdigit() else None
+    found = branch.find_snapshot(_number(text))
     return found if found is not None and state_text(found) == text else None
+
+
+def _number(text: str) -> int:
+    """Return the number of the snapshot that ``state_text`` has written; 0, which none has: it is damaged."""
+    number = text.partition(":")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def _beginning(branch: Table, record: Lineage) -> Snapshot | None:
