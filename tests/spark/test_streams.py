@@ -245,7 +245,7 @@ def test_options(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="not complete: replace the table in foreachBatch"):
         source().streamWriter(source().schema(), True)
     for name, value in (("maxFilesPerTrigger", "0"), ("row-kind", "yes"), ("consumer-id", "a/b")):
-        with pytest.raises(InvalidInputError, match=f"The option {name} is"):
+        with pytest.raises(InvalidInputError, match=f"The option {name} "):
             parse_stream_options({name: value})
 
 
