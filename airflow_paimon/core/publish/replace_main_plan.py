@@ -212,8 +212,7 @@ def plan_replaced_schemas(
     later = [s for s in branch if s.id > mine.id] if used or not same_version(last, mine) else []
     if [s.id for s in later] != [mine.id + at for at in range(1, len(later) + 1)]:
         later = []
-    needed = [s if s.id in used or repr(s.content) in known else theirs for s in later]
-    new = [with_columns_of(replace(version, id=s.id), like) for s, like in zip(later, needed, strict=True)]
+    new = [with_columns_of(replace(version, id=s.id), s) for s in later]
     there = {*known, *(repr(s.content) for s in (*new, theirs))}
     wanted = {repr(by_id[i].content): by_id[i] for i in sorted(used) if repr(by_id[i].content) not in there}.values()
     new += [with_columns_of(replace(version, id=mine.id + at), s) for at, s in enumerate(wanted, len(new) + 1)]

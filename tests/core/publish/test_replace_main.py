@@ -142,6 +142,15 @@ def test_options_alone_are_a_change_and_a_second_run_is_none(table: Table, fix: 
     assert table.schema_ids() == fix.schema_ids() == [0, 1, 2]
 
 
+def test_the_versions_of_the_branch_have_their_columns_on_main(table: Table, fix: Table) -> None:
+    """A job that is resumed on main commits files that name any of them."""
+    for change in (AddColumn(name="w", type="STRING"), RenameColumn(name="v", to_name="vv"),
+                   RenameColumn(name="w", to_name="ww")):  # fmt: skip
+        alter_table(fix, [change])
+    replaced(table)
+    assert [(s.id, s.content) for s in table.schemas()] == [(s.id, s.content) for s in fix.schemas()]
+
+
 REFUSED: dict[str, tuple[list[Any], dict[str, Any], type[PaimonError], str]] = {
     "form": ([], {"option": ["bucket"]}, InvalidInputError, "not of the form key=value"),
     "value": ([], {"option": ["write-only=perhaps"]}, InvalidInputError, "write-only"),
