@@ -117,6 +117,28 @@ def test_a_retry_finds_its_commit_below_the_head_at_which_it_began(table: Table,
     assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 2, 10, 11, *range(20, 20 + later)]
 
 
+def test_what_came_before_a_head_that_has_expired_is_unknown(table: Table) -> None:
+    """The first try's commit has got an id below it, after a rollback, and has expired as well."""
+    for k in range(10, 14):
+        write_arrow(table, one_row(k))
+
+    def meddle(method: str, path: str) -> None:
+        if path.startswith("manifest/") and table.latest_snapshot_id() == 4:
+            rolled_back(table)
+        if method == "replace" and path.endswith("LATEST"):
+            raise Crash
+
+    with pytest.raises(Crash):
+        write_arrow(Table(FaultStore(table.store, on_mutation=meddle), table.name), ROWS, operation_id="op")
+    for k in range(20, 23):
+        write_arrow(table, one_row(k))
+    for number in range(1, 5):
+        table.store.delete(table.paths.snapshot(number))
+    with pytest.raises(OutcomeUnknownError, match="snapshot 4, which could say so, is expired"):
+        write_arrow(table, ROWS, operation_id="op")
+    assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 2, 10, 11, 20, 21, 22]
+
+
 def test_a_slow_try_finds_the_others_commit_below_the_head_at_which_it_began(table: Table) -> None:
     for k in range(10, 14):
         write_arrow(table, one_row(k))

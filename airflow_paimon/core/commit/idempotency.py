@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.commit.draft import CommitIdentity, KnownHead
-from airflow_paimon.core.commit.landed import find_landed
+from airflow_paimon.core.commit.landed import Published, find_landed
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -176,7 +176,10 @@ def attempt_of(
 
 
 def first_result(context: Context) -> OperationResult | None:
-    """Return the result of an earlier try that has ended with the same request."""
+    """Return the result of an earlier try that has ended with the same request.
+
+    None also if another engine's snapshot has the id of its commit now: the retry looks what is there.
+    """
     request = context.request
     if request.operation_id is None or request.dry_run:
         return None
@@ -186,18 +189,28 @@ def first_result(context: Context) -> OperationResult | None:
         if found.get("request") != request_digest(request):
             return None
         known = {f.name: found["result"][f.name] for f in dataclasses.fields(OperationResult)}
-        return OperationResult(**known | {"details": {**known["details"], "replayed": True}})
+        result = OperationResult(**known | {"details": {**known["details"], "replayed": True}})
+        commit = found.get("commit")
     except (ValueError, KeyError, TypeError, AttributeError):
         log.warning("%s: the result of operation %r is unreadable", context.table.name, request.operation_id)
         return None
+    now = context.table.branch(result.branch).find_snapshot(result.snapshot_after or 0) if commit else None
+    return result if now is None or now.identity == commit else None
 
 
-def keep_result(context: Context, result: OperationResult) -> None:
-    """Keep the result of an operation that has an operation record and has changed something, for a retry."""
+def keep_result(context: Context, result: OperationResult, published: Published) -> None:
+    """Keep the result of an operation that has an operation record and has changed something, for a retry.
+
+    Not if its commit was another try's: only who publishes a snapshot knows for certain which one is its own.
+    """
     request = context.request
     if request.operation_id not in context.attempts or request.operation_id is None or not result.changed:
         return
-    kept = {"request": request_digest(request), "result": result.to_json()}
+    mine = {(t.name, t.branch_name, s.id): s.identity for t, s in published}
+    commit = mine.get((context.table.name, result.branch, result.snapshot_after or 0))
+    if commit is None and result.details.get("replayed") and result.snapshot_after != result.snapshot_before:
+        return
+    kept = {"request": request_digest(request), "commit": commit, "result": result.to_json()}
     try:
         data = json.dumps(kept, indent=2, ensure_ascii=False, default=str).encode()
         put_new(context.table, _result_path(request.operation_id), data)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 
 from airflow_paimon.core.commit.cache import is_same
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft, KnownHead
@@ -69,7 +70,8 @@ def later_snapshots(
 ) -> Iterator[tuple[int, Snapshot | None]]:
     """Read the snapshots that came later than ``after``, by id, the newest first; None: it has expired, and so have
     those before it. Where another engine has rolled the branch back below ``after``, all that there are: which of them
-    are older can't be told.
+    are older can't be told. If ``after`` has expired itself, it is among them, as None: it may have been rolled back
+    before that.
     """
     newest = table.latest_snapshot_id() or 0 if head is None else head.id
     known = {} if head is None else {head.id: head}
@@ -77,7 +79,7 @@ def later_snapshots(
     for stop in range(newest, first - 1, -_READ_AT_ONCE):
         ids = list(range(stop, max(stop - _READ_AT_ONCE, first - 1), -1))
         found = _read(table, ids, known)
-        later = [(i, s) for i, s in zip(ids, found, strict=True) if i > after.id]
+        later = [(i, s) for i, s in zip(ids, found, strict=True) if i > after.id or (s is None and after.identity)]
         yield from later
         if any(s is None for _, s in later) or (ids[-1] == after.id and _is_kept(found[-1], after)):
             return
@@ -241,7 +243,17 @@ def verify_landed(table: Table, snapshot: Snapshot) -> None:
         )
 
 
-_published: ContextVar[list[tuple[Table, Snapshot]] | None] = ContextVar("published", default=None)
+Published = Sequence[tuple[Table, Snapshot]]
+"""Snapshots that were published, each with the view of its branch."""
+
+
+@dataclass(slots=True)
+class _Unverified:
+    published: list[tuple[Table, Snapshot]] = field(default_factory=list)
+    then: list[Callable[[Published], None]] = field(default_factory=list)
+
+
+_unverified: ContextVar[_Unverified | None] = ContextVar("unverified", default=None)
 
 
 @contextmanager
@@ -253,23 +265,32 @@ def verified_commits() -> Iterator[None]:
     Raises:
         OutcomeUnknownError: see ``verify_landed``. Not checked when the block itself fails.
     """
-    if _published.get() is not None:
+    if _unverified.get() is not None:
         yield
         return
-    mine: list[tuple[Table, Snapshot]] = []
-    token = _published.set(mine)
+    mine = _Unverified()
+    token = _unverified.set(mine)
     try:
         yield
     finally:
-        _published.reset(token)
-    for table, snapshot in mine:
+        _unverified.reset(token)
+    for table, snapshot in mine.published:
         verify_landed(table, snapshot)
+    for call in mine.then:
+        call(mine.published)
+
+
+def once_verified(call: Callable[[Published], None]) -> None:
+    """Call something, with what was published, when the ``verified_commits`` around this has found all of it."""
+    around = _unverified.get()
+    assert around is not None
+    around.then.append(call)
 
 
 def verify_at_end(table: Table, snapshot: Snapshot) -> None:
     """Read a published snapshot back when ``verified_commits`` ends, or at once outside of it."""
-    pending = _published.get()
-    if pending is None:
+    around = _unverified.get()
+    if around is None:
         verify_landed(table, snapshot)
     else:
-        pending.append((table, snapshot))
+        around.published.append((table, snapshot))

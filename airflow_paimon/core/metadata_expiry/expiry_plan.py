@@ -109,7 +109,7 @@ def pins_of(roots: Roots, branch: str, parents: Mapping[str, str], *, keep_undo:
         if c.branch == branch
     ]
     pins += [
-        Pin(snapshot_id=o.head + 1, reason=f"a retry of operation {o.operation_id!r} looks at all after {o.head}")
+        Pin(snapshot_id=o.head or 1, reason=f"a retry of operation {o.operation_id!r} looks at all from {o.head} on")
         for o in roots.operations
         if o.branch == branch
     ]

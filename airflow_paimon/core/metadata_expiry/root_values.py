@@ -151,7 +151,7 @@ class Snapshots(Sequence[Root]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRecord:
-    """An operation that a retry may look for: in the snapshots of ``branch`` after ``head``."""
+    """An operation that a retry may look for: in the snapshots of ``branch`` from ``head`` on."""
 
     operation_id: str
     branch: str

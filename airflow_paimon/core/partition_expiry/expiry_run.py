@@ -291,9 +291,12 @@ def _execute(
 
 
 def _since(view: Table, plan: ExpiryPlan) -> KnownHead | None:
-    """Where to look for another living try's commit; None where the history is expired: the drop compares files."""
+    """Where to look for another living try's commit; None where the head of that time has expired, or another engine
+    has rolled the branch back below it: the drop compares files.
+    """
     head = plan.head(view.branch_name)
-    return head if view.snapshot_ids()[:1] <= [head.id + 1] else None
+    now = view.find_snapshot(head.id)
+    return head if now is not None and now.identity == head.identity else None
 
 
 def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_Commit]) -> ConflictError | None:

@@ -47,7 +47,8 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaRecord(Record):
-    """``before``: main's schema version without the columns. ``since``: main's head when they were added.
+    """``before``: main's schema version without the columns. ``since``: main's head when they were added, as
+    ``KnownHead`` has it.
 
     ``schemas``: the versions that add them, each with the SHA-256 of its file, as another writer may win the id.
     """
@@ -55,9 +56,15 @@ class SchemaRecord(Record):
     branch: str
     user: str
     identifier: int
-    since: KnownHead
+    since: int
     before: int
     schemas: tuple[tuple[int, str], ...]
+    since_identity: str = ""
+    since_time: int = 0
+
+    @property
+    def head(self) -> KnownHead:
+        return KnownHead(self.since, self.since_identity, self.since_time)
 
     @property
     def path(self) -> str:
@@ -81,7 +88,9 @@ def record_of(
         branch=branch,
         user=identity.user,
         identifier=identity.identifier,
-        since=KnownHead.of(head),
+        since=head.id,
+        since_identity=head.identity,
+        since_time=head.time_millis,
         before=before,
         schemas=tuple((s.id, _digest(s.to_bytes())) for s in new),
     )
@@ -172,7 +181,7 @@ def _landed(main: Table, record: SchemaRecord, brought: Sequence[TableSchema]) -
         if snapshot.schema_id in schema_ids or main.schema(snapshot.schema_id).content == brought[-1].content:
             return True
     ids = main.snapshot_ids()
-    return False if not ids or ids[0] <= record.since.id + 1 else None
+    return False if not ids or ids[0] <= record.since + 1 else None
 
 
 def _is_written_with(main: Table, old: TableSchema, brought: Sequence[TableSchema]) -> bool:
@@ -187,7 +196,7 @@ def _identity(snapshot: Snapshot) -> tuple[str, int]:
 
 
 def _since(main: Table, record: SchemaRecord) -> Iterator[Snapshot]:
-    return (s for _, s in later_snapshots(main, record.since) if s is not None)
+    return (s for _, s in later_snapshots(main, record.head) if s is not None)
 
 
 def _later_publishes(main: Table, record: SchemaRecord) -> Iterator[Snapshot]:

@@ -408,7 +408,7 @@ def run_each(request: Request, run: Callable[[Request], OperationResult]) -> Ope
 def perform(context: Context, request: Request, fold: Callable[..., Any] | None = None) -> OperationResult:
     """Run a metadata-only operation on an open table, or return the result of its first try if that has ended."""
     from airflow_paimon.core.commit.idempotency import first_result, keep_result
-    from airflow_paimon.core.commit.landed import verified_commits
+    from airflow_paimon.core.commit.landed import once_verified, verified_commits
     from airflow_paimon.core.table.read_once import reading_once
     from airflow_paimon.core.table.table_sets import same_versions
 
@@ -427,7 +427,7 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
             return earlier
         with verified_commits(), same_versions(), reading_once(anew=True):
             result: OperationResult = function(context, request, *_helpers(operation, fold))
-        keep_result(context, result)
+            once_verified(partial(keep_result, context, result))
     return result
 
 

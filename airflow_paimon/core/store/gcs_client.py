@@ -111,6 +111,8 @@ class Client(HttpClient):
         self._put(bucket, key, data, token, "0" if token else "")
 
     def put_version(self, bucket: str, key: str, data: bytes, version: str) -> None:
+        if not version:
+            raise RequestError(400, "the storage names no generation of the object that was read")
         self._put(bucket, key, data, "", version)
 
     def _put(self, bucket: str, key: str, data: bytes, token: str, generation: str) -> None:

@@ -132,6 +132,31 @@ def test_an_operation_of_several_commits_is_read_back_at_its_end(table: Table) -
         replace_by_foreign(table, 1)
 
 
+@pytest.mark.parametrize("when", ["before the end", "after the end"])
+def test_a_retry_does_not_report_a_commit_as_done_that_was_replaced(table: Table, when: str) -> None:
+    """Jobs, and CALL in Spark, read commits back only after the operation itself has ended."""
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    append(table.branch("fix"), "a")
+    new = min(names(table.branch("fix")) - names(table))
+
+    def replaced() -> None:
+        theirs = replace(table.snapshot(1), id=2, uuid="f" * 36, commit_user="other")
+        table.store.replace(table.paths.snapshot(2), theirs.to_bytes())
+
+    if when == "before the end":
+        with pytest.raises(OutcomeUnknownError, match="snapshot 2"), verified_commits():
+            run(table, "merge_branch", branch="fix", operation_id="op")
+            replaced()
+    else:
+        run(table, "merge_branch", branch="fix", operation_id="op")
+        replaced()
+    again = run(table, "merge_branch", branch="fix", operation_id="op")
+    assert (again.changed, again.snapshot_after, new in names(table)) == (True, 3, True)
+    append(table, "b")
+    assert run(table, "merge_branch", branch="fix", operation_id="op").snapshot_after == 3
+
+
 def test_a_failing_operation_keeps_its_own_error(table: Table) -> None:
     with pytest.raises(FormatError, match="mine"), verified_commits():
         append(table, "a")

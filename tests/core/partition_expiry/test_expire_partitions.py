@@ -269,6 +269,23 @@ def test_killed_at_every_store_call(after: bool) -> None:
         assert table.snapshot_ids() == [1, 2, 3, 4]
 
 
+def test_a_plan_is_gone_on_with_after_a_rollback_by_another_engine() -> None:
+    table = fresh()
+    append(table, "2025-03-30", seq=1)
+
+    def killed(method: str, path: str) -> None:
+        if path.startswith("manifest/"):
+            raise Crash
+
+    with pytest.raises(Crash):
+        faulty(table, FaultStore(table.store, on_mutation=killed), **OLD, operation_id="op")
+    table.store.delete(table.paths.snapshot(4))
+    table.store.replace(table.paths.latest_hint, b"3")
+    table.store.delete(table.paths.snapshot(1))
+    assert run(table, "expire_partitions", **OLD, operation_id="op").changed
+    assert days(table) == ["2025-03-30"]
+
+
 def competing(table: Table, what: Callable[[], object]) -> FaultStore:
     """A store that lets somebody else act right before our snapshot is put."""
     done: list[object] = []

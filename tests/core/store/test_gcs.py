@@ -251,3 +251,11 @@ def test_secrets_travel_only_in_the_pickle(endpoint: str) -> None:
     store = open_store("gs://bucket/t", {"endpoint_url": endpoint, "token": {"private_key": "very-secret"}})
     assert b"very-secret" in pickle.dumps(store)
     assert "very-secret" not in repr(store) + store.uri + repr(store.child("x"))
+
+
+def test_no_object_is_replaced_without_the_generation_that_was_read(endpoint: str, bucket: str) -> None:
+    client = gcs_client.Client(storage_options(endpoint))
+    client.put(bucket, "k", b"theirs")
+    with pytest.raises(object_client.RequestError, match="names no generation"):
+        client.put_version(bucket, "k", b"ours", "")
+    assert client.get(bucket, "k")[0] == b"theirs"
