@@ -292,7 +292,8 @@ def test_a_consumer_a_retry_and_an_undo_keep_their_snapshots(table: Table) -> No
     append(table, "b")
     table.store.delete("consumer/consumer-etl")
     assert (
-        "a retry of operation 'op' looks at all from 6 on" in expire(table, dry_run=True).details["stopped_by"]["main"]
+        "a retry of operation 'op' searches from snapshot 6 on"
+        in expire(table, dry_run=True).details["stopped_by"]["main"]
     )
     run(table, "rollback_to", snapshot=2)
     append(table, "a")
@@ -389,7 +390,7 @@ def test_a_batch_of_a_stream_that_is_tried_again_can_tell_whether_it_landed(tabl
     for _ in range(3):
         append(table, "a")
     assert first is not None
-    pinned = f"a retry of operation 'stream query' looks at all from {first.id} on"
+    pinned = f"a retry of operation 'stream query' searches from snapshot {first.id} on"
     done = expire(table)
     assert pinned in done.details["stopped_by"]["main"]
     assert begin_batch(table, "query", 1)[1] is None
