@@ -127,11 +127,11 @@ def test_an_index_takes_the_metadata_and_shows_the_description(built: list[Path]
 
 
 def test_links_of_the_readme_lead_to_the_documentation_where_its_address_is_known() -> None:
-    text = "[a](docs/howto/s3.md#keys), [b](docs/_static/page.png), [c](https://paimon.apache.org/), [d](#here)"
+    text = "[a](docs/howto/sql.md#keys), [b](docs/_static/page.png), [c](https://paimon.apache.org/), [d](#here)"
     assert standalone(text, None) == "a, b, [c](https://paimon.apache.org/), [d](#here)"
     assert standalone("![p](docs/p.png)\n\n[a](NEWS.md)", "https://docs.test") == "a"
     site = "https://docs.test/paimon"
-    assert standalone(text, f"{site}/").startswith(f"[a]({site}/howto/s3.html#keys), [b]({site}/_static/page.png), ")
+    assert standalone(text, f"{site}/").startswith(f"[a]({site}/howto/sql.html#keys), [b]({site}/_static/page.png), ")
 
 
 def test_the_installed_package_is_the_one_under_test(installed: Installed) -> None:

@@ -37,7 +37,7 @@ class Document:
 
 
 def render(name: str, root: str) -> Document:
-    """Render the page ``runbook`` or ``howto/s3``. ``root``: the path at which the pages are served.
+    """Render the page ``runbook`` or ``howto/sql``. ``root``: the path at which the pages are served.
 
     Raises:
         NotFoundError: there is no such page.

@@ -63,5 +63,5 @@ def plan_page_url(paimon_conn_id: str, table: str, asked: Mapping[str, str], *, 
 
 
 def docs_page_url(page: str, *, base_url: str = "") -> str:
-    """Spell the address of a page of the documentation inside Airflow, such as ``runbook`` or ``howto/s3``."""
+    """Spell the address of a page of the documentation inside Airflow, such as ``runbook`` or ``howto/sql``."""
     return f"{base_url.rstrip('/')}{URL_PREFIX}{DOCS}/{page}"

@@ -94,4 +94,4 @@ def test_dags_point_to_pages_inside_airflow(monkeypatch: pytest.MonkeyPatch) -> 
         assert "docs/" not in documentation.replace("_docs/", "")
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/data/")
     assert page_address("limits") == "https://airflow.example/data/paimon/_docs/limits"
-    assert with_links("see docs/howto/s3.md.") == "see [S3](https://airflow.example/data/paimon/_docs/howto/s3)."
+    assert with_links("see docs/howto/sql.md.") == "see [Sql](https://airflow.example/data/paimon/_docs/howto/sql)."

@@ -107,7 +107,7 @@ def place(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator
     files = folder / "hdfs"
     files.mkdir()
     python = bare_python(folder / "env", "hdfs_native", "typing_extensions")
-    page = (REPO_ROOT / "docs" / "howto" / "kubernetes.md").read_text()
+    page = (REPO_ROOT / "docs" / "howto" / "clusters.md").read_text()
     with kubernetes_cluster(folder, python) as cluster, hdfs_server(files) as uri:
         for name in ("airflow", NAMESPACE):
             cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
