@@ -4,7 +4,7 @@ may ask of the guard. Pure.
 Stricter than Paimon: partitions dropped together can't replace each other, in any kind of commit, and an anchor may
 only be dropped while its inputs exist.
 
-See docs/howto/chain-writes.md.
+See docs/howto/chain-reads.md.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def sql(
     with a primary key the touched buckets are written again, on others the touched files.
 
     ``CALL sys.procedure(name => value, ...)`` runs an operation, with Paimon's names and arguments, and returns the
-    operation's own result (docs/howto/call-procedures.md).
+    operation's own result (docs/comparison.md).
 
     Args:
         views: Further tables by the name that the statement gives them: ``db.t``, ``db.t$branch_b`` or either with
