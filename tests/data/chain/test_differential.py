@@ -21,7 +21,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.chain.read import read_chain
 from airflow_paimon.data.chain.scan import plan_chain
-from tests.data.chain.compactions import compact
+from tests.data.chain.compactions import compact, outcomes
 from tests.data.chain.tables import chain_table
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
@@ -210,13 +210,24 @@ class Life:
         overwrite = self.chance.random() < 0.3
         there = target in self.model.held["snapshot"]
         before = self.table.branch("snapshot").latest_snapshot_id()
-        compact(self.table, text, overwrite=overwrite)
+        result = compact(self.table, text, overwrite=overwrite)
         after = self.table.branch("snapshot").latest_snapshot_id()
         if after != before:
             assert overwrite or not there
-            self.model.held["snapshot"][target] = rows
+            # What was built from a partition is rebuilt with it.
+            built = [self._values(p) for p, o in outcomes(result).items() if o in ("compacted", "stale-rebuilt")]
+            assert target in built
+            for values in sorted(built):
+                full = self.model.full(values)
+                self.model.held["snapshot"].pop(values, None)
+                if full:
+                    self.model.held["snapshot"][values] = full
         else:
             assert there
+
+    def _values(self, text: str) -> Partition:
+        spec = dict(pair.split("=") for pair in text.replace("/", ",").strip(",").split(","))
+        return tuple(spec[k] for k in self.keys)
 
     def check(self) -> None:
         expected = self.model.rows()
