@@ -18,6 +18,7 @@ from tests.versions import ROOT
 
 TESTS = (
     "spark/test_source_api.py",
+    "spark/test_jvm.py",
     "spark/test_read_table.py",
     "spark/test_write_table.py",
     "spark/test_sql.py",

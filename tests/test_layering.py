@@ -260,6 +260,16 @@ def room_faults(source: str, path: Path) -> dict[str, list[str]]:
     return faults
 
 
+def test_what_is_not_sparks_public_api_is_used_in_its_modules_alone() -> None:
+    private = re.compile(
+        r"\._(jvm|jdf|jsparkSession|jsc|jc|jseq|gateway|serialize_to_jvm|collect_as_arrow)\b|import _\w+"
+    )
+    own = {f"{PACKAGE}/spark/{name}.py" for name in ("jvm", "file_index", "native_scan")}
+    for path in sources():
+        if path.parts[:2] == (PACKAGE, "spark") and path.as_posix() not in own:
+            assert not private.findall((REPO_ROOT / path).read_text()), path
+
+
 def test_the_rooms_of_the_core_import_only_the_rooms_before_them() -> None:
     faults, needless = [], {name: set(rooms) for name, (rooms, _) in UPWARD.items()}
     for path in (path for path in sources() if path.parts[1] == "core"):

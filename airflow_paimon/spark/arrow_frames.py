@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from airflow_paimon.spark.jvm import batches_of_frame, frame_of_batches
 from airflow_paimon.spark.rows_in import temporary_conf
 
 if TYPE_CHECKING:
@@ -28,16 +29,10 @@ def frame_of_arrow(spark: SparkSession, table: pa.Table, schema: StructType | No
         unlimited = int(spark.conf.get(_BATCH_CONF) or 0) < 1
         with temporary_conf(spark, {_BATCH_CONF: str(_BATCH_ROWS)} if unlimited else {}):
             return spark.createDataFrame(table) if schema is None else spark.createDataFrame(table, schema)
-    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
     from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 
     schema = schema or from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-    jvm: Any = spark._jvm
-    batches = table.cast(to_arrow_schema(schema)).to_batches(_BATCH_ROWS)
-    found = spark.sparkContext._serialize_to_jvm(
-        batches, ArrowStreamSerializer(), jvm.PythonSQLUtils.readArrowStreamFromFile, jvm.ArrowIteratorServer
-    )
-    return DataFrame(jvm.PythonSQLUtils.toDataFrame(found, schema.json(), spark._jsparkSession), spark)
+    return frame_of_batches(spark, table.cast(to_arrow_schema(schema)).to_batches(_BATCH_ROWS), schema)
 
 
 def collect_arrow(frame: DataFrame) -> pa.Table:
@@ -48,7 +43,7 @@ def collect_arrow(frame: DataFrame) -> pa.Table:
     from pyspark.sql.pandas.types import to_arrow_schema
 
     schema = to_arrow_schema(frame.schema)
-    batches = frame._collect_as_arrow()  # type: ignore[operator]  # private, and so a column to the checker
+    batches = batches_of_frame(frame)
     found = pa.Table.from_batches(batches) if batches else schema.empty_table()
     # One by one: Arrow refuses the cast of a struct to its own type where a null has fields that can't be null.
     columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(found.columns, schema, strict=True)]

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.data.files.arrow_types import is_finer_than_micros
-from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.jvm import kind_of, sequence_items
+from airflow_paimon.spark.jvm import analyzed, has_jvm, id_of, ids_of, kind_of, references, sequence_items
 from airflow_paimon.spark.spark_types import CUT_OFF
 
 if TYPE_CHECKING:
@@ -94,8 +93,8 @@ def cut_off_columns(frame: DataFrame, names: Collection[str]) -> list[str]:
         return []
     if not has_jvm(frame.sparkSession):
         return [f.name for f in frame.schema.fields if f.name in asked and (f.metadata or {}).get(CUT_OFF)]
-    plan = frame._jdf.queryExecution().analyzed()
-    output = [int(a.exprId().id()) for a in sequence_items(plan.output())]
+    plan = analyzed(frame)
+    output = [id_of(a) for a in sequence_items(plan.output())]
     origins = _Origins()
     return [n for n, at in zip(frame.columns, output, strict=True) if n in asked and origins.marked(plan, {at})]
 
@@ -105,8 +104,8 @@ def inexact_column(condition: Any, plan: Any) -> str | None:
     another answer. They can't with ``>=`` and ``<`` and a value that is whole.
     """
     origins = _Origins()
-    times = [a for a in sequence_items(condition.references().toSeq()) if _holds_times(a)]
-    cut_off = {int(a.exprId().id()): str(a.name()) for a in times if origins.marked(plan, {int(a.exprId().id())})}
+    times = [a for a in references(condition) if _holds_times(a)]
+    cut_off = {id_of(a): str(a.name()) for a in times if origins.marked(plan, {id_of(a)})}
     if not cut_off:
         return None
 
@@ -145,13 +144,13 @@ class _Origins:
     def marked(self, plan: Any, wanted: set[int]) -> bool:
         """Whether one of these columns of a plan comes from a marked one."""
         output = sequence_items(plan.output())
-        if any(int(a.exprId().id()) in wanted and a.metadata().contains(CUT_OFF) for a in output):
+        if any(id_of(a) in wanted and a.metadata().contains(CUT_OFF) for a in output):
             return True
         kind = kind_of(plan)
         if kind == "WithCTE":
             self._common |= {int(d.id()): d.child() for d in sequence_items(plan.cteDefs())}
         if kind in _BY_PLACE:
-            places = {i for i, a in enumerate(output) if int(a.exprId().id()) in wanted}
+            places = {i for i, a in enumerate(output) if id_of(a) in wanted}
             return any(self._at_places(other, places) for other in self._others(plan, kind, places))
         return self._below(plan, wanted)
 
@@ -165,14 +164,14 @@ class _Origins:
         return [self._common[key[0]]]
 
     def _at_places(self, plan: Any, places: set[int]) -> bool:
-        output = [int(a.exprId().id()) for a in sequence_items(plan.output())]
+        output = [id_of(a) for a in sequence_items(plan.output())]
         return self.marked(plan, {output[i] for i in places})
 
     def _below(self, plan: Any, wanted: set[int]) -> bool:
-        children = [(c, {int(a.exprId().id()) for a in sequence_items(c.output())}) for c in _children(plan)]
+        children = [(c, ids_of(c.output())) for c in _children(plan)]
         given = set().union(*(ids for _, ids in children))
         expressions = sequence_items(plan.expressions())
-        made = {int(e.exprId().id()): e for e in expressions if kind_of(e) == "Alias"}
+        made = {id_of(e): e for e in expressions if kind_of(e) == "Alias"}
         asked, queries = wanted & given, list[Any]()
         for at in wanted & made.keys():
             _use(made[at].child(), asked, queries)
@@ -195,7 +194,7 @@ def _use(expression: Any, columns: set[int], queries: list[Any]) -> None:
         return
     kind = kind_of(expression)
     if kind in ("AttributeReference", "OuterReference"):
-        columns.add(int(expression.exprId().id()))
+        columns.add(id_of(expression))
     if kind.endswith(_QUERIES):
         queries.append(expression.plan())
     for child in _children(expression):

@@ -16,6 +16,7 @@ from typing import Any
 from airflow_paimon.core import errors
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageError
 from airflow_paimon.core.sql_text.tokens import TOO_DEEP
+from airflow_paimon.spark.jvm import is_instance
 
 _RAISED = re.compile(r"airflow_paimon\.core\.errors\.(\w+): (.+)")
 _USERS_STATES = frozenset({"0A", "21", "22", "38", "39", "42", "P0"})
@@ -132,19 +133,16 @@ def fault_of_python(text: str) -> str | None:
 
 def _fault_of_java(error: Any) -> str | None:
     """Look for a Spark error with a condition among the causes of a failed job."""
-    from py4j.java_gateway import is_instance_of
     from py4j.protocol import Py4JError
-    from pyspark import SparkContext
 
-    gateway: Any = SparkContext._gateway
     try:
         cause = getattr(error, "java_exception", None)
         for _ in range(_CAUSES):
             if cause is None:
                 return None
-            if is_instance_of(gateway, cause, "java.lang.StackOverflowError"):
+            if is_instance(cause, "java.lang.StackOverflowError"):
                 return TOO_DEEP
-            if is_instance_of(gateway, cause, "org.apache.spark.SparkThrowable"):
+            if is_instance(cause, "org.apache.spark.SparkThrowable"):
                 state = cause.getSqlState()
                 if (state or "")[:2] in _USERS_STATES:
                     return first_line(str(cause.getMessage()))

@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.table.predicate import MIRRORED, Condition, Operator, Predicate, all_of, any_of, negation
 from airflow_paimon.data.files.arrow_types import finer_than_micros
-from airflow_paimon.spark.jvm import kind_of, sequence_items
+from airflow_paimon.spark.jvm import analyzed, has_jvm, id_of, kind_of, references, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema
 
 if TYPE_CHECKING:
@@ -30,11 +30,6 @@ class Where:
     columns: frozenset[str] | None
 
 
-def has_jvm(spark: SparkSession) -> bool:
-    """Return whether the session has its own JVM, unlike a Spark Connect client."""
-    return hasattr(spark, "_jsparkSession")
-
-
 def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -> Where:
     """Let Spark resolve a condition against the table's columns, and extract the part that can prune.
 
@@ -51,12 +46,12 @@ def parse_where(spark: SparkSession, where: str | Column, schema: TableSchema) -
         raise InvalidInputError(f"where: {why} (columns: {', '.join(schema.field_names)})") from None
     if not has_jvm(spark):
         return Where(None, None)
-    plan = frame._jdf.queryExecution().analyzed()
+    plan = analyzed(frame)
     if kind_of(plan) != "Filter":
         return Where(None, None)
     condition = plan.condition()
     known = frozenset(schema.field_names)
-    found = frozenset(a.name() for a in sequence_items(condition.references().toSeq()))
+    found = frozenset(a.name() for a in references(condition))
     blurred = frozenset(finer_than_micros(schema.fields))
     return Where(_predicate(condition, known - blurred), found if found <= known else None)
 
@@ -68,7 +63,7 @@ def condition_predicate(condition: Any, schema: TableSchema, ids: frozenset[int]
     """
     if kind_of(condition) == "And":
         return all_of(condition_predicate(side, schema, ids) for side in (condition.left(), condition.right()))
-    if not all(int(a.exprId().id()) in ids for a in sequence_items(condition.references().toSeq())):
+    if not all(id_of(a) in ids for a in references(condition)):
         return None
     return _predicate(condition, frozenset(schema.field_names) - frozenset(finer_than_micros(schema.fields)))
 
@@ -85,9 +80,9 @@ def equal_columns(condition: Any, schema: TableSchema, ids: frozenset[int]) -> l
     known = frozenset(schema.field_names)
     for own, other in ((condition.left(), condition.right()), (condition.right(), condition.left())):
         name = _column(own, known)
-        if name is None or int(own.exprId().id()) not in ids or schema.field(name).type.root == "CHAR":
+        if name is None or id_of(own) not in ids or schema.field(name).type.root == "CHAR":
             continue  # what is stored of a CHAR may be shorter than what is compared
-        theirs = [int(a.exprId().id()) for a in sequence_items(other.references().toSeq())]
+        theirs = list(map(id_of, references(other)))
         if theirs and not ids.intersection(theirs) and str(own.dataType().typeName()).partition("(")[0] in _ORDERED:
             return [(name, other)]
     return []

@@ -44,8 +44,7 @@ from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS, stored_row_fields
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.spark.file_index import check_values, file_relation, has_file_index
-from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.jvm import sequence_items
+from airflow_paimon.spark.jvm import has_jvm, sequence_items
 from airflow_paimon.spark.row_positions import ROW_INDEX, row_column, without_deleted
 from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.spark_types import metadata_of, shipped_schema, spark_schema, spark_type, sql_name, to_shipped

@@ -6,6 +6,7 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.spark.jvm import analyzed, has_jvm
 from airflow_paimon.spark.rows_in import temporary_conf
 
 if TYPE_CHECKING:
@@ -34,10 +35,10 @@ def plan_text(frame: DataFrame) -> str | None:
 
 def analyzed_text(frame: DataFrame) -> str | None:
     """Return the analyzed plan as Spark prints it, with all columns; None over Spark Connect."""
-    if not hasattr(frame, "_jdf"):
+    if not has_jvm(frame.sparkSession):
         return None
     with temporary_conf(frame.sparkSession, _ALL_FIELDS):
-        return str(frame._jdf.queryExecution().analyzed().toString())
+        return str(analyzed(frame).toString())
 
 
 def _above_reads(lines: list[str]) -> list[str]:

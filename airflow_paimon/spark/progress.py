@@ -13,7 +13,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from airflow_paimon.spark.jvm import has_jvm, status_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +55,7 @@ def progress(
     log.info("%s: started", what)
     done = threading.Event()
     watcher = None
-    if hasattr(spark, "_jsparkSession"):  # a Spark Connect client can't look into the cluster
+    if has_jvm(spark):  # a Spark Connect client can't look into the cluster
         watch = _Watch(spark, what, started, rows)
         watcher = threading.Thread(target=watch.run, args=(done, interval_s), name="progress", daemon=True)
         watcher.start()
@@ -71,8 +73,7 @@ class _Watch:
 
     def __init__(self, spark: SparkSession, what: str, started: float, rows: Callable[[], int | None] | None) -> None:
         self._tracker = spark.sparkContext.statusTracker()
-        session: Any = spark._jsparkSession
-        self._queries = session.sharedState().statusStore()
+        self._queries = status_store(spark)
         self._earlier = self._newest()
         self._what = what
         self._started = started

@@ -24,6 +24,7 @@ from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import Known, TableWrite, bucket_groups
 from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
 from airflow_paimon.spark.cut_off import refuse_cut_off, refuse_marked
+from airflow_paimon.spark.jvm import hinted
 from airflow_paimon.spark.spark_types import shipped_type, sql_name
 from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, set_imports_apart
 
@@ -130,11 +131,7 @@ def rebalanced(frame: DataFrame, columns: Sequence[str]) -> DataFrame:
     keys = [sf.col(sql_name(name)) for name in columns]
     if hasattr(frame, "toArrow"):
         return frame.hint("rebalance", *keys)
-    from pyspark.sql import DataFrame
-
-    java: Any = frame  # Spark 3.5 takes columns here only as its own JVM does
-    expressions = java._jseq([key._jc.expr() for key in keys])  # type: ignore[operator]
-    return DataFrame(java._jdf.hint("rebalance", expressions), frame.sparkSession)
+    return hinted(frame, "rebalance", keys)
 
 
 def by_bucket(frame: DataFrame, write: TableWrite) -> DataFrame:

@@ -9,11 +9,12 @@ import zipimport
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
 from airflow_paimon.core.garbage import collect_seldom
+from airflow_paimon.spark.jvm import has_jvm, mapped_in_arrow
 from airflow_paimon.spark.spark_types import sql_name
 
 if TYPE_CHECKING:
@@ -21,9 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
-
-_MAP_ARROW_ITER: Any = 207
-"""``PythonEvalType.SQL_MAP_ARROW_ITER_UDF``, which Spark 4 has moved to another module."""
 
 TASK_BYTES = 128 * 1024 * 1024
 _CORES_UNKNOWN = 16
@@ -52,7 +50,7 @@ def pack(items: Iterable[T], weight: Callable[[T], int], target: int = TASK_BYTE
 
 def cores_of(spark: SparkSession) -> int:
     """Return how many tasks run at once, as far as that is known."""
-    return spark.sparkContext.defaultParallelism if hasattr(spark, "_jsparkSession") else _CORES_UNKNOWN
+    return spark.sparkContext.defaultParallelism if has_jvm(spark) else _CORES_UNKNOWN
 
 
 def share_of(total: int) -> int:
@@ -93,22 +91,15 @@ def map_in_arrow(
     any names of columns: PySpark takes a name with a dot for a field of another column.
     """
     names = frame.columns
-    if not hasattr(frame, "_jdf") or not any("." in n or "`" in n for n in names):
+    if not has_jvm(frame.sparkSession) or not any("." in n or "`" in n for n in names):
         try:
             return frame.mapInArrow(work, schema)  # type: ignore[arg-type]  # it hands iterators over, not iterables
         except ImportError:
-            if not hasattr(frame, "_jdf"):  # a client without a JVM
+            if not has_jvm(frame.sparkSession):
                 raise
-    from pyspark.sql import DataFrame
     from pyspark.sql import functions as sf
-    from pyspark.sql.udf import _create_udf
 
-    function: Any = _create_udf(work, schema, _MAP_ARROW_ITER)
-    column = function(*(sf.col(sql_name(name)) for name in names))
-    java: Any = frame._jdf
-    if not hasattr(frame, "toArrow"):  # Spark 3.5
-        return DataFrame(java.pythonMapInArrow(column._jc.expr(), False), frame.sparkSession)
-    return DataFrame(java.mapInArrow(column._jc, False, None), frame.sparkSession)
+    return mapped_in_arrow(frame, [sf.col(sql_name(name)) for name in names], work, schema)
 
 
 @contextmanager

@@ -15,7 +15,8 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
-from airflow_paimon.spark.statements.parse import kind_of, parse_plan, sequence_items
+from airflow_paimon.spark.jvm import kind_of, sequence_items
+from airflow_paimon.spark.statements.parse import parse_plan
 from tests.spark.jobs.operations import correct, run
 
 if TYPE_CHECKING:

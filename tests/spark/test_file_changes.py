@@ -20,12 +20,11 @@ from airflow_paimon.data import copy_on_write, read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
 from airflow_paimon.data.files import write
-from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID, arrow_type
+from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read, with_positions
 from airflow_paimon.spark.statements.append import file_parts, outcome_of, plan_rewrite
-from airflow_paimon.spark.statements.candidates import selective_keys
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, INSERTED, MATCHED, UPDATED
 from airflow_paimon.spark.statements.file_changes import rewrite_files
 from airflow_paimon.spark.statements.marked_rows import mark_rows, marked_outcome, marking_of
@@ -214,24 +213,6 @@ def test_marked_rows_are_those_of_files_that_are_written_again(tmp_path: Path, s
         assert _sorted(read_arrow(marking, columns=columns).to_pylist()) == _sorted(
             read_arrow(rewriting, columns=columns).to_pylist()
         )
-
-
-def test_a_merge_looks_up_keys_that_few_rows_have(tmp_path: Path) -> None:
-    table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("s", "STRING")], options={"bucket": "-1"})
-    write_arrow(table, pa.table({"k": pa.array(range(16), pa.int32()), "s": ["x"] * 8 + ["y"] * 8}))
-    write_arrow(table, pa.table({"k": pa.array([20], pa.int32()), "s": ["z"]}))
-    read, splits = plan_read(plan_scan(table))
-
-    def found(**values: list[Any]) -> dict[str, list[Any]]:
-        keys = {n: pa.array(v, pa.large_string()) if n == "s" else pa.array(v, pa.int32()) for n, v in values.items()}
-        looked_up = selective_keys(keys, read, splits)
-        assert all(v.type == arrow_type(table.schema().field(n).type) for n, v in looked_up.items())
-        return {n: v.to_pylist() for n, v in looked_up.items()}
-
-    assert found(k=[1, 20]) == {"k": [1, 20]} and found(s=["a", "z"]) == {"s": ["a", "z"]}
-    assert found(k=[1, 2, 3]) == {}, "of 17 rows"
-    assert found(s=["x"]) == {}, "half of the rows have it"
-    assert found(k=[1, 2, 3], s=["z"]) == {"s": ["z"]} and found() == {}
 
 
 def test_a_row_that_is_matched_twice_is_found_in_one_task_and_in_two(tmp_path: Path) -> None:

@@ -264,7 +264,7 @@ def test_what_spark_resolves_is_looked_at_once_more(spark: SparkSession, secret:
     try:
         frame = spark.sql(sql.replace("{file}", str(secret)))
         with pytest.raises(UnsafeOperationError, match=why):
-            check_analysed(spark, frame)
+            check_analysed(frame)
     finally:
         spark.sql("DROP TEMPORARY FUNCTION a_function")
 

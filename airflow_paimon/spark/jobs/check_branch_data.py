@@ -20,7 +20,6 @@ from airflow_paimon.core.table.masking import hidden_in, masks_of
 from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.failures import query_errors, without_values
-from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.check_results import (
     KEPT,
     counts_of,
@@ -36,6 +35,7 @@ from airflow_paimon.spark.jobs.check_totals import drifts, rows_before
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
 from airflow_paimon.spark.jobs.correction_sources import further_views, may_mention
 from airflow_paimon.spark.jobs.diff_branches import find_differences
+from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.analysed import REACHES
 from airflow_paimon.spark.statements.reach import check_reach
 from airflow_paimon.spark.statements.views import registered

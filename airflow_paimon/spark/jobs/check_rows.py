@@ -22,10 +22,10 @@ from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import fault_at, without_values
-from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.check_diff import CHANGE
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
 from airflow_paimon.spark.jobs.correction_sources import call_function, import_function, may_mention, spark_query
+from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.tables import warehouse_tables
 
 if TYPE_CHECKING:

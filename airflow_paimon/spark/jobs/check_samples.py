@@ -20,7 +20,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.keyed import json_value
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.spark.jobs.check_diff import BEFORE
-from airflow_paimon.spark.statements.parse import kind_of, sequence_items
+from airflow_paimon.spark.jvm import analyzed, has_jvm, id_of, kind_of, sequence_items
 from airflow_paimon.spark.statements.views import viewed_table
 
 if TYPE_CHECKING:
@@ -114,11 +114,11 @@ def _masked(masks: Masks, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _origins(rows: DataFrame, frames: Mapping[str, DataFrame]) -> dict[str, str]:
     """Return the view of each column that is one of a view's, unchanged and under its own name."""
-    if not hasattr(rows, "_jdf"):  # over Spark Connect there is no plan to look at
+    if not has_jvm(rows.sparkSession):  # over Spark Connect there is no plan to look at
         return {}
-    plans = {view: _analyzed(frame) for view, frame in frames.items() if hasattr(frame, "_jdf")}
+    plans = {view: analyzed(frame) for view, frame in frames.items()}
     known = {number: (view, name) for view, plan in plans.items() for number, name in _columns(plan)}
-    plan = _analyzed(rows)
+    plan = analyzed(rows)
     if not _passes_on(plan, known.keys(), list(plans.values())):
         return {}
     columns = _columns(plan)
@@ -127,17 +127,12 @@ def _origins(rows: DataFrame, frames: Mapping[str, DataFrame]) -> dict[str, str]
     return {name: view for name, view in origins.items() if names.count(name) == 1}
 
 
-def _analyzed(frame: DataFrame) -> Any:
-    query: Any = frame._jdf
-    return query.queryExecution().analyzed()
-
-
-def _columns(plan: Any) -> list[tuple[str, str]]:
+def _columns(plan: Any) -> list[tuple[int, str]]:
     """Return number and name of the columns that a plan gives."""
-    return [(str(column.exprId()), str(column.name())) for column in sequence_items(plan.output())]
+    return [(id_of(column), str(column.name())) for column in sequence_items(plan.output())]
 
 
-def _passes_on(plan: Any, known: Collection[str], views: Collection[Any]) -> bool:
+def _passes_on(plan: Any, known: Collection[int], views: Collection[Any]) -> bool:
     """Whether columns with known numbers have the values that they have in the views."""
     if not any(number in known for number, _ in _columns(plan)):
         return True

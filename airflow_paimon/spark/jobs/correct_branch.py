@@ -8,7 +8,6 @@ See docs/contributing/publishing.md, A running writer keeps winning.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,6 @@ from airflow_paimon.data.scan import fits_in_process
 from airflow_paimon.data.write import discard_files
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.failures import query_errors
-from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.column_sources import column_sources
 from airflow_paimon.spark.jobs.correct_by_connector import correct_by_connector
 from airflow_paimon.spark.jobs.correct_rows import (
@@ -64,6 +62,7 @@ from airflow_paimon.spark.jobs.correction_tasks import BucketResult, correct_buc
 from airflow_paimon.spark.jobs.live_buckets import touched_files
 from airflow_paimon.spark.jobs.query_views import View, branch_view, is_large, needed_frames, other_view
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
+from airflow_paimon.spark.jvm import has_jvm, nullable_schema
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, distributed, temporary_conf
 from airflow_paimon.spark.statements.statement_plan import Statement
@@ -263,10 +262,7 @@ def _run_tasks(
 def _frame_of(few: pa.Table, rows: DataFrame) -> DataFrame:
     """Return the rows that a query gave as a DataFrame. All is nullable in it: Arrow takes no null of a struct whose
     fields can't be null."""
-    from pyspark.sql.types import StructType
-
-    schema = StructType.fromJson(json.loads(rows._jdf.schema().asNullable().json()))
-    return frame_of_arrow(rows.sparkSession, few, schema)
+    return frame_of_arrow(rows.sparkSession, few, nullable_schema(rows))
 
 
 def _rows_to_read(request: CorrectBranch, base: LiveBase) -> int | None:

@@ -31,11 +31,12 @@ from airflow_paimon.spark.cut_off import refuse_finer
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS
 from airflow_paimon.spark.jobs.correction import Base, made_of, properties, read_heads, result_of
 from airflow_paimon.spark.jobs.correction_sources import MAIN_VIEW
+from airflow_paimon.spark.jvm import planned_frame
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import is_dynamic
-from airflow_paimon.spark.statements.parse import parse_plan, planned_frame, with_target
+from airflow_paimon.spark.statements.parse import parse_plan, with_target
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import warehouse_tables
 from airflow_paimon.spark.statements.views import registered
@@ -122,7 +123,7 @@ def _execute(
     tables = warehouse_tables(spark, request.warehouse, options, statement.text, base.table, restricted=restricted)
     with statement_errors(statement):
         try:
-            plan = with_target(spark, parse_plan(spark, statement.text), target)
+            plan = with_target(parse_plan(spark, statement.text), target)
             tables.check(statement, own)
             planned_frame(spark, tables.plan(plan, own, target))
         except Py4JJavaError as error:

@@ -23,7 +23,6 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, sh
 from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.correction_work import selection_for
-from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.correction import (
     Base,
     made_of,
@@ -33,6 +32,7 @@ from airflow_paimon.spark.jobs.correction import (
     rows_to_read,
 )
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
+from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten

@@ -20,8 +20,7 @@ from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.whole_read import WholeRead
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.char_columns import filled_frame
-from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.jvm import kind_of, sequence_items
+from airflow_paimon.spark.jvm import has_jvm, kind_of, physical, sequence_items
 from airflow_paimon.spark.read import chain_frame, fields_of, frame_of
 from airflow_paimon.spark.shares import read_rows
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema
@@ -74,7 +73,7 @@ def few_rows(rows: DataFrame, *, kept: bool = False) -> pa.Table | None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    if not hasattr(rows, "_jdf"):  # a Spark Connect client
+    if not has_jvm(rows.sparkSession):
         return None
     limited = rows.limit(MOST_ROWS + 1)  # asked for its plan and run, so that it is planned once
     if _bytes_read(limited, _LOCAL_LEAVES + (_KEPT_LEAVES if kept else ())) > scan.LIMIT_BYTES:
@@ -93,7 +92,7 @@ def _bytes_read(rows: DataFrame, local: Sequence[str]) -> float:
     from py4j.protocol import Py4JError
 
     try:
-        return _bytes_of(rows._jdf.queryExecution().sparkPlan(), local)
+        return _bytes_of(physical(rows), local)
     except Py4JError as error:  # a plan of another version of Spark
         log.info("What the query reads can't be estimated: %s", str(error).splitlines()[0])
         return float("inf")

@@ -29,10 +29,10 @@ from airflow_paimon.core.table.partition_text import partition_text
 from airflow_paimon.core.table.partitions import choose_partitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.drop import drop_partitions
-from airflow_paimon.spark.statements.asked import Asked, mapping_of, option_of, partition_of, parts_of
+from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items
+from airflow_paimon.spark.statements.asked import Asked, partition_of, parts_of
 from airflow_paimon.spark.statements.create import declared_type
 from airflow_paimon.spark.statements.landed import OPERATION
-from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 
 ALTER = "ALTER TABLE"
 _FIXED = ("primary-key", "partition", "path", "provider", "location", "owner")

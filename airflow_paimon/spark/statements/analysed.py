@@ -11,11 +11,11 @@ import secrets
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.spark.jvm import kind_of, sequence_items
+from airflow_paimon.spark.jvm import analyzed, builtin_classes, is_catalyst, kind_of, sequence_items
 from airflow_paimon.spark.statements.sql_functions import REFUSED
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 BOUND = f"__airflow_paimon_{secrets.token_hex(16)}"
 """The alias of what we bound, or looked at before; nobody who writes SQL can know it."""
@@ -46,23 +46,18 @@ def bound(frame: DataFrame) -> DataFrame:
     return frame.alias(BOUND)
 
 
-def check_analysed(spark: SparkSession, frame: DataFrame) -> None:
+def check_analysed(frame: DataFrame) -> None:
     """Refuse a DataFrame of restricted SQL whose plan has anything but bound relations and Spark's own functions.
 
     Raises:
         UnsafeOperationError: names it.
     """
-    _Analysed(spark).check(frame._jdf.queryExecution().analyzed())
+    _Analysed().check(analyzed(frame))
 
 
 class _Analysed:
-    def __init__(self, spark: SparkSession) -> None:
-        self._gateway: Any = spark.sparkContext._gateway
-        jvm: Any = spark._jvm
-        analysis = jvm.org.apache.spark.sql.catalyst
-        registry, identifier = analysis.analysis.FunctionRegistry.builtin(), analysis.FunctionIdentifier
-        found = [registry.lookupFunction(identifier(name)) for name in REFUSED]
-        self._refused = {str(info.get().getClassName()) for info in found if info.isDefined()}
+    def __init__(self) -> None:
+        self._refused = builtin_classes(REFUSED)
         self._known: set[str] = set()
 
     def check(self, plan: Any) -> None:
@@ -86,20 +81,15 @@ class _Analysed:
             self._known.add(name)
         if kind not in _UNTYPED:
             check_type(str(expression.dataType().json()))
-        if self._is(expression, "PlanExpression"):
+        if is_catalyst(expression, "expressions.PlanExpression"):
             self.check(expression.plan())
         for child in sequence_items(expression.children()):
             self._expression(child)
 
     def _check_class(self, expression: Any, name: str) -> None:
-        is_users = self._is(expression, "UserDefinedExpression")
+        is_users = is_catalyst(expression, "expressions.UserDefinedExpression")
         if is_users or not name.startswith(_EXPRESSIONS) or name in self._refused:
             raise refusal(f"{name.rpartition('.')[2]} in its plan, which is no function of the list of those allowed")
-
-    def _is(self, expression: Any, kind: str) -> bool:
-        from py4j.java_gateway import is_instance_of
-
-        return bool(is_instance_of(self._gateway, expression, _EXPRESSIONS + kind))
 
 
 def _is_bound(plan: Any) -> bool:

@@ -34,7 +34,6 @@ from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, store
 from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
 from airflow_paimon.spark.spark_types import sql_name
-from airflow_paimon.spark.statements.candidates import candidate_rows, selective_keys, used_columns
 from airflow_paimon.spark.statements.deleted_rows import merged_positions, positions_by_file, ship_positions
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.evaluate import Evaluated, Evaluation
@@ -217,7 +216,7 @@ class _Change:
         spark, statement, evaluation = self.spark, self.statement, self.evaluation
         read, splits = self._read(keys.predicate)
         splits = [] if keys.nothing else splits
-        target = self._target(read, splits, kept, keys)
+        target = keys.within(stored_frame(spark, [(read, splits)]))
         way = self._way(read, splits)
         results: list[Any] = []
         try:
@@ -234,17 +233,6 @@ class _Change:
             discard_files(self.plan.write, [m for r in results for m in r.messages])
             raise
         return way.outcome(results)
-
-    def _target(self, read: TableRead, splits: list[ReadSplit], kept: DataFrame, keys: Keys) -> DataFrame:
-        """Return the rows of the target that can match; Spark reads them where these may be most of them."""
-        found = selective_keys(keys.values, read, splits)
-        if not found:
-            return keys.within(stored_frame(self.spark, [(read, splits)]))
-        empty = self.evaluation.empty_target()
-        query = (
-            self.evaluation.run(empty, kept).rows if self.changes_rows else self.evaluation.matched_sources(empty, kept)
-        )
-        return candidate_rows(self.spark, read, splits, found, used_columns(query, empty))
 
     @property
     def changes_rows(self) -> bool:

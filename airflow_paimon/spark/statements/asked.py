@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import Identifier, parse_identifier
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.spark.statements.parse import kind_of, sequence_items
+from airflow_paimon.spark.jvm import kind_of, mapping_of, sequence_items
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,17 +89,6 @@ def parts_of(node: Any) -> tuple[str, ...]:
     return () if kind == "CurrentNamespace$" else tuple(map(str, sequence_items(node.multipartIdentifier())))
 
 
-def option_of(option: Any) -> Any:
-    """Return what a Scala option holds, None if nothing."""
-    return option.get() if option.isDefined() else None
-
-
-def mapping_of(scala_map: Any) -> dict[str, str]:
-    """Return a Scala map of texts."""
-    return {str(p._1()): str(p._2()) for p in sequence_items(scala_map.toSeq())}
-
-
 def partition_of(scala_map: Any) -> dict[str, str | None]:
     """Return the texts of a PARTITION by column in lower case; None is NULL."""
-    pairs = ((str(p._1()).lower(), p._2()) for p in sequence_items(scala_map.toSeq()))
-    return {name: None if value is None else str(value) for name, value in pairs}
+    return {n.lower(): None if value is None else str(value) for n, value in mapping_of(scala_map).items()}

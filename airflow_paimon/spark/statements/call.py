@@ -15,9 +15,9 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.local_execution import NONE
 from airflow_paimon.core.requests.operations import operation_of, run_operation
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
+from airflow_paimon.spark.jvm import has_jvm, time_zone
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -66,8 +66,7 @@ def _zone(spark: SparkSession) -> ZoneInfo | None:
     """Return the JVM's time zone, in which Paimon's procedures read times without an offset; None: this machine's."""
     if not has_jvm(spark):
         return None
-    jvm: Any = spark._jvm
     try:
-        return ZoneInfo(str(jvm.java.util.TimeZone.getDefault().getID()))
+        return ZoneInfo(time_zone())
     except (ZoneInfoNotFoundError, ValueError):
         return None

@@ -31,12 +31,12 @@ from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_r
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.cut_off import cut_off_columns, lossy
+from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items, type_of_json
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import paimon_type
-from airflow_paimon.spark.statements.asked import Asked, mapping_of, option_of, parts_of
+from airflow_paimon.spark.statements.asked import Asked, parts_of
 from airflow_paimon.spark.statements.errors import sql_errors
 from airflow_paimon.spark.statements.landed import OPERATION, figures_of, landed_figures, made_of
-from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 from airflow_paimon.spark.statements.run import TRIES
 from airflow_paimon.spark.statements.select import query
 from airflow_paimon.spark.tasks import cores_of
@@ -368,11 +368,9 @@ def declared_type(name: str, data_type: Any, nullable: bool) -> DataType:
     Raises:
         UnsupportedFeatureError: it is none that a table can have.
     """
-    from pyspark.sql.types import _parse_datatype_json_string
-
     if " collate " in str(data_type.sql()).lower():
         raise UnsupportedFeatureError(f"Column {name!r}: COLLATE is not executed; Paimon compares texts by their bytes")
-    return _typed(name, _parse_datatype_json_string(str(data_type.json())), nullable)
+    return _typed(name, type_of_json(str(data_type.json())), nullable)
 
 
 def _typed(name: str, kind: Any, nullable: bool) -> DataType:

@@ -11,10 +11,10 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.databases import create_database, drop_database
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.spark.statements.asked import DATABASE_SETTING, Asked, mapping_of, parts_of
+from airflow_paimon.spark.jvm import kind_of, mapping_of, sequence_items
+from airflow_paimon.spark.statements.asked import DATABASE_SETTING, Asked, parts_of
 from airflow_paimon.spark.statements.landed import OPERATION
 from airflow_paimon.spark.statements.local_rows import text_frame
-from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -22,8 +22,21 @@ from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_
 from airflow_paimon.spark.char_columns import filled_frame, stored_char
 from airflow_paimon.spark.cut_off import inexact_column
 from airflow_paimon.spark.filters import condition_predicate, equal_columns
+from airflow_paimon.spark.jvm import (
+    alias_of_parts,
+    analyzed,
+    column_of_node,
+    holds_query,
+    ids_of,
+    kind_of,
+    planned_frame,
+    references,
+    sequence_items,
+    stored_plan,
+    under_alias,
+    values_over,
+)
 from airflow_paimon.spark.spark_types import spark_schema, spark_type, sql_name, unmarked_schema
-from airflow_paimon.spark.statements.parse import column_of_node, kind_of, planned_frame, sequence_items
 from airflow_paimon.spark.statements.statement_plan import (
     Assigned,
     Clause,
@@ -90,7 +103,6 @@ class Evaluation:
     ) -> None:
         """``identity``: the columns by which changed rows are found again; ``whole``: they carry all columns."""
         self._spark = spark
-        self._jvm: Any = spark._jvm
         self._statement = statement
         self._schema = schema
         self._identity = tuple(identity)
@@ -165,8 +177,8 @@ class Evaluation:
             condition = analyzed(rows).condition()
             self._refuse_chance(condition, statement.condition)
             self._refuse_inexact(condition, rows, statement.condition)
-            predicate = condition_predicate(condition, with_row_columns(self._schema), _ids(analyzed(named)))
-            uses = frozenset(str(a.name()) for a in sequence_items(condition.references().toSeq()))
+            predicate = condition_predicate(condition, with_row_columns(self._schema), ids_of(analyzed(named).output()))
+            uses = frozenset(str(a.name()) for a in references(condition))
         old = self._own(named)
         values = self._clause_values(clause, rows, rows, old)
         columns = [values.get(n, old[n]).alias(n) for n in self.values]
@@ -210,7 +222,7 @@ class Evaluation:
             rows = self._deleted_once(rows)
         if statement.not_matched_by_source:
             return Evaluated(rows=rows, predicate=None)
-        schema, ids = with_row_columns(self._schema), _ids(analyzed(named))
+        schema, ids = with_row_columns(self._schema), ids_of(analyzed(named).output())
         predicate = condition_predicate(condition, schema, ids)
         equal = equal_columns(condition, schema, ids) if kept is not None else []
         equal_to = tuple((name, self._column(e)) for name, e in equal)
@@ -333,31 +345,13 @@ class Evaluation:
         names = list(given)
         frame = base.select(*(c.alias(n) for n, c in given.items()))
         self._refuse_beyond_rows(analyzed(frame))
-        found = self._in_columns_of(base, self._stored(frame, names, False))
-        values = [e.child() if kind_of(e) == "Alias" else e for e in sequence_items(found)]
+        values = values_over(base, self._stored(frame, names, False))
         return dict(zip(names, map(self._column, values), strict=True))
 
-    def _in_columns_of(self, base: DataFrame, plan: Any) -> Any:
-        """Return the expressions of a plan of projections over ``base`` in columns of ``base``.
-
-        Spark's optimizer does that too, but leaves projections of ``uuid()`` and ``rand()`` apart.
-        """
-        collapse = self._jvm.org.apache.spark.sql.catalyst.optimizer.CollapseProject
-        found = plan.projectList()
-        for _ in range(_projections(plan) - _projections(analyzed(base)) - 1):
-            plan = plan.child()
-            found = collapse.buildCleanedProjectList(found, plan.projectList())
-        return found
-
     def _stored(self, frame: DataFrame, names: Sequence[str], by_name: bool) -> Any:
-        resolver = self._jvm.org.apache.spark.sql.catalyst.analysis.TableOutputResolver
         fields = [self._schema.field(n) for n in names]
-        expected = analyzed(self._spark.createDataFrame([], unmarked_schema(fields))).output()
-        conf = self._spark._jsparkSession.sessionState().conf()
-        no_defaults = getattr(resolver, "resolveOutputColumns$default$6")()  # false, and since Spark 4.2 another type
-        return resolver.resolveOutputColumns(
-            self._statement.target.text, expected, analyzed(frame), by_name, conf, no_defaults
-        )
+        expected = self._spark.createDataFrame([], unmarked_schema(fields))
+        return stored_plan(self._spark, self._statement.target.text, expected, frame, by_name=by_name)
 
     def _holds(self, clause: Clause, base: DataFrame) -> Column:
         from pyspark.sql import functions as sf
@@ -372,18 +366,14 @@ class Evaluation:
 
     def named_as(self, frame: DataFrame, source: DataFrame) -> DataFrame:
         """Give a DataFrame the name of the source."""
-        alias = self._jvm.org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias
-        return planned_frame(self._spark, alias(analyzed(source).identifier(), analyzed(frame)))
+        return planned_frame(self._spark, under_alias(analyzed(frame), analyzed(source).identifier()))
 
     def _named(self, target: DataFrame) -> DataFrame:
         """Give the target the name by which the statement's expressions qualify its columns."""
         wanted = self._statement.target
         if wanted.alias is not None:
             return target.alias(wanted.alias)
-        *qualifier, name = wanted.name
-        catalyst = self._jvm.org.apache.spark.sql.catalyst
-        identifier = catalyst.AliasIdentifier(name, self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(qualifier))
-        return planned_frame(self._spark, catalyst.plans.logical.SubqueryAlias(identifier, analyzed(target)))
+        return planned_frame(self._spark, under_alias(analyzed(target), alias_of_parts(wanted.name)))
 
     def _as_users_see(self, target: DataFrame) -> DataFrame:
         """Fill CHARs up; those that are written as they are stored stay besides."""
@@ -426,8 +416,7 @@ class Evaluation:
             )
 
     def _refuse_subquery(self, at: Fragment) -> None:
-        subqueries = self._jvm.org.apache.spark.sql.catalyst.expressions.SubqueryExpression
-        if subqueries.hasSubquery(at.node):
+        if holds_query(at.node):
             raise InvalidInputError(
                 f"{self._statement.kind} on {self._statement.target.text}: a condition of MERGE can't hold a subquery"
                 f"{at.where}; put it into the source"
@@ -453,24 +442,7 @@ def _first(numbered: Sequence[tuple[int, Column]], otherwise: Column) -> Column:
     return otherwise if out is None else out.otherwise(otherwise)
 
 
-def analyzed(frame: DataFrame) -> Any:
-    return frame._jdf.queryExecution().analyzed()
-
-
-def _projections(plan: Any) -> int:
-    """Return how many projections lie on top of each other, the plan's own among them."""
-    count = 0
-    while kind_of(plan) == "Project":
-        plan, count = plan.child(), count + 1
-    return count
-
-
 def _join_condition(plan: Any) -> Any:
     while kind_of(plan) != "Join":
         plan = plan.child()
     return plan.condition().get()
-
-
-def _ids(plan: Any) -> frozenset[int]:
-    """Return the ids of a plan's columns, by which they differ from others of the same name."""
-    return frozenset(int(a.exprId().id()) for a in sequence_items(plan.output()))

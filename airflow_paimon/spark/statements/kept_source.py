@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.merge.versions import Indices
-from airflow_paimon.data.rows_of_keys import KeyValues
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.failures import fault_of_query
+from airflow_paimon.spark.jvm import analyzed, asks_for_the_time, estimated_bytes, kept_bytes, optimized, sequence_items
 from airflow_paimon.spark.spark_types import sql_name
-from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation, analyzed
-from airflow_paimon.spark.statements.parse import sequence_items
+from airflow_paimon.spark.statements.evaluate import SOURCE_ROW, Evaluation
 from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.target_files import partitions_of
 
@@ -37,7 +36,6 @@ KEPT_BYTES = 128 << 20
 """Larger sources are joined as Spark sees fit. Counted as rows take in its memory: about 100 bytes and their values."""
 _READ_BYTES = 1 << 30
 """A source that reads more than this is not tried, as far as Spark knows how much it reads."""
-_UNKNOWN_BYTES = 1 << 60
 _LISTED_VALUES = 1000
 _MOST_PARTITIONS = 10_000
 
@@ -45,12 +43,11 @@ _MOST_PARTITIONS = 10_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
     """What the source's keys say of the target's rows that can match. ``ranges``: the lowest and the highest value of
-    columns; ``values``: all that they can have; ``nothing``: no row can match.
+    columns; ``nothing``: no row can match.
     """
 
     predicate: Predicate | None = None
     ranges: Mapping[str, tuple[Any, Any]]
-    values: KeyValues = field(default_factory=dict)
     nothing: bool = False
 
     def within(self, target: DataFrame) -> DataFrame:
@@ -115,10 +112,7 @@ def _inserted(
         return frozenset()
     evaluation = Evaluation(spark, statement, schema, (), whole=False)
     rows = evaluation.inserts(kept).select(*(sql_name(k) for k in schema.partition_keys))
-    jvm: Any = spark._jvm
-    now = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    execution = rows._jdf.queryExecution()
-    if execution.analyzed().containsPattern(now) or not execution.optimizedPlan().deterministic():
+    if asks_for_the_time(rows) or not optimized(rows).deterministic():
         return None  # it may be another one when the rows are computed
     found = collect_arrow(rows.distinct().limit(_MOST_PARTITIONS + 1))
     if found.num_rows > _MOST_PARTITIONS:
@@ -133,7 +127,7 @@ def _inserted(
 def kept_source(spark: SparkSession, statement: Statement, evaluation: Evaluation) -> Iterator[DataFrame | None]:
     """Evaluate the source of a MERGE, once, and keep its rows for the context; None if it is large."""
     source = evaluation.source()
-    if _names_hidden_columns(source, statement) or _bytes_read(source) > _READ_BYTES:
+    if _names_hidden_columns(source, statement) or estimated_bytes(source) > _READ_BYTES:
         yield None
         return
     from pyspark.sql import functions as sf
@@ -141,7 +135,7 @@ def kept_source(spark: SparkSession, statement: Statement, evaluation: Evaluatio
     kept = source.withColumn(SOURCE_ROW, sf.monotonically_increasing_id()).localCheckpoint()
     rdd = analyzed(kept).rdd()
     try:
-        yield evaluation.named_as(kept, source) if _size(spark, rdd.id()) <= KEPT_BYTES else None
+        yield evaluation.named_as(kept, source) if kept_bytes(spark, rdd.id()) <= KEPT_BYTES else None
     finally:
         rdd.unpersist(False)
 
@@ -165,12 +159,10 @@ def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
         return Keys(ranges={})
     parts: list[Predicate] = []
     ranges: dict[str, tuple[Any, Any]] = {}
-    known: dict[str, pa.Array] = {}
     for (name, _), column in zip(equal, found.columns, strict=True):
         values = pc.drop_null(pc.unique(column))
         if not len(values):
             return Keys(ranges={}, nothing=True)
-        known[name] = values
         try:
             bounds = pc.min_max(values).as_py()
         except (OverflowError, ValueError):  # a date that Python doesn't have
@@ -179,7 +171,7 @@ def keys_of(kept: DataFrame, equal: Sequence[tuple[str, Column]]) -> Keys:
         ranges[name] = low, high
         parts += [Condition(name, ">=", low), Condition(name, "<=", high)]
         parts += [Condition(name, "in", tuple(values.to_pylist()))] if len(values) <= _LISTED_VALUES else []
-    return Keys(predicate=AllOf(tuple(parts)) if parts else None, ranges=ranges, values=known)
+    return Keys(predicate=AllOf(tuple(parts)) if parts else None, ranges=ranges)
 
 
 def _values_of(rows: DataFrame) -> pa.Table | None:
@@ -209,14 +201,3 @@ def _names_hidden_columns(source: DataFrame, statement: Statement) -> bool:
     hidden = {str(a.name()).lower() for a in sequence_items(analyzed(source).metadataOutput())}
     names = [n.lower() for n in source.columns]
     return len(set(names)) < len(names) or any(name in statement.text.lower() for name in hidden)
-
-
-def _bytes_read(source: DataFrame) -> int:
-    leaves = sequence_items(source._jdf.queryExecution().optimizedPlan().collectLeaves())
-    sizes = [int(str(leaf.stats().sizeInBytes())) for leaf in leaves]
-    return sum(s for s in sizes if s < _UNKNOWN_BYTES)
-
-
-def _size(spark: SparkSession, rdd: int) -> int:
-    found = [i for i in spark._jsc.sc().getRDDStorageInfo() if i.id() == rdd]
-    return sum(i.memSize() + i.diskSize() for i in found)

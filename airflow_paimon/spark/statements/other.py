@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.spark.jvm import kind_of
 from airflow_paimon.spark.statements import alter, create, databases, drop, show
 from airflow_paimon.spark.statements.asked import Asked
-from airflow_paimon.spark.statements.parse import is_command_plan, kind_of, parse_plan
+from airflow_paimon.spark.statements.parse import is_command_plan, parse_plan
 from airflow_paimon.spark.statements.select import is_query, select
 
 TAKEN = (
@@ -27,7 +28,7 @@ def run_other(asked: Asked) -> Any:
     run = _RUN.get(kind_of(plan))
     if run is not None:
         return run(asked, plan)
-    if not is_command_plan(asked.spark, plan) and is_query(plan):
+    if not is_command_plan(plan) and is_query(plan):
         return select(asked, plan)
     raise InvalidInputError(
         f"sql doesn't run this statement: it takes one {TAKEN} on tables of the warehouse; spark.sql() runs others"

@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.sql_text.tokens import check_nesting
 from airflow_paimon.spark.failures import fault_at
-from airflow_paimon.spark.filters import has_jvm
-from airflow_paimon.spark.jvm import kind_of as kind_of
-from airflow_paimon.spark.jvm import sequence_items as sequence_items
+from airflow_paimon.spark.jvm import (
+    alias_of_parts,
+    copied,
+    elements_of,
+    has_jvm,
+    is_catalyst,
+    kind_of,
+    parser,
+    scala_sequence,
+    sequence_items,
+    under_alias,
+)
 from airflow_paimon.spark.statements.statement_plan import (
     Action,
     Assignment,
@@ -23,7 +32,7 @@ from airflow_paimon.spark.statements.statement_plan import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _ACTIONS: dict[str, tuple[Action, bool]] = {
     "UpdateAction": ("update", False),
@@ -58,11 +67,11 @@ def parse_statement(spark: SparkSession, text: str) -> Statement | None:
             raise UnsupportedFeatureError("WITH RECURSIVE before a statement is not executed; put it into a subquery")
         ctes = tuple((str(r._1()), Fragment(node=r._2().child())) for r in sequence_items(plan.cteRelations()))
         plan = plan.child()
-    parser = _PARSERS.get(kind_of(plan))
-    if parser is None:
+    parse = _PARSERS.get(kind_of(plan))
+    if parse is None:
         _refuse_several(plan)
         return None
-    return parser(plan, text, ctes)
+    return parse(plan, text, ctes)
 
 
 def parse_plan(spark: SparkSession, text: str) -> Any:
@@ -72,77 +81,32 @@ def parse_plan(spark: SparkSession, text: str) -> Any:
         ParseException: it is not SQL. InvalidInputError: it is nested too deeply.
     """
     check_nesting(text)
-    return spark._jsparkSession.sessionState().sqlParser().parsePlan(text)
+    return parser(spark).parsePlan(text)
 
 
 def is_command(spark: SparkSession, text: str) -> bool:
     """Whether a text that Spark can parse changes or shows something (DROP, ALTER, SET, SHOW, ...), so is no query."""
-    return is_command_plan(spark, parse_plan(spark, text))
+    return is_command_plan(parse_plan(spark, text))
 
 
-def is_command_plan(spark: SparkSession, plan: Any) -> bool:
+def is_command_plan(plan: Any) -> bool:
     """Whether a parsed plan is that of a command."""
-    from py4j.java_gateway import is_instance_of
-
-    kinds = ("Command", "ParsedStatement")
-    gateway = spark.sparkContext._gateway
-    return any(is_instance_of(gateway, plan, f"org.apache.spark.sql.catalyst.plans.logical.{k}") for k in kinds)
+    return any(is_catalyst(plan, f"plans.logical.{kind}") for kind in ("Command", "ParsedStatement"))
 
 
-def with_target(spark: SparkSession, plan: Any, name: Sequence[str]) -> Any:
+def with_target(plan: Any, name: Sequence[str]) -> Any:
     """Return a statement's plan with another target, whose columns are qualified as before."""
     if kind_of(plan) == "UnresolvedWith":
-        return plan.withNewChildren(_scala(spark, [with_target(spark, plan.child(), name)]))
-    target, *others = (plan.productElement(i) for i in range(plan.productArity()))
+        return plan.withNewChildren(scala_sequence([with_target(plan.child(), name)]))
+    target, *others = elements_of(plan)
     is_named = kind_of(target) == "SubqueryAlias"
     relation = target.child() if is_named else target
-    _, *options = (relation.productElement(i) for i in range(relation.productArity()))
+    _, *options = elements_of(relation)
     known = sequence_items(relation.multipartIdentifier())
-    other = copied(spark, relation, [_scala(spark, name), *options])
+    other = copied(relation, [scala_sequence(name), *options])
     if kind_of(plan) != "InsertIntoStatement":
-        catalyst: Any = spark._jvm.org.apache.spark.sql.catalyst  # type: ignore[union-attr]
-        alias = target.identifier() if is_named else catalyst.AliasIdentifier(str(known[-1]), _scala(spark, known[:-1]))
-        other = catalyst.plans.logical.SubqueryAlias(alias, other)
-    return copied(spark, plan, [other, *others])
-
-
-def copied(spark: SparkSession, node: Any, elements: Sequence[Any]) -> Any:
-    """Return a copy of a plan with other constructor arguments."""
-    gateway: Any = spark.sparkContext._gateway
-    array = gateway.new_array(gateway.jvm.java.lang.Object, len(elements))
-    for i, element in enumerate(elements):
-        array[i] = element
-    return node.makeCopy(array)
-
-
-def _scala(spark: SparkSession, items: Sequence[Any]) -> Any:
-    jvm: Any = spark._jvm
-    return jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
-
-
-def planned_frame(spark: SparkSession, plan: Any) -> DataFrame:
-    """Return the DataFrame of a parsed or resolved plan."""
-    jvm: Any = spark._jvm
-    if spark.version.startswith("3."):
-        from pyspark.sql import DataFrame
-
-        return DataFrame(jvm.org.apache.spark.sql.Dataset.ofRows(spark._jsparkSession, plan), spark)
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
-
-    return ClassicFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan), spark)
-
-
-def column_of_node(spark: SparkSession, expression: Any) -> Column:
-    """Return the column of a parsed or resolved expression."""
-    jvm: Any = spark._jvm
-    if spark.version.startswith("3."):
-        from pyspark.sql import Column
-
-        return Column(jvm.org.apache.spark.sql.Column(expression))
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
-    found: Column = ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
-    return found
+        other = under_alias(other, target.identifier() if is_named else alias_of_parts(list(map(str, known))))
+    return copied(plan, [other, *others])
 
 
 def _refuse_several(plan: Any) -> None:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Predicate
 from airflow_paimon.spark.filters import condition_predicate
+from airflow_paimon.spark.jvm import analyzed, asks_for_the_time, id_of, ids_of, kind_of, optimized, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema
-from airflow_paimon.spark.statements.parse import kind_of, sequence_items
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -30,17 +30,14 @@ class Needed:
 def placeholder(spark: SparkSession, schema: TableSchema) -> tuple[DataFrame, int]:
     """Return a DataFrame that stands for a table with these columns, and the number by which it is found in a plan."""
     frame = spark.createDataFrame(spark.sparkContext.emptyRDD(), spark_schema(schema.fields))
-    return frame, int(frame._jdf.queryExecution().analyzed().rdd().id())
+    return frame, int(analyzed(frame).rdd().id())
 
 
 def needed_of(frame: DataFrame, placeholders: Mapping[int, TableSchema]) -> dict[int, list[Needed]]:
     """Return what the query needs of each placeholder, once for each place where it is read."""
     found: dict[int, list[Needed]] = {}
-    execution = frame._jdf.queryExecution()
-    _look(execution.optimizedPlan(), (), None, placeholders, found)
-    jvm: Any = frame.sparkSession._jvm
-    current = jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE()
-    if execution.analyzed().containsPattern(current):
+    _look(optimized(frame), (), None, placeholders, found)
+    if asks_for_the_time(frame):
         # current_date() is a constant in an optimized plan, and another one when the rows are read tomorrow
         return {number: [Needed(None, n.columns) for n in needed] for number, needed in found.items()}
     return found
@@ -56,7 +53,7 @@ def read_by(frame: DataFrame, numbers: Collection[int]) -> frozenset[int]:
         for below in (*sequence_items(plan.subqueries()), *sequence_items(plan.children())):
             look(below)
 
-    look(frame._jdf.queryExecution().analyzed())
+    look(analyzed(frame))
     return frozenset(found & set(numbers))
 
 
@@ -90,10 +87,10 @@ def _look(
             found.setdefault(number, []).append(_needed(plan, conditions, used, placeholders[number]))
         return
     if kind == "Filter":
-        below = None if used is None else used | _ids(plan.condition())
+        below = None if used is None else used | ids_of(plan.condition().references().toSeq())
         _look(plan.child(), (*conditions, plan.condition()), below, placeholders, found)
     elif kind == "Project":
-        taken = frozenset[int]().union(*(_ids(e) for e in sequence_items(plan.projectList())))
+        taken = frozenset[int]().union(*(ids_of(e.references().toSeq()) for e in sequence_items(plan.projectList())))
         _look(plan.child(), conditions, taken, placeholders, found)
     else:
         for child in sequence_items(plan.children()):
@@ -101,12 +98,8 @@ def _look(
 
 
 def _needed(leaf: Any, conditions: Sequence[Any], used: frozenset[int] | None, schema: TableSchema) -> Needed:
-    names = {int(a.exprId().id()): str(a.name()) for a in sequence_items(leaf.output())}
+    names = {id_of(a): str(a.name()) for a in sequence_items(leaf.output())}
     ids = frozenset(names)
     parts = [p for c in conditions if (p := condition_predicate(c, schema, ids)) is not None]
     columns = None if used is None else frozenset(names[i] for i in used & ids)
     return Needed(parts[0] if len(parts) == 1 else AllOf(tuple(parts)) if parts else None, columns)
-
-
-def _ids(expression: Any) -> frozenset[int]:
-    return frozenset(int(a.exprId().id()) for a in sequence_items(expression.references().toSeq()))

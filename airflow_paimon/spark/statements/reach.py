@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.spark.failures import fault_at
-from airflow_paimon.spark.filters import has_jvm
+from airflow_paimon.spark.jvm import elements_of, has_jvm, is_catalyst, is_instance, kind_of, parser, sequence_items
 from airflow_paimon.spark.statements.analysed import check_type, refusal
-from airflow_paimon.spark.statements.parse import WRITE_PRIVILEGES, kind_of, parse_plan, says, sequence_items
+from airflow_paimon.spark.statements.parse import WRITE_PRIVILEGES, parse_plan, says
 from airflow_paimon.spark.statements.sql_functions import (
     ALLOWED,
     ALLOWED_FOR_TABLES,
@@ -73,7 +73,6 @@ _VALUES = (
     "org.apache.spark.sql.catalyst.expressions.GenericInternalRow",
 )  # fmt: skip
 """Classes, by the beginning of their names, in which no plan and no expression can stand."""
-_CATALYST = "org.apache.spark.sql.catalyst"
 
 
 def check_reach(spark: SparkSession, request: Request, text: str, views: Collection[str]) -> None:
@@ -107,8 +106,7 @@ class _Reach:
     """Walks through everything that a parsed plan holds."""
 
     def __init__(self, spark: SparkSession, views: Collection[str], find: Find) -> None:
-        self._gateway: Any = spark.sparkContext._gateway
-        self._parser: Any = spark._jsparkSession.sessionState().sqlParser()
+        self._parser = parser(spark)
         self._find = find
         self._views = views
         exact = spark.conf.get("spark.sql.caseSensitive") == "true"
@@ -132,7 +130,7 @@ class _Reach:
             self._check_arguments(parts[-1].lower(), sequence_items(node.arguments()))
         elif kind == "UnresolvedGenerator":
             _check_function([str(node.name().unquotedString())], ALLOWED_FOR_TABLES)
-        elif kind not in (_PLANS if self._is(node, "plans.logical.LogicalPlan") else _EXPRESSIONS):
+        elif kind not in (_PLANS if is_catalyst(node, "plans.logical.LogicalPlan") else _EXPRESSIONS):
             raise refusal(_SAID.get(kind, f"the part {kind} of its plan"))
 
     def _check_relation(self, parts: list[str], names: frozenset[str]) -> None:
@@ -181,21 +179,21 @@ class _Reach:
         """
         if not hasattr(element, "getClass"):  # a text, a number: what Py4J turns into Python's own
             return
-        if self._is(element, "trees.TreeNode"):
+        if is_catalyst(element, "trees.TreeNode"):
             self._check(element, names)
             if kind_of(element) == "UnresolvedWith":
                 self._walk(element.child(), self._walk_with(element, names))
                 return
-        elif self._instance_of(element, "scala.collection.Iterable"):
+        elif is_instance(element, "scala.collection.Iterable"):
             items = element.iterator()
             while items.hasNext():
                 self._walk(items.next(), names)
             return
-        elif not self._instance_of(element, "scala.Product"):
+        elif not is_instance(element, "scala.Product"):
             self._check_value(element)
             return
-        for i in range(element.productArity()):
-            self._walk(element.productElement(i), names)
+        for inner in elements_of(element):
+            self._walk(inner, names)
 
     def _walk_with(self, plan: Any, names: frozenset[str]) -> frozenset[str]:
         """Check the queries of a WITH; returns the names after it. Each sees those before it; RECURSIVE: itself."""
@@ -208,23 +206,15 @@ class _Reach:
 
     def _check_value(self, element: Any) -> None:
         name = str(element.getClass().getName())
-        if self._instance_of(element, "org.apache.spark.sql.types.DataType"):
+        if is_instance(element, "org.apache.spark.sql.types.DataType"):
             check_type(str(element.json()))
-        known = name.startswith(_VALUES) or self._instance_of(element, "java.lang.Enum")
+        known = name.startswith(_VALUES) or is_instance(element, "java.lang.Enum")
         if not (known or self._is_without_options(element)):
             raise refusal(f"a part of an unknown kind, {name}")
 
     def _is_without_options(self, element: Any) -> bool:
         """Options of a relation are for sources, tables take none; Spark notes there that a statement writes it."""
-        return self._instance_of(element, "java.util.Map") and {*element.keySet()} <= {WRITE_PRIVILEGES}
-
-    def _is(self, node: Any, kind: str) -> bool:
-        return self._instance_of(node, f"{_CATALYST}.{kind}")
-
-    def _instance_of(self, element: Any, name: str) -> bool:
-        from py4j.java_gateway import is_instance_of
-
-        return bool(is_instance_of(self._gateway, element, name))
+        return is_instance(element, "java.util.Map") and {*element.keySet()} <= {WRITE_PRIVILEGES}
 
 
 def _check_function(parts: Sequence[str], allowed: Collection[str]) -> None:

@@ -26,11 +26,11 @@ from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_system_table, plan_pinned_system_table
 from airflow_paimon.data.whole_read import plan_pinned_or_whole
 from airflow_paimon.spark.jobs.small_input import is_small_view, view_frame
+from airflow_paimon.spark.jvm import hiding, kind_of, planned_frame, scala_sequence, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.errors import sql_errors
 from airflow_paimon.spark.statements.local_rows import arrow_frame
-from airflow_paimon.spark.statements.parse import kind_of, planned_frame, sequence_items
 from airflow_paimon.spark.statements.pruning import Needed, needed_of, placeholder, united
 from airflow_paimon.spark.statements.statement_plan import Fragment
 from airflow_paimon.spark.statements.tables import NamedTables, Own, find_table
@@ -39,8 +39,6 @@ from airflow_paimon.spark.statements.views import check_view_names, registered, 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_HIDDEN = "__metadata_col"
-"""What marks a column that ``*`` leaves out, in the metadata of an attribute (Spark's METADATA_COL_ATTR_KEY)."""
 _WRITES = ("InsertIntoDir", "InsertIntoStatement")
 
 
@@ -142,29 +140,14 @@ class QueryTables(NamedTables):
             return super()._plan(plan, own)
         found = self._relation(plan.child(), own)
         hides = kind_of(found) == "Project"
-        aliased = plan.withNewChildren(self._sequence([found.child() if hides else found]))
-        return self._hiding(aliased) if hides else aliased
+        aliased = plan.withNewChildren(scala_sequence([found.child() if hides else found]))
+        return hiding(aliased, tuple(ROW_COLUMNS)) if hides else aliased
 
     def _named_plan(self, parts: Any, frame: DataFrame) -> Any:
         plan = super()._named_plan(parts, frame)
         shows = str(parts[-1]).lower().endswith(f"${ROW_TRACKING}")
         hides = self._with_ids and not shows and set(ROW_COLUMNS) & set(frame.columns)
-        return self._hiding(plan) if hides else plan
-
-    def _hiding(self, plan: Any) -> Any:
-        """Return a plan whose row columns a query finds by their names only, as with Paimon's connector."""
-        output = sequence_items(plan.output())
-        shown = [a for a in output if a.name() not in ROW_COLUMNS]
-        make = self._jvm.org.apache.spark.sql.types.MetadataBuilder
-        hidden = [
-            a.withMetadata(make().withMetadata(a.metadata()).putString(_HIDDEN, a.name()).build())
-            for a in output
-            if a.name() in ROW_COLUMNS
-        ]
-        project = self._jvm.org.apache.spark.sql.catalyst.plans.logical.Project(self._sequence(shown), plan)
-        companion = getattr(self._jvm, "org.apache.spark.sql.catalyst.plans.logical.Project$")
-        project.setTagValue(getattr(companion, "MODULE$").hiddenOutputTag(), self._sequence(hidden))
-        return project
+        return hiding(plan, tuple(ROW_COLUMNS)) if hides else plan
 
     def _frame(self, text: str, travel: Any, at: Fragment, own: Own) -> DataFrame | None:
         name, version = split_version(text)

@@ -28,8 +28,8 @@ from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_r
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.cut_off import refuse_cut_off
-from airflow_paimon.spark.filters import has_jvm
 from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.asked import Asked, current_database, qualified
 from airflow_paimon.spark.statements.call import run_call
 from airflow_paimon.spark.statements.dialect import spark_text

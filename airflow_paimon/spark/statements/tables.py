@@ -17,19 +17,28 @@ from airflow_paimon.core.table.table import Table, open_table, parse_version, sp
 from airflow_paimon.data.layers import head_of_other, shown_of_other, shown_of_own
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.jvm import (
+    alias_of_parts,
+    analyzed,
+    column_of_node,
+    copied,
+    elements_of,
+    holds_query,
+    is_catalyst,
+    is_instance,
+    is_temporary_view,
+    kind_of,
+    planned_frame,
+    scala_sequence,
+    scala_tuple,
+    sequence_items,
+    some,
+    under_alias,
+)
 from airflow_paimon.spark.statements.analysed import bound, check_analysed, refusal
 from airflow_paimon.spark.statements.evaluate import Evaluation
 from airflow_paimon.spark.statements.insert import insert_rows
-from airflow_paimon.spark.statements.parse import (
-    WRITE_PRIVILEGES,
-    column_of_node,
-    copied,
-    fragment_of,
-    kind_of,
-    parse_plan,
-    planned_frame,
-    sequence_items,
-)
+from airflow_paimon.spark.statements.parse import WRITE_PRIVILEGES, fragment_of, is_command_plan, parse_plan
 from airflow_paimon.spark.statements.statement_plan import Fragment, Statement, with_nodes
 from airflow_paimon.spark.statements.views import plan_read_for, registered, view_columns
 
@@ -68,7 +77,6 @@ class NamedTables:
         one of names of one part; None: such a name is never a table of the warehouse.
         """
         self._spark = spark
-        self._jvm: Any = spark._jvm
         self._find, self._read, self._own, self._own_views = find, read, own, own_views
         self._restricted = restricted
         self._target: Sequence[str] = ()
@@ -119,7 +127,7 @@ class NamedTables:
 
     def _checked(self, frame: DataFrame) -> DataFrame:
         if self._restricted:
-            check_analysed(self._spark, frame)
+            check_analysed(frame)
         return frame
 
     def _check_resolved(self, statement: Statement) -> None:
@@ -131,7 +139,7 @@ class NamedTables:
         else:
             evaluation = Evaluation(self._spark, statement, schema, (), whole=True)
             rows = evaluation.run(bound(evaluation.empty_target())).rows
-        check_analysed(self._spark, rows)
+        check_analysed(rows)
 
     def query(self, text: str, own: Own) -> DataFrame:
         """Return the rows of a query.
@@ -141,7 +149,7 @@ class NamedTables:
         """
         parse_plan(self._spark, f"SELECT * FROM ({text}\n)")  # accepts only a query, or two words (table and alias)
         plan = parse_plan(self._spark, text)
-        if self._is(plan, "plans.logical.Command") or self._is(plan, "plans.logical.ParsedStatement"):
+        if is_command_plan(plan):
             raise InvalidInputError("--sql takes a SELECT, UPDATE, DELETE, MERGE or INSERT, and no other command")
         self._forget_own()
         return self._checked(planned_frame(self._spark, self._node(plan, own)))
@@ -164,7 +172,7 @@ class NamedTables:
 
     def _node(self, node: Any, own: Own) -> Any:
         """Return a plan, or an expression with its subqueries, in which the tables are resolved."""
-        return self._plan(node, own) if self._is(node, "plans.logical.LogicalPlan") else self._expression(node, own)
+        return self._plan(node, own) if is_catalyst(node, "plans.logical.LogicalPlan") else self._expression(node, own)
 
     def _plan(self, plan: Any, own: Own) -> Any:
         kind = kind_of(plan)
@@ -179,15 +187,15 @@ class NamedTables:
 
     def _children(self, plan: Any, kind: str, own: Own) -> Any:
         out = self._with_children(plan, lambda child: self._plan(child, own))
-        if kind == "UnresolvedWith" or out.containsPattern(self._subqueries):
+        if kind == "UnresolvedWith" or holds_query(out):
             return self._with_elements(out, own)
         return out
 
     def _expression(self, expression: Any, own: Own) -> Any:
-        if not expression.containsPattern(self._subqueries):
+        if not holds_query(expression):
             return expression
         out = self._with_children(expression, lambda child: self._expression(child, own))
-        if self._is(out, "expressions.PlanExpression"):
+        if is_catalyst(out, "expressions.PlanExpression"):
             plan = out.plan()
             new = self._plan(plan, own)
             return out if new is plan else out.withNewPlan(new)
@@ -196,35 +204,34 @@ class NamedTables:
     def _with_children(self, node: Any, change: Callable[[Any], Any]) -> Any:
         old = sequence_items(node.children())
         new = [change(child) for child in old]
-        return node if _same(old, new) else node.withNewChildren(self._sequence(new))
+        return node if _same(old, new) else node.withNewChildren(scala_sequence(new))
 
     def _with_elements(self, plan: Any, own: Own) -> Any:
         """Resolve what a plan holds besides its children: expressions with subqueries, and the queries of WITH."""
-        old = [plan.productElement(i) for i in range(plan.productArity())]
-        new = [e if self._is(e, "plans.logical.LogicalPlan") else self._element(e, own) for e in old]
+        old = elements_of(plan)
+        new = [e if is_catalyst(e, "plans.logical.LogicalPlan") else self._element(e, own) for e in old]
         if _same(old, new):
             return plan
-        return copied(self._spark, plan, new)
+        return copied(plan, new)
 
     def _element(self, element: Any, own: Own) -> Any:
         if not hasattr(element, "getClass"):
             return element
-        if self._is(element, "plans.logical.LogicalPlan") or self._is(element, "expressions.Expression"):
+        if is_catalyst(element, "plans.logical.LogicalPlan") or is_catalyst(element, "expressions.Expression"):
             return self._node(element, own)
         kind = str(element.getClass().getName())
         if kind == "scala.Some":
             inner = element.get()
             new = self._element(inner, own)
-            return element if new is inner else self._jvm.scala.Some(new)
+            return element if new is inner else some(new)
         if kind in ("scala.Tuple2", "scala.Tuple3"):
-            old = [element.productElement(i) for i in range(element.productArity())]
+            old = elements_of(element)
             new = [self._element(e, own) for e in old]
-            made = self._jvm.scala.Tuple2 if len(old) == 2 else self._jvm.scala.Tuple3
-            return element if _same(old, new) else made(*new)
-        if self._is_sequence(element):
+            return element if _same(old, new) else scala_tuple(new)
+        if is_instance(element, "scala.collection.Seq"):
             old = sequence_items(element)
             new = [self._element(e, own) for e in old]
-            return element if _same(old, new) else self._sequence(new)
+            return element if _same(old, new) else scala_sequence(new)
         return element
 
     def _relation(self, plan: Any, own: Own) -> Any:
@@ -264,15 +271,11 @@ class NamedTables:
         """Whether a name of one part is that of a query of WITH, of a view, or of the statement's own rows."""
         if name.lower() in self._ctes or name.lower() in map(str.lower, self._own_views):
             return True
-        catalog: Any = self._spark._jsparkSession.sessionState().catalog()
-        return bool(catalog.getTempView(name).isDefined())
+        return is_temporary_view(self._spark, name)
 
     def _named_plan(self, parts: Sequence[str], frame: DataFrame) -> Any:
         """Return a DataFrame's plan under the name ``db.t``, by which its columns can be qualified."""
-        catalyst = self._jvm.org.apache.spark.sql.catalyst
-        identifier = catalyst.AliasIdentifier(parts[1], self._sequence(parts[:1]))
-        analyzed: Any = (bound(frame) if self._restricted else frame)._jdf
-        return catalyst.plans.logical.SubqueryAlias(identifier, analyzed.queryExecution().analyzed())
+        return under_alias(analyzed(bound(frame) if self._restricted else frame), alias_of_parts(parts))
 
     def _frame(self, text: str, travel: Any, at: Fragment, own: Own) -> DataFrame | None:
         version, table = split_version(text)[1], find_table(self._find, text)
@@ -310,7 +313,7 @@ class NamedTables:
     def _millis(self, expression: Any, text: str) -> int:
         from pyspark.sql import functions as sf
 
-        if expression.containsPattern(self._subqueries):
+        if holds_query(expression):
             raise InvalidInputError(f"{text}: TIMESTAMP AS OF takes a time, and no subquery")
         moment = column_of_node(self._spark, expression)
         rows = self._spark.sql("SELECT 1").select(sf.unix_millis(moment.cast("timestamp")))
@@ -318,24 +321,6 @@ class NamedTables:
         if found is None:
             raise InvalidInputError(f"{text}: TIMESTAMP AS OF is NULL")
         return int(found)
-
-    @property
-    def _subqueries(self) -> Any:
-        return self._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PLAN_EXPRESSION()
-
-    def _is(self, node: Any, kind: str) -> bool:
-        return self._instance_of(node, f"org.apache.spark.sql.catalyst.{kind}")
-
-    def _is_sequence(self, element: Any) -> bool:
-        return self._instance_of(element, "scala.collection.Seq")
-
-    def _instance_of(self, element: Any, name: str) -> bool:
-        from py4j.java_gateway import is_instance_of
-
-        return hasattr(element, "getClass") and bool(is_instance_of(self._spark.sparkContext._gateway, element, name))
-
-    def _sequence(self, items: Sequence[Any]) -> Any:
-        return self._jvm.org.apache.spark.api.python.PythonUtils.toSeq(list(items))
 
 
 def table_text(parts: Sequence[str]) -> str | None:
