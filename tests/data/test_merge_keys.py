@@ -271,6 +271,35 @@ def test_main_gets_a_row_that_a_rebase_has_rolled_back(tmp_path: Path) -> None:
     assert [found[k] for k in (1, 3, 4)] == ["x", "fix", "next"]
 
 
+def test_what_main_has_put_back_is_a_change_where_the_base_is_the_branch_point(tmp_path: Path) -> None:
+    """``fix`` has taken back what ``next`` has brought since, and wrote it again."""
+    main, fix = make_branch(tmp_path, **ONE)
+    put(fix, [(1, "x", "a")])
+    run(tmp_path, "rebase_branch", branch="fix", to_branch="next")
+    _play(tmp_path, main, ["roll fix back", "next"])
+    put(fix, [(1, "x", "a")])
+    put(main, [(1, "a1", "a")])
+    with pytest.raises(ConflictError, match="it can't be told what main still has"):
+        run(tmp_path, "merge_branch", branch="fix")
+    assert (1, "a1", "a") in rows_of(main)
+
+
+def test_a_row_that_main_has_put_back_after_its_publish_is_a_change_of_it(tmp_path: Path) -> None:
+    main, fix = make_branch(tmp_path, **ONE)
+    put(fix, [(1, "x", "a"), (60, "new", "z")])
+    run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+    write_arrow(
+        main, pa.table({"k": [0], "v": ["v"], "dt": ["z"]}).slice(0, 0), mode="overwrite", partition={"dt": "z"}
+    )
+    put(main, [(1, "a1", "a")])
+    put(fix, [(2, "y", "a")])
+    run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+    assert {(1, "a1", "a"), (2, "y", "a")} <= set(rows_of(main))
+    put(fix, [(61, "more", "z")])
+    run(tmp_path, "merge_branch", branch="fix", writers_stopped=True)
+    assert {r for r in rows_of(main) if r[2] == "z"} == {(61, "more", "z")}, "what main has dropped stays gone"
+
+
 def _play(warehouse: Path, main: Table, order: list[str]) -> None:
     for step in order:
         what, *names = step.split()

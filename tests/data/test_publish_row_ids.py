@@ -287,3 +287,14 @@ def test_deletion_vectors_stay_with_files_that_are_written_again(tracked: Table)
     }
     assert len(rewritten(tracked)) == 1
     assert not run(tracked, "merge_branch", branch="fix").changed
+
+
+def test_deletion_vectors_of_partitions_that_were_not_published_yet_are_no_change_of_main(tracked: Table) -> None:
+    insert(tracked, "b", 20, 21)
+    mark_deleted(tracked, ("b",), [1])
+    run(tracked, "create_branch", branch="other", snapshot=tracked.latest_snapshot_id())
+    other = tracked.branch("other")
+    update(other, 0, 20)
+    run(tracked, "merge_branch", branch="other", partitions=["dt=a"])
+    assert run(tracked, "merge_branch", branch="other").changed
+    assert {row[0]: row[1] for row in with_ids(tracked)} == {0: "changed", 1: "new", 20: "changed"}

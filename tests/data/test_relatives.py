@@ -13,6 +13,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from tests.core.tables import run
+from tests.data.row_statements import with_ids
 from tests.data.test_compact import run as run_compact
 from tests.data.test_rebase import insert, update
 from tests.randomness import chance, lives
@@ -131,6 +132,34 @@ def test_a_publish_is_known_when_its_branch_and_main_s_snapshots_are_gone(tmp_pa
     with pytest.raises(ConflictError, match="it can't be told what main still has"):
         act(table, "publish fix")
     assert set(rows(table)) == {0, 1, 10, 11}
+
+
+@pytest.mark.parametrize(
+    ("steps", "last"),
+    [
+        (["publish fix", "insert main 6"], "insert next 12"),
+        (["publish fix", "insert main 6", "compact main"], "insert next 12"),
+        (["publish fix", "insert main 6"], "update next 10"),
+        (["publish next", "insert main 6"], "update fix 10"),
+        (["publish fix", "insert main 6", "insert next 12"], "compact next"),
+    ],
+)
+def test_no_row_gets_another_row_id_by_the_second_publish(tmp_path: Path, steps: list[str], last: str) -> None:
+    """Row 10 has one id on each branch, and a third one on main."""
+    table = make(tmp_path, **{"row-tracking.enabled": "true"})
+    act(table, "insert main 5")
+    relate(table, "rebase")
+    for step in [*steps, last]:
+        act(table, step)
+    before = {row[0]: row[-2] for row in with_ids(table)}
+    what, branch = last.split()[:2]
+    if what == "insert":
+        assert act(table, f"publish {branch}").changed and 12 in rows(table)
+    else:
+        with pytest.raises(ConflictError, match="other row ids there than on this one"):
+            act(table, f"publish {branch}")
+    after = {row[0]: row[-2] for row in with_ids(table)}
+    assert {k: after[k] for k in before} == before and len(set(after.values())) == len(after)
 
 
 @pytest.mark.random

@@ -7,7 +7,7 @@ key (``key_merge``) where rows can be read, else a conflict. Files are taken by 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, first_few
@@ -29,19 +29,18 @@ MAX_LISTED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """Both sides' changes since the base.
+    """Both sides' changes since the base, which may be another one for each bucket.
 
-    ``theirs_real``: the buckets that the branch changed other than by compaction, and those that it published and then
-    rolled back to the base. ``ours_real``: the buckets that main changed other than by compaction and by publishes of
-    this branch. ``alone``: the buckets that the branch has not changed since they were
-    published, none of them in ``theirs_real``.
+    ``theirs_real``: the buckets that the branch changed other than by compaction; ``ours_real``: those that main did.
+    ``entries``: those of main's files that the branch point lacks, by what the files are on the branch: a publish gives
+    them main's schema and row ids.
     """
 
     theirs: Difference
     ours: Difference
     theirs_real: set[BucketKey]
     ours_real: set[BucketKey]
-    alone: frozenset[BucketKey] = frozenset()
+    entries: Mapping[FileId, ManifestEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +153,7 @@ def _changes(sides: Sides, buckets: set[BucketKey]) -> list[BucketChange]:
         our_added, our_removed = sides.ours.added.get(bucket, {}), sides.ours.removed.get(bucket, {})
         delete = _without(our_added, their_added) + _without(their_removed, our_removed)
         add = _without(their_added, our_added) + _without(our_removed, their_removed)
+        delete = [sides.entries.get(origin(e.identifier), e) for e in delete]
         if delete or add or not sides.theirs.same_index_in(bucket, sides.ours):
             out.append(BucketChange(bucket=bucket, delete=tuple(delete), add=tuple(add)))
     return out

@@ -121,12 +121,16 @@ def check_ids(
     for change in changes:
         for added in _known(_whole(e, change.bucket) for e in change.add):
             if any(added.meets(one) for one in apart):
-                raise ConflictError(
-                    f"{table}: rows of {name_bucket(change.bucket)} came to main from another branch, and have other "
-                    f"row ids there than on this one, which changed them then. Make a new branch of main and correct "
-                    f"them again there",
-                    details={"conflicts": [name_bucket(change.bucket)], "conflict_count": 1, "cause": "row-ids"},
-                )
+                raise came_otherwise(table, change.bucket, name_bucket)
+
+
+def came_otherwise(table: str, bucket: BucketKey, name_bucket: Callable[[BucketKey], str]) -> ConflictError:
+    """Return the conflict of rows that main did not get from this branch, which changed them."""
+    return ConflictError(
+        f"{table}: rows of {name_bucket(bucket)} came to main from another branch, and have other row ids there than "
+        f"on this one, which changed them then. Make a new branch of main and correct them again there",
+        details={"conflicts": [name_bucket(bucket)], "conflict_count": 1, "cause": "row-ids"},
+    )
 
 
 def check_ranges(

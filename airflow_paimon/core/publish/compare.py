@@ -18,11 +18,9 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import Sides, bucket_namer, neutral_kinds, within_reach
 from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
-    Recognised,
     Standing,
     is_lost,
     main_since,
-    own_publishes,
     recognise,
     standing_of,
 )
@@ -40,21 +38,23 @@ from airflow_paimon.core.publish.file_merge_plan import (
     needs_history,
 )
 from airflow_paimon.core.publish.hold import PublishedMark
-from airflow_paimon.core.publish.relatives import brought_by_relatives, meets_relative
-from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
+from airflow_paimon.core.publish.relatives import with_their_states
+from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.history import (
     Difference,
     branch_point,
     difference,
+    index_of_buckets,
     really_changed,
     snapshots_between,
     touched,
 )
+from airflow_paimon.core.table.live_files import together
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.properties import TARGET_PROPERTY
+from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
 from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.scan import BucketKey, read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
@@ -67,15 +67,14 @@ _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Opera
 class Compared:
     """A consistent reading of both sides: ``head`` of main and ``theirs`` of the branch, compared with their ``base``.
 
-    ``schema``: main's newest. ``scope``: the partitions that are published; ``sides`` has no others. ``last``: the last
-    publish of the branch, of whatever partitions. ``standing``: the publishes that main's head still stands on.
+    ``schema``: main's newest. ``scope``: the partitions that are published; ``sides`` has no others. Where main has got
+    a state of the branch, ``sides`` compares with the newest one; ``since_base`` are both differences from ``base``.
+    ``last``: the last publish of the branch, of whatever partitions. ``standing``: the publishes that main's head still
+    stands on; ``absorbed``: of each bucket that is compared with a state of the branch, by which of them main got that.
     ``is_known``: whether main's history tells so; else a publish, or what became of it, may have expired.
-    ``gone``: the buckets whose rows have other versions on main than the last publish gave: undone there, or changed
-    other than by compaction; all that was published before the branch was rolled back (``goes_back``: rows have lower
-    versions).
-    ``relatives``: of a table with keys, publishes of relatives, each with the state of the branch that main got by it.
-    ``changed``: all partitions in which the branch differs from the base, or was published; ``left``: those out of
-    scope in which it has something that main lacks.
+    ``goes_back``: the branch was rolled back after its last publish, so that rows have lower versions. ``changed``: all
+    partitions in which the branch differs from the base, or was published; ``left``: those out of scope in which it has
+    something that main lacks.
     """
 
     base: Snapshot
@@ -83,13 +82,13 @@ class Compared:
     theirs: Snapshot
     schema: TableSchema
     sides: Sides
+    since_base: tuple[Difference, Difference]
     last: BranchPublish | None
     scope: PartitionScope = WHOLE
     standing: Standing = field(default_factory=Standing)
+    absorbed: Mapping[BucketKey, BranchPublish] = field(default_factory=dict)
     is_known: bool = True
-    gone: frozenset[BucketKey] = frozenset()
     goes_back: bool = False
-    relatives: tuple[BranchPublish, ...] = ()
     changed: frozenset[bytes] = frozenset()
     left: frozenset[bytes] = frozenset()
 
@@ -165,10 +164,10 @@ class _Seen:
 
 
 def _compare_by_file(s: _Seen, marks: Sequence[PublishedMark]) -> Compared:
-    found = recognise(s.main, s.branch, s.since, s.schema)
-    standing = standing_of(s.since, found or Recognised())
+    known = recognise(s.main, s.branch, s.since, s.schema)
+    standing = with_their_states(s.main, s.branch, standing_of(s.since, known))
     lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, standing, marks, s.scope)
-    lost = lost or _meets_relative(s, found or Recognised(), standing, marks)
+    unknown = [*standing.unknown, *(p.scope for p in standing.apart)]
     theirs, ours = s.their_diff.buckets, s.our_diff.buckets
     sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_real=theirs, ours_real=ours)
     changed, left = theirs, set[BucketKey]()
@@ -179,74 +178,110 @@ def _compare_by_file(s: _Seen, marks: Sequence[PublishedMark]) -> Compared:
         left = {b for b in real if not (s.scope.holds(b.partition) or s.their_diff.same_in(b, then))}
     return s.compared(
         sides=_only(sides, s.scope),
-        last=None if found is None else found.last,
+        since_base=(s.their_diff, s.our_diff),
+        last=known.last,
         standing=standing,
-        is_known=found is not None and not lost,
+        is_known=not lost and not any(map(s.scope.meets, unknown)),
         goes_back=_goes_back(s.history, standing),
         changed=_partitions(changed),
         left=_partitions(left),
     )
 
 
-def _meets_relative(s: _Seen, known: Recognised, standing: Standing, marks: Sequence[PublishedMark]) -> bool:
-    """``meets_relative``, without the files that the branch's own publishes brought: those are decided one by one."""
-    own = published_difference(s.branch, s.base, standing)
-    rest = replace(s.their_diff, added={
-        b: {i: e for i, e in files.items() if i not in own.added.get(b, {})} for b, files in s.their_diff.added.items()
-    })  # fmt: skip
-    return meets_relative(
-        *(s.main, s.branch),
-        base=s.base,
-        head=s.head,
-        since=s.since,
-        is_whole=s.between is not None,
-        known=known,
-        marks=marks,
-        theirs=s.their_diff,
-        rest=rest,
-        ours=s.our_diff,
-        scope=s.scope,
-    )
-
-
 def _compare_by_bucket(s: _Seen, whole: bool) -> Compared:
-    known = own_publishes(s.main, s.branch, s.since, s.schema)
-    standing = standing_of(s.since, known)
-    taken, untouched, published, given_back, alone, gone = (set[BucketKey]() for _ in range(6))
-    for publish, counts in standing.each():
-        brought = _Brought.of(s.main, s.branch, s.base, s.head, s.our_diff, publish, counts, s.neutral)
-        taken |= brought.taken
-        untouched |= brought.untouched
-        published |= brought.published
-        as_before = brought.published - s.our_diff.buckets
-        given_back |= _given_back(s.main, s.head, brought.published, as_before, publish, s.neutral)
-        alone |= _left_alone(s.main, s.branch, s.head, s.theirs, brought.published, publish, s.neutral)
-        went_back = _went_back(s.history, publish)
-        mine = {b for b in s.their_diff.buckets if counts(b.partition)}
-        gone |= brought.published | mine if went_back else brought.published - brought.untouched
-    theirs, ours = s.their_diff.buckets, s.our_diff.buckets
-    withdrawn = taken - theirs
-    candidates = ours if whole else within_reach(ours, theirs | withdrawn, s.schema)
-    theirs_real = (really_changed(s.branch, s.history, theirs, s.neutral) | withdrawn) - alone
+    known = recognise(s.main, s.branch, s.since, s.schema)
+    standing = with_their_states(s.main, s.branch, standing_of(s.since, known))
+    parts = [_Part.since(s, standing, publish, counts) for publish, counts in standing.each()]
+    parts.append(_Part.of_the_rest(s, {b for part in parts for b in part.buckets}))
+    theirs, ours = together(p.theirs for p in parts), together(p.ours for p in parts)
+    candidates = ours.buckets if whole else within_reach(ours.buckets, theirs.buckets, s.schema)
     sides = Sides(
-        theirs=s.their_diff,
-        ours=s.our_diff,
-        theirs_real=theirs_real,
-        ours_real=(really_changed(s.main, s.between, candidates, s.neutral) - untouched) | given_back,
-        alone=frozenset(alone),
+        theirs=theirs,
+        ours=ours,
+        theirs_real={b for part in parts for b in part.really_theirs(s)},
+        ours_real={b for part in parts for b in part.really_ours(s, candidates)},
+        entries={origin(i): e for group in s.our_diff.added.values() for i, e in group.items()},
     )
-    left = (b for b in theirs_real if not s.scope.holds(b.partition) and not s.their_diff.same_in(b, s.our_diff))
+    left = (b for b in sides.theirs_real if not s.scope.holds(b.partition) and not theirs.same_in(b, ours))
     return s.compared(
         sides=_only(sides, s.scope),
+        since_base=(s.their_diff, s.our_diff),
         last=known.last,
         standing=standing,
-        is_known=not known.unknown,
-        gone=frozenset(gone),
+        absorbed={b: part.publish for part in parts if part.publish is not None for b in part.buckets},
+        is_known=not standing.unknown,
         goes_back=_goes_back(s.history, standing),
-        relatives=brought_by_relatives(s.main, s.branch, s.since, known),
-        changed=_partitions(theirs | published),
+        changed=_partitions(s.their_diff.buckets.union(*(part.buckets for part in parts))),
         left=_partitions(left),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Buckets that are compared with one base: the state of the branch that main got by ``publish``; None: the branch
+    point.
+
+    ``theirs`` and ``ours``: what differs from that state. ``history`` and ``between``: the snapshots of the branch and
+    of main since, None: some have expired. ``taken``: the buckets in which main had that very state after the publish.
+    ``dropped``: buckets of which nothing is left on main, while something of the publish is.
+    """
+
+    publish: BranchPublish | None
+    buckets: set[BucketKey]
+    theirs: Difference
+    ours: Difference
+    history: Sequence[Snapshot] | None
+    between: Sequence[Snapshot] | None
+    taken: Collection[BucketKey] | None = None
+    dropped: Collection[BucketKey] = ()
+
+    @classmethod
+    def since(cls, s: _Seen, standing: Standing, publish: BranchPublish, counts: Callable[[bytes], bool]) -> _Part:
+        """Take the buckets that the branch had really changed when main got them: in the others it had the rows of the
+        branch point. Not those of which an earlier publish was undone since. Where main's history has expired, a
+        rollback may have taken the publish back: only those buckets are taken then in which main still has it.
+
+        ``counts``: in which partitions the publish is the newest one.
+        """
+        published = difference(s.branch, s.base, publish.branch).only(counts)
+        between = snapshots_between(s.main, publish.main.id, s.head.id)
+        until, history = (
+            None if s.history is None else [x for x in s.history if (x.id > publish.branch.id) == after]
+            for after in (False, True)
+        )
+        buckets = really_changed(s.branch, until, published.buckets, s.neutral)
+        if undos := [undo for undo, number in standing.undos if number < publish.main.id < undo.id]:
+            buckets -= touched(s.main, undos) or buckets
+        dropped = set[BucketKey]()
+        if between is None:
+            as_before = buckets - s.our_diff.buckets
+            dropped = as_before if as_before < published.buckets else dropped
+            buckets = {b for b in buckets if published.same_in(b, s.our_diff)}
+        index = index_of_buckets(s.branch, s.base) if published.index else {}
+        theirs, ours = (d.within(buckets).since(published.within(buckets), index) for d in (s.their_diff, s.our_diff))
+        taken = buckets
+        if ours.buckets:
+            then = difference(s.main, s.base, publish.main)
+            taken = {b for b in buckets if published.same_in(b, then)}
+        return cls(publish=publish, buckets=buckets, theirs=theirs, ours=ours, history=history, between=between,
+                   taken=taken, dropped=dropped)  # fmt: skip
+
+    @classmethod
+    def of_the_rest(cls, s: _Seen, buckets: set[BucketKey]) -> _Part:
+        """Take all buckets but these."""
+        rest = (s.their_diff.buckets | s.our_diff.buckets) - buckets
+        theirs, ours = s.their_diff.within(rest), s.our_diff.within(rest)
+        return cls(publish=None, buckets=set(), theirs=theirs, ours=ours, history=s.history, between=s.between)
+
+    def really_theirs(self, s: _Seen) -> set[BucketKey]:
+        """Return the buckets that the branch has changed other than by compaction."""
+        return really_changed(s.branch, self.history, self.theirs.buckets, s.neutral)
+
+    def really_ours(self, s: _Seen, candidates: Collection[BucketKey]) -> set[BucketKey]:
+        """Return those of some buckets that main has changed other than by compaction."""
+        changed = self.ours.buckets.intersection(candidates)
+        taken = changed if self.taken is None else changed.intersection(self.taken)
+        return (changed - taken) | really_changed(s.main, self.between, taken, s.neutral) | set(self.dropped)
 
 
 def _partitions(buckets: Iterable[BucketKey]) -> frozenset[bytes]:
@@ -261,7 +296,7 @@ def _only(sides: Sides, scope: PartitionScope) -> Sides:
         ours=sides.ours.only(scope.holds),
         theirs_real={b for b in sides.theirs_real if scope.holds(b.partition)},
         ours_real={b for b in sides.ours_real if scope.holds(b.partition)},
-        alone=frozenset(b for b in sides.alone if scope.holds(b.partition)),
+        entries=sides.entries,
     )
 
 
@@ -275,97 +310,25 @@ def _went_back(history: Sequence[Snapshot] | None, publish: BranchPublish) -> bo
     return history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > then)
 
 
-@dataclass(frozen=True, slots=True)
-class _Brought:
-    """The buckets of a publish that main took from the branch and that still differ from the base, those of them that
-    only compaction has changed since, and all that the branch had changed when it was published.
+def changed_since_apart(main: Table, g: Compared, buckets: Collection[BucketKey]) -> bool:
+    """Whether main itself changed one of these buckets after a relative's publish of which can't be told what it has in
+    common with the branch. What main put back as it had been would count as unchanged.
     """
-
-    taken: set[BucketKey]
-    untouched: set[BucketKey]
-    published: set[BucketKey]
-
-    @classmethod
-    def of(
-        cls,
-        main: Table,
-        branch: Table,
-        base: Snapshot,
-        head: Snapshot,
-        ours: Difference,
-        publish: BranchPublish,
-        counts: Callable[[bytes], bool],
-        neutral: Collection[CommitKind],
-    ) -> _Brought:
-        """``counts``: in which partitions the publish is the last one."""
-        published = difference(branch, base, publish.branch).only(counts)
-        candidates = published.buckets & ours.buckets
-        same = {b for b in candidates if published.same_in(b, ours)}
-        if same == candidates:
-            return cls(same, same, published.buckets)
-        then = difference(main, base, publish.main)
-        others = {b for b in candidates - same if published.same_in(b, then)}
-        moved = really_changed(main, snapshots_between(main, publish.main.id, head.id), others, neutral)
-        return cls(same | others, same | (others - moved), published.buckets)
-
-
-def _given_back(
-    main: Table,
-    head: Snapshot,
-    published: set[BucketKey],
-    buckets: set[BucketKey],
-    publish: BranchPublish,
-    neutral: Collection[CommitKind],
-) -> set[BucketKey]:
-    """Of ``published`` buckets that are as at the base again (``buckets``), return those that a commit of main put so:
-    a partition that the publish brought was dropped or has expired. The next publish would bring it again.
-
-    After a rollback, which is how a publish is undone, it shall. If main's history has expired, a rollback is taken for
-    the cause where nothing of the publish is left.
-    """
-    if not buckets:
-        return set()
-    between = snapshots_between(main, publish.main.id, head.id)
-    if between is None:
-        return buckets if buckets < published else set()
-    found: set[BucketKey] = set()
-    rest, later = set(buckets), []
-    for snapshot in reversed([s for s in between if s.commit_kind not in neutral]):
-        if TARGET_PROPERTY not in snapshot.properties:
-            later.append(snapshot)
-            continue
-        found |= _touched_of(main, rest, later)
-        rest -= found | _touched_of(main, rest, [snapshot])
-        later = []
-    return found | _touched_of(main, rest, later)
-
-
-def _left_alone(
-    main: Table,
-    branch: Table,
-    head: Snapshot,
-    theirs: Snapshot,
-    published: set[BucketKey],
-    publish: BranchPublish,
-    neutral: Collection[CommitKind],
-) -> set[BucketKey]:
-    """Of published buckets, return those that the branch has not changed since: whatever main has done to them stands.
-
-    Not those that a rollback of main has taken back, as they shall come again; none if main's history has expired,
-    since only that tells of a rollback.
-    """
-    after = snapshots_between(main, publish.main.id, head.id)
-    if after is None or not published:
-        return set()
-    since = difference(branch, publish.branch, theirs).buckets & published
-    history = snapshots_between(branch, publish.branch.id, theirs.id) if since else ()
-    alone = published - really_changed(branch, history, since, neutral)
-    return alone - _touched_of(main, alone, [s for s in after if TARGET_PROPERTY in s.properties])
-
-
-def _touched_of(main: Table, buckets: set[BucketKey], commits: Sequence[Snapshot]) -> set[BucketKey]:
-    seen = touched(main, commits) if buckets and commits else set()
-    return set(buckets) if seen is None else buckets & seen
+    for publish in g.standing.apart:
+        held = {b for b in buckets if publish.scope.holds(b.partition)}
+        between = snapshots_between(main, publish.main.id, g.head.id)
+        if between is None:
+            return bool(held)
+        own = [
+            s
+            for s in between
+            if s.commit_kind not in neutral_kinds(g.schema)
+            and s.properties.keys().isdisjoint((BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY))
+        ]
+        changed = touched(main, own) if own else set()
+        if held if changed is None else held & changed:
+            return True
+    return False
 
 
 def keys_stay(branch: Table, base: Snapshot, theirs: Snapshot, sides: Sides) -> bool:
@@ -383,12 +346,7 @@ def keys_stay(branch: Table, base: Snapshot, theirs: Snapshot, sides: Sides) -> 
 
 def published_difference(branch: Table, base: Snapshot, standing: Standing) -> Difference:
     """Return what the branch had changed, in each partition, when that was last published."""
-    parts = [difference(branch, base, publish.branch).only(counts) for publish, counts in standing.each()]
-    return Difference(
-        {b: group for part in parts for b, group in part.added.items()},
-        {b: group for part in parts for b, group in part.removed.items()},
-        {b: group for part in parts for b, group in part.index.items()},
-    )
+    return together(difference(branch, base, publish.branch).only(counts) for publish, counts in standing.each())
 
 
 # -- a merge by file ---------------------------------------------------------------------------------------------------
@@ -422,27 +380,31 @@ def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapsho
 
 def _sides_of(main: Table, branch: Table, g: Compared) -> FileSides:
     schema, commits = g.schema, _commits(branch, g.base, g.theirs)
-    published = None
-    if g.standing.publishes:
-        states = {publish.branch.id: publish.branch for publish, _ in g.standing.each()}
-        vectors = {i: _vectors(branch, then, schema) for i, then in states.items()}
-        since = {i: _commits(branch, then, g.theirs) for i, then in states.items()}
-        before = {i: _commits(branch, g.base, then) for i, then in states.items()}
-        known: dict[str, Vector] = {}
-        earlier: list[Commit] | None = []
-        for publish, counts in g.standing.each():
-            at, own = publish.branch.id, before[publish.branch.id]
-            known |= _vectors_in(vectors[at], counts, schema)
-            earlier = None if earlier is None or own is None else earlier + _commits_in(own, counts)
-            commits = None if commits is None else _replacing_only(commits, since[at], counts)
-        published = Change(difference=published_difference(branch, g.base, g.standing), vectors=known, commits=earlier)
+    before, published = _vectors(main, g.base, schema), None
+    if each := list(g.standing.each()):
+        form = StoredPartitions(schema).canonical
+        known = {n: v for n, v in before.items() if g.standing.of(form(v.entry.partition)) is None}
+        for publish, counts in each:
+            known |= _vectors_in(_vectors(branch, publish.branch, schema), counts, schema)
+        published = Change(
+            difference=published_difference(branch, g.base, g.standing),
+            vectors=known,
+            commits=None if commits is None else [c for c in commits if _is_published(c, g.standing)],
+        )
+        if commits is not None:  # what main had then, that publish was decided on
+            commits = [replace(c, replaces=c.replaces and not _is_published(c, g.standing)) for c in commits]
     sides = FileSides(
         theirs=Change(difference=g.sides.theirs, vectors=_vectors(branch, g.theirs, schema), commits=commits),
         ours=Change(difference=g.sides.ours, vectors=_vectors(main, g.head, schema)),
-        vectors=_vectors(main, g.base, schema),
+        vectors=before,
         published=published,
     )
     return sides if g.scope.is_whole else _sides_in(sides, g.scope, schema)
+
+
+def _is_published(commit: Commit, standing: Standing) -> bool:
+    publish = standing.of(commit.bucket.partition)
+    return publish is not None and commit.snapshot <= publish.branch.id
 
 
 def _sides_in(sides: FileSides, scope: PartitionScope, schema: TableSchema) -> FileSides:
@@ -512,23 +474,6 @@ def _merge(
     )
 
 
-def _replacing_only(
-    commits: Sequence[Commit], since: Sequence[Commit] | None, counts: Callable[[bytes], bool]
-) -> list[Commit]:
-    """Let the replacements before the last publish count no more, in the partitions that it counts for: what main had
-    then, that publish was decided on.
-    """
-    known = None if since is None else {(c.bucket, frozenset(c.added), frozenset(c.removed)) for c in since}
-    return [
-        c
-        if not counts(c.bucket.partition)
-        else replace(
-            c, replaces=c.replaces and (known is None or (c.bucket, frozenset(c.added), frozenset(c.removed)) in known)
-        )
-        for c in commits
-    ]
-
-
 def _commits(view: Table, after: Snapshot, up_to: Snapshot) -> list[Commit] | None:
     """Read what each commit did to each bucket; None: some have expired."""
     snapshots = snapshots_between(view, after.id, up_to.id)
@@ -566,6 +511,7 @@ def _by_bucket(
     is_rollback = TARGET_PROPERTY in snapshot.properties
     return [
         Commit(
+            snapshot=snapshot.id,
             bucket=bucket,
             added=added,
             removed=removed,

@@ -1,7 +1,7 @@
 """The earlier publishes of a branch, found in main's history by the properties of its snapshots.
 
 A publish may have been of some partitions only, so what was published last, and whether main still stands on it, is
-known for each partition (docs/contributing/publishing.md, A branch that is published more than once).
+known for each partition (docs/contributing/publishing.md, The base moves).
 """
 
 from __future__ import annotations
@@ -12,16 +12,17 @@ from functools import partial
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.audit_properties import recorded_between
 from airflow_paimon.core.publish.hold import PublishedMark
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.history import Difference, difference, snapshots_there
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope, recorded_scope
-from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
+    FAMILY_PROPERTY,
     KEEP_LATER_PROPERTY,
     ONLY_PARTITIONS_PROPERTY,
     ROW_IDS_PROPERTY,
@@ -71,26 +72,41 @@ def _publish(main: Table, schema: TableSchema, snapshot: Snapshot, then: Snapsho
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The publishes that main's head stands on, the oldest first. For each partition the newest one of it counts.
+    """The publishes that main's head stands on: those of the branch itself, the oldest first, and those of relatives.
 
-    ``undone``: ids of main's snapshots that were publishes of the branch, on which its head does not stand.
+    ``unknown``: the partitions of own ones of which can't be told what they brought; ``apart``: those of relatives of
+    which can't be told what they have in common with the branch. ``undone``: ids of main's snapshots that were
+    publishes of the branch, on which its head does not stand; ``undos``: what took back one of all these publishes, and
+    which.
     """
 
     publishes: tuple[BranchPublish, ...] = ()
+    relatives: tuple[BranchPublish, ...] = ()
     undone: frozenset[int] = frozenset()
+    undos: tuple[tuple[Snapshot, int], ...] = ()
+    unknown: tuple[PartitionScope, ...] = ()
+    apart: tuple[BranchPublish, ...] = ()
 
     def of(self, partition: bytes) -> BranchPublish | None:
-        """Return the publish that counts for a partition."""
-        return next((p for p in reversed(self.publishes) if p.scope.holds(partition)), None)
+        """Return the publish by which main got the newest state of the branch in a partition."""
+        return next((p for p in self._newest_first if p.scope.holds(partition)), None)
 
     def each(self) -> Iterator[tuple[BranchPublish, Callable[[bytes], bool]]]:
-        """Return each publish that counts somewhere, the newest first, and a test of the partitions where it does."""
-        later: tuple[PartitionScope, ...] = ()
-        for publish in reversed(self.publishes):
-            yield publish, partial(_counts, publish.scope, later)
+        """Return each publish that is the newest one somewhere, and a test of the partitions where it is."""
+        for publish in self._newest_first:
+            yield publish, partial(self._counts, publish)
             if publish.scope.is_whole:
                 return
-            later = (*later, publish.scope)
+
+    @property
+    def _newest_first(self) -> list[BranchPublish]:
+        """The branch's own states are later than those of its parents."""
+        return sorted(
+            (*self.publishes, *self.relatives), key=lambda p: (not p.of_parent, p.branch.id, p.main.id), reverse=True
+        )
+
+    def _counts(self, publish: BranchPublish, partition: bytes) -> bool:
+        return self.of(partition) is publish
 
     @property
     def versions(self) -> tuple[PublishedVersion, ...]:
@@ -104,18 +120,19 @@ class Standing:
         return sorted({text for publish, _ in self.each() for text in publish.scope.texts})
 
 
-def _counts(scope: PartitionScope, later: Sequence[PartitionScope], partition: bytes) -> bool:
-    return scope.holds(partition) and not any(s.holds(partition) for s in later)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognised:
-    """The publishes of a branch, by the id of main's snapshot. ``unknown``: those of which can't be told what they
-    brought, with their partitions.
+    """The publishes that concern a branch, by the id of main's snapshot: ``found`` of its own states, ``others`` of its
+    relatives. ``unknown``: those of which can't be told what they brought, with their partitions.
     """
 
     found: Mapping[int, BranchPublish] = field(default_factory=dict)
+    others: Mapping[int, BranchPublish] = field(default_factory=dict)
     unknown: Mapping[int, PartitionScope] = field(default_factory=dict)
+
+    def has(self, number: int) -> bool:
+        """Whether main's snapshot of this id is one of them."""
+        return number in self.found or number in self.others or number in self.unknown
 
     @property
     def last(self) -> BranchPublish | None:
@@ -125,72 +142,47 @@ class Recognised:
 
 
 def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
-    """Return the rest of main's history after ``base``: snapshots that still exist, and those that tags hold.
-
-    A publish is among them while its branch exists: the tag that protects the shared files is on it.
+    """Return what is known of main's history after ``base``: snapshots that still exist, those that tags hold, and
+    publishes and rollbacks of which a copy is kept.
     """
-    found = {t.snapshot.id: t.snapshot for t in main.tags_once() if base.id < t.snapshot.id <= head.id}
+    found = {s.id: s for s in recorded_between(main, base.id, head.id)}
+    found |= {t.snapshot.id: t.snapshot for t in main.tags_once() if base.id < t.snapshot.id <= head.id}
     there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
     found |= {s.id: s for s in snapshots_there(main, there)}
     return [found[number] for number in sorted(found)]
 
 
-def own_publishes(main: Table, branch: Table, since: Sequence[Snapshot], schema: TableSchema) -> Recognised:
-    """Find the publishes of this branch, by its name. ``since``: main's snapshots after the base.
+def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: TableSchema) -> Recognised:
+    """Find the publishes that concern a branch. ``since``: main's snapshots after the base.
 
-    Unknown are those whose snapshot of the branch is gone, or which another engine has rolled back.
+    Its own are those of its states, also under an earlier name or by a branch that was made from it: but not where it
+    had taken the state back by then. Unknown are those whose snapshot of the branch is gone.
     """
-    found: dict[int, BranchPublish] = {}
-    unknown: dict[int, PartitionScope] = {}
-    for snapshot in since:
+    published = [s for s in since if BRANCH_IDENTITY_PROPERTY in s.properties]
+    record = read_lineage(main, branch.branch_name) if published else None
+    made = None if record is None else record.created_ms
+    found, others, unknown = dict[int, BranchPublish](), dict[int, BranchPublish](), dict[int, PartitionScope]()
+    for snapshot in published:
         said = snapshot.properties
-        if said.get(BRANCH_PROPERTY) != branch.branch_name or BRANCH_IDENTITY_PROPERTY not in said:
-            continue
-        number = said.get(BRANCH_SNAPSHOT_PROPERTY, "")
-        then = branch.find_snapshot(int(number)) if number.isdigit() else None
-        now = main.find_snapshot(snapshot.id)
-        replaced = now is not None and now.identity != snapshot.identity
-        if then is None or then.identity != said[BRANCH_IDENTITY_PROPERTY] or replaced:
-            unknown[snapshot.id] = publish_scope(schema, snapshot, main.label)
-        else:
-            found[snapshot.id] = _publish(main, schema, snapshot, then)
-    return Recognised(found=found, unknown=unknown)
-
-
-def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: TableSchema) -> Recognised | None:
-    """Find the publishes of states that the branch has come from: its own, also under an earlier name, and those of the
-    branches that it was made from, before that.
-
-    None: the branch shares files with another publish, and what that brought can't be told: the published snapshot is
-    gone, or the parent went on before it was published. Or another branch published a state that this one had taken
-    back before: that is no reason to take it from main as well.
-    """
-    parents, record = dict[str, int](), read_lineage(main, branch.branch_name)
-    made = record.created_ms if record is not None else None
-    while record is not None and record.from_branch not in {MAIN, branch.branch_name, *parents}:
-        parents[record.from_branch] = record.snapshot_id or 0
-        record = read_lineage(main, record.from_branch)
-    found: dict[int, BranchPublish] = {}
-    for snapshot in (s for s in since if BRANCH_IDENTITY_PROPERTY in s.properties):
-        said = snapshot.properties
-        name, identity = said.get(BRANCH_PROPERTY, ""), said[BRANCH_IDENTITY_PROPERTY]
+        is_named = said.get(BRANCH_PROPERTY) == branch.branch_name
         text = said.get(BRANCH_SNAPSHOT_PROPERTY, "")
-        number = int(text) if text.isdigit() else 0
-        own = branch.find_snapshot(number)
-        if own is not None and own.identity == identity:
-            back = [] if name == branch.branch_name else rollbacks_before(branch, own)
+        own = branch.find_snapshot(int(text)) if text.isdigit() else None
+        if own is not None and own.identity == said[BRANCH_IDENTITY_PROPERTY]:
+            back = [] if is_named else rollbacks_before(branch, own)
             if any(s.time_millis <= snapshot.time_millis for s in back):
-                return None
-            found[snapshot.id] = _publish(main, schema, snapshot, own)
-        elif name == branch.branch_name and own is None:
-            if made is None or snapshot.time_millis >= made:
-                return None  # else it was an earlier branch of this name
-        elif name in parents:
-            then = main.branch(name).find_snapshot(number)
-            if then is None or then.identity != identity or number > parents[name]:
-                return None
-            found[snapshot.id] = _publish(main, schema, snapshot, then)
-    return Recognised(found=found)
+                others[snapshot.id] = _of_relative(main, schema, snapshot)
+            else:
+                found[snapshot.id] = _publish(main, schema, snapshot, own)
+        elif is_named and (made is None or snapshot.time_millis >= made):  # else of an earlier branch of this name
+            unknown[snapshot.id] = publish_scope(schema, snapshot, main.label)
+        elif record is not None and said.get(FAMILY_PROPERTY) == record.family_name:
+            others[snapshot.id] = _of_relative(main, schema, snapshot)
+    return Recognised(found=found, others=others, unknown=unknown)
+
+
+def _of_relative(main: Table, schema: TableSchema, snapshot: Snapshot) -> BranchPublish:
+    """Return a publish of which is not known yet which state of the branch it brought."""
+    return BranchPublish(main=snapshot, branch=snapshot, scope=publish_scope(schema, snapshot, main.label))
 
 
 def rollbacks_before(branch: Table, then: Snapshot) -> list[Snapshot]:
@@ -200,48 +192,41 @@ def rollbacks_before(branch: Table, then: Snapshot) -> list[Snapshot]:
     return [s for s, target in targets if target is not None and target < then.id]
 
 
-_Stack = tuple[BranchPublish, ...]
-
-
 def standing_of(since: Sequence[Snapshot], known: Recognised) -> Standing:
-    """Find the publishes that main's newest snapshot still stands on: a rollback to before one takes it back, and the
-    undo of that rollback brings it again.
+    """Find the publishes that main's newest snapshot still stands on.
 
-    ``since``: main's snapshots after the branch point.
+    ``since``: main's snapshots after the branch point. A rollback takes back what came after its target, an undo the
+    one snapshot after it, also if that is a rollback or an undo.
     """
-    standing: dict[int, _Stack] = {}
-    rollbacks: dict[int, tuple[_Stack, _Stack]] = {}
-    now: _Stack = ()
-    for snapshot in since:
-        before, target = now, snapshot.properties.get(TARGET_PROPERTY, "")
-        if snapshot.id in known.found:
-            now = (*now, known.found[snapshot.id])
+    found: list[BranchPublish] = []
+    others: list[BranchPublish] = []
+    unknown: list[PartitionScope] = []
+    undos: list[tuple[Snapshot, int]] = []
+    undone: set[int] = set()
+    target: int | None = None
+    for snapshot in reversed(since):
+        if snapshot.id in undone or (target is not None and snapshot.id > target):
+            continue
+        publish, back_to = known.found.get(snapshot.id), snapshot.number(TARGET_PROPERTY)
+        if publish is not None:
+            found += [] if any(map(publish.scope.meets, unknown)) else [publish]
+        elif snapshot.id in known.others:
+            others.append(known.others[snapshot.id])
         elif snapshot.id in known.unknown:
-            now = tuple(p for p in now if not p.scope.meets(known.unknown[snapshot.id]))
-        elif target.isdigit() and snapshot.properties.get(KEEP_LATER_PROPERTY) == "true":
-            now = _undone(now, int(target) + 1, rollbacks)
-        elif target.isdigit():
-            now = standing.get(max((i for i in standing if i <= int(target)), default=-1), ())
-        if target.isdigit():
-            rollbacks[snapshot.id] = (_without(before, now), _without(now, before))
-        standing[snapshot.id] = now
-    ids = {p.main.id for p in now}
-    return Standing(publishes=now, undone=frozenset(i for i in known.found if i not in ids))
-
-
-def _undone(now: _Stack, number: int, rollbacks: Mapping[int, tuple[_Stack, _Stack]]) -> _Stack:
-    """Return what stands after the undo of one snapshot. In the partitions of a later publish that one counts: what
-    main did to published files stands there. In the others what was undone comes again.
-    """
-    if number in rollbacks:
-        removed, added = rollbacks[number]
-        return tuple(sorted((*_without(now, added), *_without(removed, now)), key=lambda p: p.main.id))
-    return tuple(p for p in now if p.main.id != number)
-
-
-def _without(some: _Stack, others: _Stack) -> _Stack:
-    ids = {p.main.id for p in others}
-    return tuple(p for p in some if p.main.id not in ids)
+            unknown.append(known.unknown[snapshot.id])
+        elif back_to is not None and snapshot.properties.get(KEEP_LATER_PROPERTY) == "true":
+            undone.add(back_to + 1)
+            undos += [(snapshot, back_to + 1)] if known.has(back_to + 1) else []
+        elif back_to is not None:
+            target = back_to
+    ids = {p.main.id for p in found}
+    return Standing(
+        publishes=tuple(reversed(found)),
+        relatives=tuple(reversed(others)),
+        undone=frozenset(i for i in known.found if i not in ids),
+        undos=tuple(undos),
+        unknown=tuple(unknown),
+    )
 
 
 def is_lost(

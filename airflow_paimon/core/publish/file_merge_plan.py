@@ -47,6 +47,7 @@ class Commit:
     """What one commit did to one bucket. ``marked``: the files that got another deletion vector, or lost it.
 
     ``compacts``: no row changed. ``replaces``: it replaced the partition as a whole, whatever rows it held.
+    ``snapshot``: its id.
     """
 
     bucket: BucketKey
@@ -55,6 +56,7 @@ class Commit:
     marked: frozenset[str] = frozenset()
     compacts: bool = False
     replaces: bool = False
+    snapshot: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +166,15 @@ class _Merge:
     def __init__(self, sides: FileSides, form: Form, keep_appended: bool, rewrite: bool) -> None:
         self.sides, self.form = sides, form
         self.keep_appended, self.rewrite = keep_appended, rewrite
-        self.theirs = _Net.of(sides.theirs)
-        self.published = _Net.of(sides.published) if sides.published is not None else _Net()
-        gone = sides.published.difference.removed.values() if sides.published is not None else ()
-        self.unpublished = {n for files in gone for n in _names(files)} - self.published.removed.keys()
-        self.ours = _Net.of(sides.ours, whole=True)
-        self.live = {**self.ours.added, **{origin_name(n): e for n, e in self.ours.added.items()}}
+        theirs, ours = _Net.of(sides.theirs), _Net.of(sides.ours, whole=True)
+        self.live = {**ours.added, **{origin_name(n): e for n, e in ours.added.items()}}
+        self.expected: Mapping[str, Vector] = sides.vectors
+        if sides.published is not None:
+            then = _Net.of(sides.published)
+            theirs, ours = theirs.since(then), ours.since(then)
+            gone = {n for files in sides.published.difference.removed.values() for n in _names(files)}
+            self.expected = _expected(sides.vectors, sides.published.vectors, gone - then.removed.keys())
+        self.theirs, self.ours = theirs, ours
         self.ours_vectors = {**sides.ours.vectors, **{origin_name(n): v for n, v in sides.ours.vectors.items()}}
         self.adds: dict[str, ManifestEntry] = {}
         self.deletes: dict[str, ManifestEntry] = {}
@@ -182,7 +187,6 @@ class _Merge:
 
     def decide(self) -> None:
         self._removals()
-        self._withdrawals()
         self._additions()
         self._marks()
         self._appended()
@@ -193,49 +197,24 @@ class _Merge:
     def _bucket_of(self, vector: Vector) -> BucketKey:
         return BucketKey(self.form(vector.entry.partition), vector.entry.bucket)
 
-    def _expected(self, name: str) -> Vector | None:
-        """The vector that the target should have: that of the last publish, or of the base, if the source only had
-        compacted the file by then, which is not published.
-        """
-        published = self.sides.published
-        before = self.sides.vectors if published is None or name in self.unpublished else published.vectors
-        return before.get(name)
-
     def _delete(self, name: str, entry: ManifestEntry) -> None:
-        if not _same(self.ours_vectors.get(name), self._expected(name)):
+        if not _same(self.ours_vectors.get(origin_name(name)), self.expected.get(name)):
             self.conflicts[self._bucket(entry)] = Cause.ROWS
             return
         self.deletes[entry.file.file_name] = entry
 
     def _removals(self) -> None:
-        """Files of the base that the source has removed. One that a publish removed, and that is live again on a target
-        that stands on that publish, was given back by an undo: it stays, as what had replaced it stays gone.
-        """
+        """Files that the source has removed."""
         for name, entry in self.theirs.removed.items():
-            if name in self.published.removed:
-                continue
             if name in self.ours.removed:
                 self._gone(name, entry)
             else:
-                self._delete(name, entry)
-
-    def _withdrawals(self) -> None:
-        """What the last publish brought or removed, and the source has taken back since."""
-        for name, entry in self.published.added.items():
-            if name in self.theirs.added:
-                continue
-            if name in self.live:
-                self._delete(name, self.live[name])
-            else:
-                self._gone(name, entry)
-        for name in self.published.removed.keys() - self.theirs.removed.keys():
-            if name in self.ours.removed:
-                self._add(name, self.ours.removed[name], self.sides.vectors.get(name))
+                self._delete(name, self.live.get(origin_name(name), entry))
 
     def _additions(self) -> None:
-        """Files of the source. One that was published and is gone again was changed on the target: it stays gone."""
+        """Files of the source."""
         for name, entry in self.theirs.added.items():
-            if name not in self.live and name not in self.published.added:
+            if origin_name(name) not in self.live and name not in self.ours.added:
                 self._add(name, entry, self.sides.theirs.vectors.get(name))
 
     def _add(self, name: str, entry: ManifestEntry, vector: Vector | None) -> None:
@@ -248,18 +227,17 @@ class _Merge:
         """Deletion vectors of files that stay."""
         theirs = self.sides.theirs
         dropped = {n for files in theirs.difference.removed.values() for n in _names(files)}
-        dropped |= self.published.added.keys() - self.theirs.added.keys()
-        known_names = theirs.vectors.keys() | self.sides.vectors.keys()
-        known_names |= self.sides.published.vectors.keys() if self.sides.published is not None else set()
+        dropped |= self.theirs.removed.keys()
+        known_names = theirs.vectors.keys() | self.sides.vectors.keys() | self.expected.keys()
         for name in sorted(known_names - dropped - self.brought):
-            wanted, expected = theirs.vectors.get(name), self._expected(name)
+            wanted, expected = theirs.vectors.get(name), self.expected.get(name)
             if _same(wanted, expected):
                 continue
-            entry = self.live.get(name)
-            have = self.ours_vectors.get(name)
+            entry = self.live.get(origin_name(name))
+            have = self.ours_vectors.get(origin_name(name))
             known = wanted or expected
             assert known is not None
-            if name in self.ours.removed or (name in self.published.added and entry is None):
+            if name in self.ours.removed:
                 self._gone_in(self._bucket_of(known), name)
                 self.vectors[name] = wanted
             elif _same(have, expected):
@@ -289,10 +267,9 @@ class _Merge:
             return False
         self.apart.add(group.names)
         self.deletes |= {n: self.ours.added[n] for n in group.outputs}
-        gone = self.theirs.removed.keys() | (self.published.added.keys() - self.theirs.added.keys())
         for name, entry in group.inputs.items():
             self.known.add(entry.identifier)
-            if name not in gone and origin_name(name) not in gone:
+            if not {name, origin_name(name)} & self.theirs.removed.keys():
                 self.adds[name] = entry
         return True
 
@@ -312,7 +289,7 @@ class _Merge:
         replaced = self.replaced
         if not replaced:
             return
-        own = self.theirs.added.keys() | self.published.added.keys()
+        own = self.theirs.added.keys()
         restored = {n: e for n, e in self.adds.items() if e.identifier in self.known and n not in self.ours.removed}
         for name, entry in {**self.ours.added, **restored}.items():
             bucket = self._bucket(entry)
@@ -407,6 +384,28 @@ class _Net:
             {n: e for n, e in added.items() if n not in neutral},
             {n: e for n, e in removed.items() if n not in neutral},
         )
+
+    def since(self, then: _Net) -> _Net:
+        """Compare with the state that ``then`` leads to; both start from the same one."""
+        mine, others = ({origin_name(n) for n in net.added} for net in (self, then))
+        return _Net(
+            {n: e for n, e in self.added.items() if origin_name(n) not in others}
+            | {n: e for n, e in then.removed.items() if n not in self.removed},
+            {n: e for n, e in self.removed.items() if n not in then.removed}
+            | {n: e for n, e in then.added.items() if origin_name(n) not in mine},
+        )
+
+
+def _expected(
+    base: Mapping[str, Vector], published: Mapping[str, Vector], compacted: Collection[str]
+) -> dict[str, Vector]:
+    """Return the vectors that the target should have: those of the last publish, or of the base for files that the
+    source only had compacted by then, which is not published.
+    """
+    return {
+        **{n: v for n, v in published.items() if n not in compacted},
+        **{n: v for n, v in base.items() if n in compacted},
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

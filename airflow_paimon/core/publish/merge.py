@@ -38,7 +38,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     warn_of_bucket_counts,
 )
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ids, check_ranges
-from airflow_paimon.core.publish.compare import Compared, gather_sides, keys_stay
+from airflow_paimon.core.publish.compare import Compared, gather_sides, keys_stay, published_difference
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
@@ -49,7 +49,7 @@ from airflow_paimon.core.publish.other_keys import refuse_other_keys
 from airflow_paimon.core.publish.own_files import FindSharedId, KeyFiles, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed, part_properties, part_summary
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
-from airflow_paimon.core.publish.relatives import family_properties
+from airflow_paimon.core.publish.relatives import family_properties, refuse_other_ids
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import (
@@ -313,8 +313,11 @@ def _plan(
     evolves = TableOptions(schema.options).data_evolution
     tracked = TableOptions(schema.options).row_tracking
     space = _id_space(main, g, changes, spare=spare.after(g.head), by_file=by_file) if tracked else None
+    if space is not None and g.standing.relatives:
+        brought = published_difference(way.branch, g.base, replace(g.standing, publishes=()))
+        refuse_other_ids(main.name, brought, changes, space, bucket_namer(schema))
     if evolves and space is not None:
-        check_ids(main.name, changes, g.sides.theirs, g.sides.ours, space=space, name_bucket=bucket_namer(schema))
+        check_ids(main.name, changes, *g.since_base, space=space, name_bucket=bucket_namer(schema))
     if evolves and space is not None and not way.takes_all:
         _check_columns(main, g, logs, changes, space, by_file=by_file)
     check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name, by_file=by_file)
@@ -326,7 +329,7 @@ def _plan(
         summary["folds"] = sorted(map(bucket_namer(schema), high))[:MAX_LISTED]
     if warned := warn_of_bucket_counts(changes, schema):
         summary["warnings"] = warned
-    removed = {i for d in (g.sides.ours.removed, g.sides.theirs.removed) for group in d.values() for i in group}
+    removed = {i for d in g.since_base for group in d.removed.values() for i in group}
     decision = Decision(
         target=main,
         source=way.branch,
@@ -347,7 +350,7 @@ def _plan(
         watermark=planned.watermark,
         id_space=space,
         columns=_column_order(g) if evolves else None,
-        already={origin(i): i for group in g.sides.ours.added.values() for i in group if origin(i) != i},
+        already={origin(i): i for group in g.since_base[1].added.values() for i in group if origin(i) != i},
         known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
         merge=planned.merge,
         keys=planned.keys,
@@ -428,13 +431,13 @@ def _too_high(
     if not request.writers_stopped:
         if not keys_stay(way.branch, g.base, g.theirs, g.sides):
             check_moving_keys(main.name, changes, schema)
-        refuse_other_keys(main, schema, changes, g.sides.theirs, g.head)
+        refuse_other_keys(main, schema, changes, g.since_base[0], g.head)
         if not request.dry_run:  # a plan describes them: they may be closed by then
             replaced = {c.bucket for c in changes if c.delete} | set(keyed)
             refuse_open(main, schema, replaced, g.head, way.context.now_ms, "published")
     if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
         return {}
-    return too_high(changes, base_highest(main, g.base, g.sides.theirs, changes))
+    return too_high(changes, base_highest(main, g.base, g.since_base[0], changes))
 
 
 def base_highest(
@@ -493,5 +496,5 @@ def _id_space(table: Table, g: Compared, changes: Sequence[BucketChange], *, spa
 def _published_versions(g: Compared, changes: Sequence[BucketChange], *, by_file: bool) -> Sequence[PublishedVersion]:
     if g.last is None:
         return ()
-    comes_back = g.goes_back if by_file else any(c.bucket in g.gone for c in changes)
+    comes_back = g.goes_back or (not by_file and any(c.bucket in g.sides.ours_real for c in changes))
     return () if comes_back else g.standing.versions

@@ -19,9 +19,8 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
-from airflow_paimon.core.publish.compare import Compared, merge_branch_files
+from airflow_paimon.core.publish.compare import Compared, changed_since_apart, merge_branch_files
 from airflow_paimon.core.publish.draft import BucketReach, FileReach, Follows
-from airflow_paimon.core.publish.earlier_publishes import BranchPublish
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.key_merge import (
     KeyMerge,
@@ -154,7 +153,7 @@ class Merge:
     def _by_bucket(self, g: Compared, logs: SchemaLogs) -> Planned:
         overlapping = overlapping_buckets(g.sides, g.schema)
         changes = changes_of_branch(g.sides, overlapping)
-        reach = BucketReach(buckets=frozenset((g.sides.theirs.buckets - g.sides.alone) | g.sides.theirs_real))
+        reach = BucketReach(buckets=frozenset(g.sides.theirs.buckets))
         if not overlapping:
             return Planned(changes=changes, schemas=self._schemas(g, logs, changes), follows=reach)
         base, theirs, ours, point = self._key_states(g, overlapping)
@@ -177,24 +176,19 @@ class Merge:
         """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
         point.
 
-        The base of a partition that main has of an earlier publish, of the branch or of a relative, is the newest state
-        of the branch that main got by it.
-
         Raises:
             ConflictError: they can't be merged by key.
         """
         why = reason_against(self.main, g.schema, g.sides, buckets)
-        last = {b.partition: _newest_on_main(g, b.partition) for b in buckets}
-        publishes = {p.main.id: p for p in last.values() if p is not None}
-        expired = any(snapshots_between(self.main, i, g.head.id) is None for i in publishes)
-        if why is None and (expired or not g.is_known):
-            why = "it can't be told what main still has of an earlier publish of the branch"
+        last = {p.main.id for b in buckets if (p := g.standing.of(b.partition)) is not None}
+        expired = any(snapshots_between(self.main, i, g.head.id) is None for i in last)
+        if why is None and (expired or not g.is_known or changed_since_apart(self.main, g, buckets)):
+            why = "it can't be told what main still has of an earlier publish of the branch, or of one related to it"
         if why is not None:
             raise not_by_key(self.main.name, buckets, g.schema, why, self.main.branch_name)
         bases: dict[str, tuple[Snapshot, set[BucketKey]]] = {}
         for bucket in buckets:
-            publish = last[bucket.partition]
-            snapshot = g.base if publish is None else publish.branch
+            snapshot = g.absorbed[bucket].branch if bucket in g.absorbed else g.base
             bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
         states = {i: state_of(self.branch, then, own, g.schema) for i, (then, own) in bases.items()}
         published = {b for i, (_, own) in bases.items() if i != g.base.identity for b in own}
@@ -354,12 +348,6 @@ def planner_of(context: Context, request: PublishBranch, branch: Table) -> Merge
         return Forward(context, request, branch)
     texts = request.partitions if isinstance(request, MergeBranch) else ()
     return Merge(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
-
-
-def _newest_on_main(g: Compared, partition: bytes) -> BranchPublish | None:
-    """Return the publish by which main got the most of the branch: its own snapshots are later than its parents'."""
-    found = [g.standing.of(partition), *(p for p in g.relatives if p.scope.holds(partition))]
-    return max((p for p in found if p is not None), key=lambda p: (not p.of_parent, p.branch.id), default=None)
 
 
 def _choice(request: PublishBranch) -> str | None:

@@ -1,9 +1,7 @@
-"""Publishes of a branch's relatives, which have files in common with it: its rebase, a branch made from it, or the one
-that it was rebased or made from.
+"""Publishes of a branch's relatives: its rebase, a branch made from it, or the one that it was rebased or made from.
 
-A file of both is known by its name on main, so publishing both is safe while that file is live on main and on the
-branch. Once either side has merged it into another file, or changed its rows, nothing tells any more which rows are the
-same (docs/contributing/publishing.md, Relatives).
+Main gets by them what the branch began with, or what it had when the other one began (docs/contributing/publishing.md,
+Relatives).
 """
 
 from __future__ import annotations
@@ -12,21 +10,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.audit_properties import recorded_between
-from airflow_paimon.core.publish.earlier_publishes import (
-    BranchPublish,
-    Recognised,
-    publish_scope,
-    rollbacks_before,
-    standing_of,
-)
-from airflow_paimon.core.publish.hold import PublishedMark
-from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
-from airflow_paimon.core.table.history import Difference, difference
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
+from airflow_paimon.core.publish.column_merge_plan import came_otherwise
+from airflow_paimon.core.publish.earlier_publishes import BranchPublish, Standing, rollbacks_before
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, origin_name, stored_ids
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, state_text
-from airflow_paimon.core.table.partition_scope import PartitionScope
+from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -36,7 +27,6 @@ from airflow_paimon.core.table.properties import (
     FAMILY_PROPERTY,
     REBASED_BRANCH_PROPERTY,
 )
-from airflow_paimon.core.table.scan import read_each_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
 
 
@@ -48,24 +38,50 @@ def family_properties(record: Lineage | None) -> dict[str, str]:
     return {FAMILY_PROPERTY: record.family_name, **came}
 
 
-def brought_by_relatives(
-    main: Table, branch: Table, since: Sequence[Snapshot], known: Recognised
-) -> tuple[BranchPublish, ...]:
-    """Return the publishes of relatives on which main stands, each with the newest state of the branch, or of the one
-    that it was made from, whose changes it brought to main. Of the others it can't be told.
-
-    ``since``: main's snapshots after the branch point; ``known``: the branch's own publishes.
+def with_their_states(main: Table, branch: Table, standing: Standing) -> Standing:
+    """Return the standing publishes with what each relative's brought to main: the newest state of the branch, or of
+    the one that it was made from.
     """
-    others = _others_standing(main, since, known)
-    record = read_lineage(main, branch.branch_name) if others else None
-    if record is None:
-        return ()
-    of_family = [p for p in others if p.main.properties.get(FAMILY_PROPERTY) == record.family_name]
+    record = read_lineage(main, branch.branch_name) if standing.relatives else None
     newest: dict[str, int] = {}
-    for publish in of_family:
+    for publish in standing.relatives:
         name, number = _published(publish)
         newest[name] = max(number, newest.get(name, 0))
-    return tuple(found for p in of_family if (found := _with_state(main, branch, record, p, newest)) is not None)
+    found = {
+        p.main.id: None if record is None else _with_state(main, branch, record, p, newest) for p in standing.relatives
+    }
+    return replace(
+        standing,
+        relatives=tuple(p for p in found.values() if p is not None),
+        apart=tuple(p for p in standing.relatives if found[p.main.id] is None),
+    )
+
+
+def refuse_other_ids(
+    table: str,
+    brought: Difference,
+    changes: Sequence[BucketChange],
+    space: IdSpace,
+    name_bucket: Callable[[BucketKey], str],
+) -> None:
+    """Refuse changes of rows that main got by a relative's publish, and that have other row ids there than ``space``
+    gives them. ``brought``: what the branch has in common with relatives' publishes.
+
+    Raises:
+        ConflictError: names the bucket.
+    """
+    known = {origin_name(i.file_name): e.file for files in brought.added.values() for i, e in files.items()}
+    for change in changes:
+        gone = [(e.file, known.get(origin_name(e.file.file_name))) for e in change.delete]
+        if any(there is not None and _has_other_ids(on_main, there, space) for on_main, there in gone):
+            raise came_otherwise(table, change.bucket, name_bucket)
+
+
+def _has_other_ids(on_main: DataFile, on_branch: DataFile, space: IdSpace) -> bool:
+    first = on_branch.first_row_id
+    if first is not None:
+        return on_main.first_row_id != first + space.shift_of(first)
+    return on_main.file_name != on_branch.file_name or space.moves(stored_ids(on_branch))
 
 
 def _with_state(
@@ -148,86 +164,6 @@ def _newest(view: Table, texts: Iterable[str]) -> Snapshot | None:
     return max(own, key=lambda s: s.id, default=None)
 
 
-def meets_relative(
-    main: Table,
-    branch: Table,
-    *,
-    base: Snapshot,
-    head: Snapshot,
-    since: Sequence[Snapshot],
-    is_whole: bool,
-    known: Recognised,
-    marks: Sequence[PublishedMark],
-    theirs: Difference,
-    rest: Difference,
-    ours: Difference,
-    scope: PartitionScope,
-) -> bool:
-    """Whether main stands on the publish of a relative, and a file that both had is not on main and on the branch now.
-
-    ``since``: main's snapshots after ``base``; ``is_whole``: all of them are there, else the records of publishes are
-    read. ``theirs`` and ``ours``: what branch and main changed since ``base``. ``known``: the branch's own publishes,
-    of which ``marks`` tells when main's snapshots are gone; ``rest``: of ``theirs`` what none of them brought.
-    """
-    history = since if is_whole else _with_records(main, base, head, since)
-    others = [
-        p for p in _others_standing(main, history, known) if p.scope.meets(scope) and not _is_own(branch, p.main, marks)
-    ]
-    if not others:
-        return False
-    mine, on_main = _origins(theirs, scope.holds), _origins(ours, scope.holds)
-    record, both = read_lineage(main, branch.branch_name), mine & on_main
-    for publish in others:
-        shared = _shared(branch, base, record, publish, scope)
-        if shared is None or shared - both:
-            return True
-    there = [p.main for p in others if p.main in since]
-    return _came_and_went(main, there, _origins(rest, scope.holds) - on_main)
-
-
-def _with_records(main: Table, base: Snapshot, head: Snapshot, since: Sequence[Snapshot]) -> list[Snapshot]:
-    found = {s.id: s for s in recorded_between(main, base.id, head.id)}
-    return [s for _, s in sorted((found | {s.id: s for s in since}).items())]
-
-
-def _others_standing(main: Table, since: Sequence[Snapshot], known: Recognised) -> list[BranchPublish]:
-    """Return the publishes of other branches that main's head stands on. ``branch`` is main's snapshot there."""
-    published = [s for s in since if BRANCH_IDENTITY_PROPERTY in s.properties and s.id not in known.found]
-    if not published:
-        return []
-    schema = main.schema()
-    others = {s.id: BranchPublish(main=s, branch=s, scope=publish_scope(schema, s, main.label)) for s in published}
-    standing = standing_of(since, Recognised(found={**known.found, **others}))
-    return [publish for publish in standing.publishes if publish.main.id in others]
-
-
-def _is_own(branch: Table, publish: Snapshot, marks: Sequence[PublishedMark]) -> bool:
-    said = publish.properties
-    text = f"{said.get(BRANCH_SNAPSHOT_PROPERTY)}:{said[BRANCH_IDENTITY_PROPERTY]}"
-    state = _state(branch, text)
-    named = said.get(BRANCH_PROPERTY) == branch.branch_name
-    return state is not None and (named or any(mark.snapshot == state.id for mark in marks))
-
-
-def _shared(
-    branch: Table, base: Snapshot, record: Lineage | None, publish: BranchPublish, scope: PartitionScope
-) -> set[str] | None:
-    """Return the files, by their names on a branch, that both branches had once; None: it can't be told any more."""
-    said = publish.main.properties
-    if record is None or said.get(FAMILY_PROPERTY) != record.family_name:
-        return set()
-    states = [s for text in publish.main.values(CAME_FROM_PROPERTY, list) if (s := _state(branch, text)) is not None]
-    if record.came_from and (own := _beginning(branch, record)) is not None:
-        states.append(own)
-    if not states:
-        return None
-
-    def holds(partition: bytes) -> bool:
-        return scope.holds(partition) and publish.scope.holds(partition)
-
-    return set[str]().union(*(_origins(difference(branch, base, state), holds) for state in states))
-
-
 def _state(branch: Table, text: str) -> Snapshot | None:
     """Return the branch's own snapshot that ``state_text`` has written, None if it is another branch's, or gone."""
     found = branch.find_snapshot(_number(text))
@@ -247,17 +183,3 @@ def _beginning(branch: Table, record: Lineage) -> Snapshot | None:
     if rebased is not None and REBASED_BRANCH_PROPERTY in rebased.properties:
         return rebased
     return branch.find_snapshot(first)
-
-
-def _came_and_went(main: Table, publishes: Sequence[Snapshot], missing: set[str]) -> bool:
-    """Whether one of these publishes brought a file of the branch that main has no more, whatever was recorded."""
-    if not (publishes and missing):
-        return False
-    brought = read_each_delta_list(main, publishes)
-    entries = (e for part in read_entries(main, [m for rows in brought for m in rows]) for e in part)
-    return any(e.kind == FileKind.ADD and origin_name(e.file.file_name) in missing for e in entries)
-
-
-def _origins(changed: Difference, holds: Callable[[bytes], bool]) -> set[str]:
-    groups = (files for bucket, files in changed.added.items() if holds(bucket.partition))
-    return {origin_name(i.file_name) for files in groups for i in files}

@@ -78,6 +78,11 @@ def _index_difference(
     return {b: new.get(b, none) for b in old.keys() | new.keys() if old.get(b, none) != new.get(b, none)}
 
 
+def index_of_buckets(table: Table, snapshot: Snapshot) -> dict[BucketKey, frozenset[IndexEntry]]:
+    """Return a snapshot's index entries by bucket."""
+    return _index_by_bucket(read_index(table, snapshot), StoredPartitions(table.schema()).canonical)
+
+
 def _index_by_bucket(entries: Iterable[IndexEntry], form: Form) -> dict[BucketKey, frozenset[IndexEntry]]:
     groups: dict[BucketKey, set[IndexEntry]] = {}
     for entry in entries:

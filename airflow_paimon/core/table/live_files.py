@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -140,6 +140,27 @@ class Difference:
             {b: entries for b, entries in self.index.items() if holds(b.partition)},
         )
 
+    def within(self, buckets: Collection[BucketKey]) -> Difference:
+        """Return what differs in some buckets."""
+        return Difference(
+            {b: files for b, files in self.added.items() if b in buckets},
+            {b: files for b, files in self.removed.items() if b in buckets},
+            {b: entries for b, entries in self.index.items() if b in buckets},
+        )
+
+    def since(self, then: Difference, index: Mapping[BucketKey, frozenset[IndexEntry]]) -> Difference:
+        """Compare with the state that ``then`` leads to. Both start from the same snapshot, whose index is ``index``.
+
+        Files that a publish has written again with other row ids count as the same.
+        """
+        none: frozenset[IndexEntry] = frozenset()
+        ends = [{b: d.index.get(b, index.get(b, none)) for b in self.index | then.index} for d in (then, self)]
+        return Difference(
+            _joined(_without(self.added, then.added), _without(then.removed, self.removed)),
+            _joined(_without(self.removed, then.removed), _without(then.added, self.added)),
+            {b: end for b, end in ends[1].items() if _origins(end) != _origins(ends[0][b])},
+        )
+
     def same_in(self, bucket: BucketKey, other: Difference) -> bool:
         """Whether both end with the same files and vectors in this bucket (both start from the same snapshot)."""
         mine, theirs = (
@@ -150,6 +171,30 @@ class Difference:
     def same_index_in(self, bucket: BucketKey, other: Difference) -> bool:
         """Whether both end with the same vectors in this bucket."""
         return _origins(self.index.get(bucket)) == _origins(other.index.get(bucket))
+
+
+def together(parts: Iterable[Difference]) -> Difference:
+    """Return the differences of parts that have no bucket in common as one."""
+    found = Difference()
+    for part in parts:
+        found.added.update(part.added)
+        found.removed.update(part.removed)
+        found.index.update(part.index)
+    return found
+
+
+_Files = Mapping[BucketKey, Mapping[FileId, ManifestEntry]]
+
+
+def _without(files: _Files, others: _Files) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
+    """Return the files that are not among the others, and their buckets."""
+    known = {b: set(map(origin, others.get(b, ()))) for b in files}
+    found = {b: {i: e for i, e in group.items() if origin(i) not in known[b]} for b, group in files.items()}
+    return {b: group for b, group in found.items() if group}
+
+
+def _joined(one: _Files, other: _Files) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
+    return {b: {**one.get(b, {}), **other.get(b, {})} for b in one.keys() | other.keys()}
 
 
 def _origins(index: frozenset[IndexEntry] | None) -> frozenset[IndexEntry] | None:
