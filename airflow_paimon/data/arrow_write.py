@@ -149,7 +149,8 @@ def write_once(
     Raises:
         InvalidInputError: the operation id was used for another request than ``asked``, or other rows (``content``).
     """
-    with attempt(table, operation_id, table.branch_name, asked, content) as tried:
+    where = (table, operation_id, table.branch_name, asked, content)
+    with attempt(*where, writers_stopped=writers_stopped) as tried:
         landed = tried.landed(operation)
         if landed is not None:
             receipt = Receipt(before=None, snapshot=landed, replayed=True)

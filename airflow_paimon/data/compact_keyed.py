@@ -22,13 +22,13 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_compaction
-from airflow_paimon.core.commit.draft import CommitOptions, KnownHead
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
-from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Operation, Snapshot
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
 from airflow_paimon.core.table.live_files import BucketKey
@@ -194,14 +194,16 @@ class KeyedCompaction:
         return commit_compaction(table, messages, options, read=read, operation=self.operation)
 
 
-def plan_keyed(table: Table, request: Compact, selection: Selection | None) -> KeyedCompaction:
-    """Plan the compaction of the selected partitions (None: all); raises as ``plan_buckets`` does."""
+def plan_keyed(
+    table: Table, request: Compact, selection: Selection | None, began: KnownHead | None = None
+) -> KeyedCompaction:
+    """Plan the compaction of the selected partitions (None: all); see ``plan_buckets``."""
     limit = request.max_sorted_runs
 
     def chosen(bucket: BucketSplit) -> bool:
         return limit is None or sorted_runs(bucket.files) > limit
 
-    return plan_buckets(table, selection, chosen, writers_stopped=request.writers_stopped)
+    return plan_buckets(table, selection, chosen, writers_stopped=request.writers_stopped, began=began)
 
 
 def plan_buckets(
@@ -210,10 +212,12 @@ def plan_buckets(
     chosen: Callable[[BucketSplit], bool],
     *,
     writers_stopped: bool = False,
+    began: KnownHead | None = None,
 ) -> KeyedCompaction:
     """Plan the compaction of the chosen buckets of the selected partitions (None: all).
 
-    Leaves out those that a running job may have open, unless ``writers_stopped``.
+    Leaves out those that a running job may have open; with ``writers_stopped``, none was running at the head ``began``,
+    or else is now.
 
     Raises:
         UnsupportedFeatureError: a feature with which this engine does not merge.
@@ -240,10 +244,11 @@ def plan_buckets(
         if parts:
             groups.append(BucketMerge(split.bucket, parts, top))
     left_open: list[OpenBucket] = []
-    if head is not None and not writers_stopped:
+    if head is not None:
         form = StoredPartitions(schema).canonical
         places = {BucketKey(form(g.bucket.partition), g.bucket.bucket): g for g in groups}
-        left_open = open_buckets(table, schema, places.keys(), head, time.time_ns() // 1_000_000)
+        stopped_at = (began or KnownHead.of(head)) if writers_stopped else None
+        left_open = open_buckets(table, schema, places.keys(), head, time.time_ns() // 1_000_000, stopped_at)
         still_open = {found.bucket for found in left_open}
         groups = [g for place, g in places.items() if place not in still_open]
     write = TableWrite(store=table.store, label=table.label, schema=schema, planned_on=head)
@@ -302,13 +307,15 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: 
     new = [e for e in delta if e.kind == FileKind.ADD and e.file.level == 0]
     if not new:
         return Compacted()
-    identity = commit_identity(landed.commit_user, table.branch_name, f"compact {landed.id}")
+    began = KnownHead.of(landed)
+    identity = replace(commit_identity(landed.commit_user, table.branch_name, f"compact {landed.id}"), began=began)
     names = {e.file.file_name for e in new}
     selection = StoredPartitions(table.schema()).those({e.partition for e in new})
     for _ in range(_TRIES):
         planned = plan_buckets(
             *(table, selection, lambda bucket: any(f.level == 0 and f.file_name in names for f in bucket.files)),
             writers_stopped=writers_stopped,
+            began=began,
         )
         if not planned.groups and planned.left_open:
             warning = (

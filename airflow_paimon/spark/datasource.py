@@ -492,7 +492,7 @@ def _plan_writer(
     check_columns(schema, stored, table.label, partial=partial)
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     asked = digest_of([mode, partition, columns])
-    with attempt(table, operation_id, table.branch_name, asked) as tried:
+    with attempt(table, operation_id, table.branch_name, asked, writers_stopped=writers_stopped) as tried:
         landed = tried.landed(NAME)
         write = None if landed is not None else plan_write(table, overwrite=mode != "append", chained=True, apart=True)
     return PaimonWriter(table, write, mode, partition, tried, policy, landed, writers_stopped=writers_stopped)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,13 +23,20 @@ from airflow_paimon import (
     rollback_to,
 )
 from airflow_paimon.core.commit.files import commit_append
+from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import UnsafeOperationError
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import write_arrow
+from airflow_paimon.data import compact as compactions
+from airflow_paimon.data import drop_partitions, rescale, write_arrow
+from airflow_paimon.data.erasure import erase_rows
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import plan_write, write_rows
 from tests.data.tables import rows_of
 from tests.data.test_compact_keyed import COLUMNS, keyed, rows, upsert
+from tests.stores import FaultStore
 
 
 @pytest.fixture
@@ -130,3 +137,63 @@ def test_plans_diffs_and_publishes_say_who_may_have_the_buckets_open(tmp_path: P
             continue
         warnings = merge_branch(table, branch=partition).details.get("warnings", [])
         assert ["File deletion conflicts detected" in w for w in warnings] == ([True] if is_open else [])
+
+
+def asked(name: str, **values: Any) -> Callable[[Table], Any]:
+    """Return what runs an operation, while no writer is said to be open."""
+
+    def act(table: Table) -> Any:
+        warehouse = table.store.uri.rpartition("/d.db/")[0]
+        request = build_request(name, {"warehouse": warehouse, "table": table.name, "writers_stopped": True, **values})
+        with verified_commits():
+            return ON_ROWS.get(name, perform)(replace(open_context(request), table=table), request)
+
+    return act
+
+
+ON_ROWS: Mapping[str, Callable[..., Any]] = {
+    "rescale": rescale.rescale,
+    "erase_rows": erase_rows.erase_rows,
+    "compact": compactions.compact,
+}
+OPERATIONS: Mapping[str, Callable[[Table], Any]] = {
+    "merge": asked("merge_branch", branch="fix"),
+    "replace": asked("replace_main", branch="fix", discard_main=True),
+    "rollback": asked("rollback_to", snapshot=2),
+    "overwrite": lambda t: write_arrow(t, fixed("a"), mode="dynamic_overwrite", writers_stopped=True),
+    "drop": lambda t: drop_partitions(t, ["p=a"], writers_stopped=True),
+    "rescale": asked("rescale", bucket_num=2, partitions=["p=a"]),
+    "erase": asked("erase_rows", where="k = 1"),
+    "compact": asked("compact"),
+}
+
+
+def fixed(partition: str) -> Any:
+    return rows_of(COLUMNS, [dict(zip(COLUMNS, (partition, 1, None, "fixed"), strict=True))])
+
+
+@pytest.mark.parametrize("late", ["a", "b"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_job_that_was_started_again_is_not_stopped(table: Table, tmp_path: Path, name: str, late: str) -> None:
+    """Its next commit, to whichever bucket, says that it is open: as when the driver of a publish outlives its run."""
+    upsert(table, ("a", 3, "x"))
+    pretend(table)
+    create_branch(table, "fix", snapshot=table.latest_snapshot_id())
+    write_arrow(table.branch("fix"), fixed("a"), mode="dynamic_overwrite")
+    commits = [("b", 4, "x"), (late, 9, "late")]
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "create" and path.startswith("manifest/") and commits:
+            upsert(table, commits.pop())
+            commits.clear()
+            pretend(table)
+
+    slow = Table(FaultStore(table.store, on_mutation=meanwhile), table.name)
+    if name == "compact":
+        assert OPERATIONS[name](slow).details["open_buckets"]
+    else:
+        with pytest.raises(UnsafeOperationError, match=r"p=a/bucket-0.* open .* It is not stopped") as refused:
+            OPERATIONS[name](slow)
+        assert refused.value.code == "open-writer"
+    assert not commits and table.latest_snapshot().commit_user == "flink"
+    assert OPERATIONS[name](table)

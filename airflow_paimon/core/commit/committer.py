@@ -21,7 +21,6 @@ from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
 from airflow_paimon.core.commit.draft import Draft as Draft
-from airflow_paimon.core.commit.draft import KnownHead as KnownHead
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
@@ -48,7 +47,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.lineage import Lineage, require_ready
@@ -117,8 +116,9 @@ class _Put:
 class _Commit:
     """One commit. ``changes``: those of its files that are written, and that certainly no snapshot names.
 
-    ``in_doubt``: the snapshot that was put, or perhaps was, until it is certain that it did not land. Every error means
-    an unknown outcome till then: after other errors callers delete the files that they wrote.
+    ``began``: the head when the operation began. ``in_doubt``: the snapshot that was put, or perhaps was, until it is
+    certain that it did not land. Every error means an unknown outcome till then: after other errors callers delete the
+    files that they wrote.
     """
 
     table: Table
@@ -126,6 +126,7 @@ class _Commit:
     options: CommitOptions
     cache: CommitCache = field(init=False)
     looked: KnownHead | None = field(init=False)
+    began: KnownHead | None = field(init=False)
     draft: Draft | None = None
     changes: Changes | None = None
     in_doubt: Snapshot | None = None
@@ -133,6 +134,7 @@ class _Commit:
     def __post_init__(self) -> None:
         self.cache = CommitCache(self.table)
         self.looked = self.options.identity.since
+        self.began = self.looked or self.options.identity.began
 
     def run(self) -> Receipt:
         retry = self.options.retry
@@ -173,6 +175,7 @@ class _Commit:
     def _plan_newest(self, attempt: int) -> _Planned | Receipt | None:
         """Plan on the newest head; None: that is another one meanwhile, and what this one needs is gone."""
         at = _newest_state(self.table, self.cache)
+        at.began = self.began = self.began or KnownHead.of(at.head)
         try:
             return self._plan(at, attempt)
         except FormatError as error:

@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import refuse_open
@@ -42,15 +42,16 @@ _LISTED = 20
 class HeadState:
     """A branch's head, as one attempt of a commit reads it: once for the conditions and the draft.
 
-    ``head`` None: the branch has no snapshot yet. ``cache``: what earlier attempts have read. No ``cached_property``
-    reads here: before Python 3.12 it holds one lock for all instances, so that commits of other threads would wait for
-    this one's storage.
+    ``head`` None: the branch has no snapshot yet. ``cache``: what earlier attempts have read. ``began``: the head when
+    the operation began, which may have been tried before. No ``cached_property`` reads here: before Python 3.12 it
+    holds one lock for all instances, so that commits of other threads would wait for this one's storage.
     """
 
     table: Table
     head: Snapshot | None
     cache: CommitCache
     _schema: TableSchema | None = None
+    began: KnownHead = field(default_factory=KnownHead)
     _stored: StoredPartitions | None = None
     _index: Sequence[IndexEntry] | None = None
     _read: dict[frozenset[Any], Mapping[Place, list[ManifestEntry]]] = field(default_factory=dict)
@@ -214,22 +215,24 @@ class NumbersAreFree:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketsAreClosed:
     """No running job of another engine may have a bucket open of which files are replaced, where that would give
-    wrong rows (``core/table/open_writers.py``).
+    wrong rows (``core/table/open_writers.py``). ``stopped``: none was running when the operation began.
     """
 
     replaced: Sequence[CommitMessage | ManifestEntry]
+    stopped: bool = False
 
     def check(self, at: HeadState) -> None:
         """Raise ``UnsafeOperationError`` if it doesn't hold."""
         if at.head is not None and remembers_replaced_rows(at.schema):
             form = at.stored.canonical
             replaced = {BucketKey(form(r.partition), r.bucket) for r in self.replaced}
-            refuse_open(at.table, at.schema, replaced, at.head, time.time_ns() // 1_000_000, "written")
+            since = at.began if self.stopped else None
+            refuse_open(at.table, at.schema, replaced, at.head, time.time_ns() // 1_000_000, "written", since)
 
 
-def closed(messages: Sequence[CommitMessage], *, writers_stopped: bool) -> tuple[Condition, ...]:
-    """Return the condition ``BucketsAreClosed``; none where somebody knows that no writer is open."""
-    return () if writers_stopped else (BucketsAreClosed(replaced=[m for m in messages if m.replaced]),)
+def closed(messages: Sequence[CommitMessage], *, stopped: bool) -> Condition:
+    """Return the condition ``BucketsAreClosed`` for the buckets of which files are replaced."""
+    return BucketsAreClosed(replaced=[m for m in messages if m.replaced], stopped=stopped)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

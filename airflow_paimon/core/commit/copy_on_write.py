@@ -86,7 +86,7 @@ def commit_rewrite(
                 SchemaIs(schema=read.schema, why=f"the table was altered while its rows were computed; {_AGAIN}"),
                 FilesAreAsRead(read=read, messages=messages),
                 CountsAreKept(messages=messages),
-                *closed(messages, writers_stopped=stopped),
+                closed(messages, stopped=stopped),
             ),
         )
 
@@ -204,7 +204,7 @@ def commit_compaction(
                 SchemaIs(schema=read.schema, why="the table was altered while it was compacted"),
                 RunsAreAsRead(read=read),
                 VectorsAreAsRead(places=places, read=read.index_entries),
-                *closed(messages, writers_stopped=stopped),
+                closed(messages, stopped=stopped),
             ),
         )
 

@@ -12,7 +12,13 @@ from dataclasses import dataclass, field
 from airflow_paimon.core.commit.conditions import Condition, HeadState, SchemaIsKept
 from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Operation, Snapshot
+from airflow_paimon.core.format.snapshot import (
+    BATCH_COMMIT_IDENTIFIER,
+    CommitKind,
+    KnownHead,
+    Operation,
+    Snapshot,
+)
 from airflow_paimon.core.table.live_files import BucketKey
 
 
@@ -41,21 +47,6 @@ def new_commit_user() -> str:
     return f"{login}_{uuid.uuid4()}" if login else str(uuid.uuid4())
 
 
-@dataclass(frozen=True, slots=True)
-class KnownHead:
-    """A branch's newest snapshot as somebody has seen it (id 0: none): another engine may roll the branch back below
-    it, and other snapshots get its id. ``identity`` empty: it could not be read.
-    """
-
-    id: int = 0
-    identity: str = ""
-    time_millis: int = 0
-
-    @classmethod
-    def of(cls, snapshot: Snapshot | None) -> KnownHead:
-        return cls() if snapshot is None else cls(snapshot.id, snapshot.identity, snapshot.time_millis)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitIdentity:
     """Commit user and identifier, by which a retry recognises its commit (docs/contributing/format.md, Schemas and
@@ -64,12 +55,13 @@ class CommitIdentity:
     ``since``: the branch's newest snapshot when the operation was first tried. If given, a commit first searches the
     snapshots that came later for its own identity: another try may be running. ``retry_mark``: a path below the table
     that every other try creates before it commits. If it doesn't exist, no other try has committed, even if snapshots
-    have expired.
+    have expired. ``began``: that snapshot where nothing is searched; None: the newest one that the commit saw first.
     """
 
     user: str = field(default_factory=new_commit_user)
     identifier: int = BATCH_COMMIT_IDENTIFIER
     since: KnownHead | None = None
+    began: KnownHead | None = None
     retry_mark: str | None = None
 
 
@@ -78,7 +70,8 @@ class CommitOptions:
     """What a caller may add to a commit. ``properties``: of the snapshot, beside the draft's own; ``guard_options``:
     for one of the guards; only that guard knows their type. ``written_with``: the schema that its files were written
     with, which the branch must still have; None: it has no new data files, or the draft looks for itself.
-    ``writers_stopped``: no writer of another engine is open, so files of any bucket may be replaced.
+    ``writers_stopped``: no writer of another engine was open when the operation began, so files of any bucket may be
+    replaced, unless one has committed since.
     """
 
     identity: CommitIdentity = field(default_factory=CommitIdentity)

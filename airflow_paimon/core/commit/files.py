@@ -111,7 +111,7 @@ def commit_overwrite(
             index_entries=[*(index or []), *new] if new else index,
             schema=at.schema,
             operation=Operation.OVERWRITE,
-            conditions=[*([] if read is None else [read]), *([] if stopped else [BucketsAreClosed(replaced=gone)])],
+            conditions=[*([] if read is None else [read]), BucketsAreClosed(replaced=gone, stopped=stopped)],
         )
 
     return commit_at(table, draft, options)
@@ -207,7 +207,7 @@ def commit_buckets(
             return None
         live = at.buckets(m.partition for m in changed)
         places = {at.place(m.partition, m.bucket) for m in changed}
-        conditions: list[Condition] = [BucketsAreAsRead(messages=changed), *closed(changed, writers_stopped=stopped)]
+        conditions: list[Condition] = [BucketsAreAsRead(messages=changed), closed(changed, stopped=stopped)]
         if assigned is not None:
             conditions.append(BucketsAreAssigned(messages=changed, planned_on=assigned[0]))
         index = None

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_paimon.core.commit.draft import CommitIdentity, KnownHead
+from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.landed import Published, find_landed
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
@@ -40,7 +40,7 @@ from airflow_paimon.core.errors import (
     UnsupportedError,
 )
 from airflow_paimon.core.format.records import Record
-from airflow_paimon.core.format.snapshot import Snapshot, parse_json
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot, parse_json
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.base import read_if_there
@@ -89,7 +89,8 @@ class Attempt:
     Attributes:
         operation_id: None = the operation has none, or is a dry run: no record.
         branch: The branch to write.
-        head: Its newest snapshot when the operation was first tried.
+        head: Its newest snapshot when the operation was first tried; without an id only read if no writer is open
+            (``writers_stopped``).
         retried: The operation was tried before, and that try was not refused.
         number: Which record of the id: how many tries were refused before.
     """
@@ -105,7 +106,7 @@ class Attempt:
         """Return the identity of a commit on the branch; the committer looks for a concurrent try that has it."""
         identity = commit_identity(self.operation_id, self.branch, step)
         if self.operation_id is None:
-            return identity
+            return dataclasses.replace(identity, began=self.head if self.head.id else None)
         return dataclasses.replace(identity, since=self.head, retry_mark=_mark_path(self.operation_id, self.number))
 
     def landed(self, step: str) -> Snapshot | None:
@@ -139,6 +140,7 @@ def attempt(
     content: str | None = None,
     *,
     commits: bool = True,
+    writers_stopped: bool = False,
 ) -> Iterator[Attempt]:
     """Write the operation record, or find an existing one; that of a first try that is refused becomes void.
 
@@ -149,12 +151,14 @@ def attempt(
         request: Digest of the request.
         content: Digest of the rows, where available.
         commits: Whether a retry looks for commits, whose snapshots must not expire meanwhile.
+        writers_stopped: Whether no writer of another engine is open now, so that the head has to be known.
 
     Raises:
         InvalidInputError: the id was used for another request, for another branch, or for other rows.
     """
     if operation_id is None:
-        yield Attempt(table=table, branch=branch)
+        view = table.branch(branch)
+        yield Attempt(table=table, branch=branch, head=_head_of(view, True) if writers_stopped else KnownHead())
         return
     entered = _enter(table, operation_id, branch, request, content, commits)
     try:
@@ -172,7 +176,9 @@ def attempt_of(
     asked = request or context.request
     operation_id = None if asked.dry_run else asked.operation_id
     context.attempts.append(operation_id)
-    return attempt(context.table, operation_id, branch, request_digest(asked), commits=commits)
+    stopped = getattr(asked, "writers_stopped", False)
+    digest = request_digest(asked)
+    return attempt(context.table, operation_id, branch, digest, commits=commits, writers_stopped=stopped)
 
 
 def first_result(context: Context) -> OperationResult | None:

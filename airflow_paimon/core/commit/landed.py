@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.commit.cache import is_same
-from airflow_paimon.core.commit.draft import CommitIdentity, Draft, KnownHead
+from airflow_paimon.core.commit.draft import CommitIdentity, Draft
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
@@ -18,7 +18,7 @@ from airflow_paimon.core.errors import (
     PaimonError,
 )
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.lineage import Lineage, still_exists
 from airflow_paimon.core.table.paths import manifest_path

@@ -60,7 +60,7 @@ def commit_rescale(
             operation=Operation.OVERWRITE,
             conditions=(
                 SchemaIs(schema=read.schema, why="the table was altered while it was rescaled"),
-                *(() if options.writers_stopped else (BucketsAreClosed(replaced=gone),)),
+                BucketsAreClosed(replaced=gone, stopped=options.writers_stopped),
             ),
         )
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from airflow_paimon.core.commit.draft import CommitIdentity, KnownHead
+from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.format.records import Record
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.paths import STREAMS_DIR
 from airflow_paimon.core.table.table import Table

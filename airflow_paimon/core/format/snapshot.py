@@ -155,6 +155,21 @@ class Snapshot:
 _text = json.encoder.encode_basestring
 
 
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """A branch's newest snapshot as somebody has seen it (id 0: none): another engine may roll the branch back below
+    it, and other snapshots get its id. ``identity`` empty: it could not be read.
+    """
+
+    id: int = 0
+    identity: str = ""
+    time_millis: int = 0
+
+    @classmethod
+    def of(cls, snapshot: Snapshot | None) -> KnownHead:
+        return cls() if snapshot is None else cls(snapshot.id, snapshot.identity, snapshot.time_millis)
+
+
 def _json_text(value: Any, line: str) -> str:
     """``line``: a line break and the indentation of the value."""
     if type(value) is str:

@@ -19,7 +19,6 @@ from typing import Any, Protocol
 
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
-    KnownHead,
     execute,
     find_landed,
     put_new,
@@ -39,6 +38,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.records import Record
+from airflow_paimon.core.format.snapshot import KnownHead
 from airflow_paimon.core.plan import DropPartition, Plan, Precondition
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.table.partitions import StoredPartitions

@@ -28,10 +28,11 @@ from airflow_paimon.core.commit.committer import (
     commit,
     execute,
 )
+from airflow_paimon.core.commit.conditions import BucketsAreClosed
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import delete_files
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError
-from airflow_paimon.core.format.manifest import ManifestEntry
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Replace
@@ -59,7 +60,7 @@ from airflow_paimon.core.publish.safeguards import (
 )
 from airflow_paimon.core.publish.schema_records import bring_schemas, reconcile_records, record_of
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import Publish
+from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.open_writers import describe_writers
@@ -299,6 +300,9 @@ def _protected(
     own.release_expired([s for s in planned.held if s.identity != d.wanted.identity])
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
     draft = replace(draft, prepare=partial(_brings_schemas, own, d, draft.schema))
+    if isinstance(own.request, PublishBranch | RollbackTo) and own.request.writers_stopped:
+        gone = [e for e in draft.entries if e.kind == FileKind.DELETE]  # else the decision has looked
+        draft = replace(draft, conditions=[BucketsAreClosed(replaced=gone, stopped=True)])
     if d.follows is None or own.request.expected_main_snapshot is not None:
         return draft
     ids_from = None if d.id_space is None else d.id_space.first_free

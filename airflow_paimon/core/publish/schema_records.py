@@ -23,12 +23,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from airflow_paimon.core.commit.committer import CommitIdentity, KnownHead, execute, put_new
+from airflow_paimon.core.commit.committer import CommitIdentity, execute, put_new
 from airflow_paimon.core.commit.landed import later_snapshots
 from airflow_paimon.core.errors import AlreadyExistsError, FormatError, NotFoundError
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.plan import Delete, FileAction, PutNew
 from airflow_paimon.core.publish.replace_main_plan import same_version, with_columns_of
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding

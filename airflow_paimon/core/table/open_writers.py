@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.store.base import batches, side_by_side
 from airflow_paimon.core.table.history import greatest_shared, snapshots_there, touched
 from airflow_paimon.core.table.lineage import verified_lineage
@@ -51,16 +51,33 @@ class OpenBucket:
 
 
 def open_buckets(
-    view: Table, schema: TableSchema, buckets: Collection[BucketKey], head: Snapshot, now_ms: int
+    view: Table,
+    schema: TableSchema,
+    buckets: Collection[BucketKey],
+    head: Snapshot,
+    now_ms: int,
+    stopped_at: KnownHead | None = None,
 ) -> list[OpenBucket]:
     """Return those of some buckets that a job may have open as of a snapshot of the branch, with the job.
 
     It is empty where open writers do no harm (``remembers_replaced_rows``). Reads the snapshots of one day, and the
     changes of each running job's last commits. ``schema``: the branch's; ``now_ms``: epoch milliseconds.
+    ``stopped_at``: all jobs were stopped at this head, so only those that have committed since are running.
     """
     if not buckets or not remembers_replaced_rows(schema):
         return []
-    return _opened(_writers(view, schema, buckets, head, now_ms, look_back=CLOSED_AFTER))
+    if stopped_at is not None and (head.id, head.identity) == (stopped_at.id, stopped_at.identity):
+        return []
+    writers = _writers(view, schema, buckets, head, now_ms, look_back=CLOSED_AFTER)
+    if stopped_at is not None and _still_has(view, stopped_at, head):
+        writers = [w for w in writers if w.newest.id > stopped_at.id]
+    return _opened(writers)
+
+
+def _still_has(view: Table, known: KnownHead, head: Snapshot) -> bool:
+    """Whether the branch was not rolled back below a head that it had, as far as can be told."""
+    there = view.find_snapshot(known.id) if 0 < known.id <= head.id else None
+    return known.id <= head.id and (there is None or not known.identity or there.identity == known.identity)
 
 
 def describe_writers(
@@ -189,24 +206,37 @@ def began_with(view: Table) -> int:
 
 
 def refuse_open(
-    view: Table, schema: TableSchema, buckets: Collection[BucketKey], head: Snapshot, now_ms: int, done: str
+    view: Table,
+    schema: TableSchema,
+    buckets: Collection[BucketKey],
+    head: Snapshot,
+    now_ms: int,
+    done: str,
+    stopped_at: KnownHead | None = None,
 ) -> None:
-    """Refuse to replace files of buckets that a running job may have open. ``done``: such as ``published``.
+    """Refuse to replace files of buckets that a running job may have open. ``done``: such as ``published``;
+    ``stopped_at``: see ``open_buckets``.
 
     Raises:
         UnsafeOperationError: lists the buckets with the job's commit user and its last commit there.
     """
-    found = open_buckets(view, schema, buckets, head, now_ms)
+    found = open_buckets(view, schema, buckets, head, now_ms, stopped_at)
     if not found:
         return
+    way_out = (
+        "Wait until the job has committed three times without rows of them; or stop it, and use writers_stopped "
+        "(--writers-stopped)"
+        if stopped_at is None
+        else f"It is not stopped: it has committed since this operation began with snapshot {stopped_at.id}. Stop it, "
+        f"and run this again, as a new operation"
+    )
     name = _namer(schema)
     names = {b.bucket: name(b.bucket) for b in found}
     users = first_few(sorted({b.user for b in found}), _LISTED)
     listed = first_few(sorted(names.values()), _LISTED)
     raise UnsafeOperationError(
         f"{view.label}: a running job may have {listed} open (commit user {users}), "
-        f"and would merge its next rows with those that it remembers, so nothing was {done}. Wait until the job has "
-        f"committed three times without rows of them; or stop it, and use writers_stopped (--writers-stopped)",
+        f"and would merge its next rows with those that it remembers, so nothing was {done}. {way_out}",
         code="open-writer",
         details={
             "open_buckets": [b.to_json(names[b.bucket]) for b in found[:_LISTED]],

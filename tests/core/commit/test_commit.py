@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, KnownHead, RetryPolicy, commit, find_landed
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, RetryPolicy, commit, find_landed
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import (
     CommitMessage,
@@ -26,7 +26,7 @@ from airflow_paimon.core.errors import (
     OutcomeUnknownError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.format.snapshot import CommitKind, KnownHead
 from airflow_paimon.core.table.scan import all_manifests, live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import append, files, make_table, message, names, overwrite, rewrite

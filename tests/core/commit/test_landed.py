@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_landed, restore_partitions
-from airflow_paimon.core.commit.draft import CommitOptions, KnownHead
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.landed import taken_back, verified_commits
 from airflow_paimon.core.commit.put import put_new
@@ -28,7 +28,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
