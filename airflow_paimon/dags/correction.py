@@ -88,7 +88,8 @@ PARAMS = {
         "SQL",
         "UPDATE, DELETE, MERGE or INSERT on `branch`, the table as of the start of this run, such as: "
         "UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18' AND amount >= 10000. "
-        "Separate several statements by semicolons: they become one commit. Or one SELECT that returns the corrected rows of whole partitions, with all columns. "
+        "Separate several statements by semicolons: they become one commit. "
+        "Or one SELECT that returns the corrected rows of whole partitions, with all columns. "
         "`main` is the current table.",
         format="multiline",
     ),
