@@ -89,7 +89,26 @@ def test_the_job_starts_no_spark_for_a_small_compaction(tmp_path: Path) -> None:
     assert done is not None and done.details["files_before"] == 5
     assert (rows_of(table), len(names(table))) == (before, 1)
     again = run_before_spark(asked(tmp_path, operation_id="op"))
-    assert again is not None and again.details == done.details
+    assert again is not None and again.details == {**done.details, "replayed": True}
+
+
+@pytest.mark.parametrize(
+    ("operation", "values"), [("compact", {}), ("rescale", {"bucket_num": 2}), ("erase_rows", {"where": "id = 1"})]
+)
+def test_the_retry_of_an_operation_on_rows_that_has_ended_returns_its_result(
+    tmp_path: Path, operation: str, values: dict[str, Any]
+) -> None:
+    table = partitioned(tmp_path, **({"bucket": "1", "bucket-key": "id"} if operation == "rescale" else {}))
+    for i in range(5):
+        add(table, (i, "a"))
+    first = run_here(asked(tmp_path, operation, operation_id="op", **values)).to_json()
+    assert first["changed"]
+    for i in range(5):
+        add(table, (i, "a"))
+    before = list(table.store.walk(""))
+    again = run_here(asked(tmp_path, operation, operation_id="op", **values)).to_json()
+    assert again == {**first, "details": {**first["details"], "replayed": True}}
+    assert list(table.store.walk("")) == before
 
 
 def test_the_job_compacts_whatever_its_size_where_no_spark_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,4 +150,5 @@ def test_several_tables_are_compacted_one_after_the_other_and_none_keeps_another
     with pytest.raises(FormatError) as again:
         run_here(several)
     repeated = {one["table"]: one for one in again.value.details["tables"]}
-    assert repeated["d.p"]["details"] == results["d.p"]["details"], "the same id, so nothing is done again"
+    done = {**results["d.p"]["details"], "replayed": True}
+    assert repeated["d.p"]["details"] == done, "the same id, so nothing is done again"

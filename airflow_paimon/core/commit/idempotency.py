@@ -7,9 +7,10 @@ was committed under the id (or the folder was removed).
 A mark for each record is put if absent as well. It says either that a second try has found the record, which is then
 valid for good, or that the first try was refused: then the record is void, and the next try puts another one.
 
-When an operation on metadata has ended, its result is put beside, ``_airflow_paimon/results/<hash of id>.json``. A
-retry returns it, whatever has become of the table since: what the operation deleted may have been made again. Only if
-the first try was killed before it put its result, the retry looks for what that try has done.
+When an operation has ended, its result is put beside, ``_airflow_paimon/results/<hash of id>.json``. A retry returns
+it, whatever has become of the table since: what the operation deleted may have been made again. Only if the first try
+was killed before it put its result, or another engine has taken its commit away since, the retry looks for what that
+try has done.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import itertools
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar, cast
 
 from airflow_paimon.core.commit.draft import CommitIdentity
-from airflow_paimon.core.commit.landed import Published, find_landed
+from airflow_paimon.core.commit.landed import Published, find_landed, once_verified, verified_commits
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -40,7 +42,7 @@ from airflow_paimon.core.errors import (
     UnsupportedError,
 )
 from airflow_paimon.core.format.records import Record
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot, parse_json
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.base import read_if_there
@@ -48,6 +50,8 @@ from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
+
+R = TypeVar("R", bound=OperationResult | None)
 
 REFUSALS = (
     AlreadyExistsError,
@@ -58,6 +62,7 @@ REFUSALS = (
     UnsupportedError,
 )
 """Errors after which nothing is published: the try's files can be discarded and its operation id can be reused."""
+RESULTS_DIR = f"{PRIVATE_DIR}/results"
 EXPIRY_PLAN = "-expiry-"
 """Between operation id and number in the name of a plan of ``expire_partitions``, which lies beside the records."""
 _FOUND, _REFUSED = b"", b"refused"
@@ -80,6 +85,17 @@ class AttemptRecord(Record):
     head_time: int = 0
     content: str | None = None
     commits: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptResult(Record):
+    """The result of an operation that has ended. ``request``: as in ``AttemptRecord``; ``commit``: the identity of the
+    snapshot that it ends with, None if it has made none.
+    """
+
+    request: str
+    result: Mapping[str, Any]
+    commit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,56 +190,84 @@ def attempt_of(
 ) -> AbstractContextManager[Attempt]:
     """Start an attempt at the context's operation (or at ``request``, its complete form); see ``attempt``."""
     asked = request or context.request
-    operation_id = None if asked.dry_run else asked.operation_id
-    context.attempts.append(operation_id)
+    operation_id, digest = None if asked.dry_run else asked.operation_id, request_digest(asked)
+    if operation_id is not None:
+        context.attempts[operation_id] = digest
     stopped = getattr(asked, "writers_stopped", False)
-    digest = request_digest(asked)
     return attempt(context.table, operation_id, branch, digest, commits=commits, writers_stopped=stopped)
 
 
-def first_result(context: Context) -> OperationResult | None:
-    """Return the result of an earlier try that has ended with the same request.
+def once(context: Context, run: Callable[[], R], asked: Callable[[Request], Request] = lambda given: given) -> R:
+    """Run an operation, or return the result of its first try if that has ended with the same request.
 
-    None also if another engine's snapshot has the id of its commit now: the retry looks what is there.
+    ``asked`` completes the request as ``attempt_of`` gets it. ``run`` gives None where another process has to run it.
+
+    Raises:
+        PaimonError: as the operation does. OutcomeUnknownError: see ``verified_commits``.
     """
+    earlier = _first_result(context, asked)
+    if earlier is not None:
+        return cast(R, earlier)
+    with verified_commits():
+        result = run()
+        if result is not None:
+            once_verified(partial(_keep_result, context, result))
+    return result
+
+
+def _first_result(context: Context, asked: Callable[[Request], Request]) -> OperationResult | None:
     request = context.request
     if request.operation_id is None or request.dry_run:
         return None
-    data = read_if_there(context.table.store, _result_path(request.operation_id))
+    path = _result_path(request.operation_id)
+    data = read_if_there(context.table.store, path)
+    if data is None:
+        return None
     try:
-        found = {} if data is None else parse_json(data)
-        if found.get("request") != request_digest(request):
-            return None
-        known = {f.name: found["result"][f.name] for f in dataclasses.fields(OperationResult)}
+        kept = KeptResult.parse(data, path)
+        known = {f.name: kept.result[f.name] for f in dataclasses.fields(OperationResult)}
         result = OperationResult(**known | {"details": {**known["details"], "replayed": True}})
-        commit = found.get("commit")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (FormatError, KeyError, TypeError):
         log.warning("%s: the result of operation %r is unreadable", context.table.name, request.operation_id)
         return None
-    now = context.table.branch(result.branch).find_snapshot(result.snapshot_after or 0) if commit else None
-    return result if now is None or now.identity == commit else None
+    if kept.request != request_digest(asked(request)) or not _is_still_made(context.table, result, kept.commit):
+        return None
+    return result
 
 
-def keep_result(context: Context, result: OperationResult, published: Published) -> None:
+def _is_still_made(table: Table, result: OperationResult, commit: str | None) -> bool:
+    """Whether the operation's commit is there, or has expired since. Not if another engine has rolled its branch back
+    below it, or has taken its id: then the search by user and identifier decides.
+    """
+    if commit is None:
+        return True
+    view, number = table.branch(result.branch), result.snapshot_after or 0
+    now = view.find_snapshot(number)
+    if now is not None:
+        return now.identity == commit
+    ids = view.snapshot_ids()  # none: the branch is gone
+    return not ids or ids[0] > number
+
+
+def _keep_result(context: Context, result: OperationResult, published: Published) -> None:
     """Keep the result of an operation that has an operation record and has changed something, for a retry.
 
     Not if its commit was another try's: only who publishes a snapshot knows for certain which one is its own.
     """
-    request = context.request
-    if request.operation_id not in context.attempts or request.operation_id is None or not result.changed:
+    operation_id = context.request.operation_id
+    if operation_id is None or operation_id not in context.attempts or not result.changed:
         return
     mine = {(t.name, t.branch_name, s.id): s.identity for t, s in published}
     commit = mine.get((context.table.name, result.branch, result.snapshot_after or 0))
-    if commit is None and result.details.get("replayed") and result.snapshot_after != result.snapshot_before:
+    if commit is None and result.snapshot_after not in (None, result.snapshot_before):
         return
-    kept = {"request": request_digest(request), "commit": commit, "result": result.to_json()}
+    kept = KeptResult(request=context.attempts[operation_id], commit=commit, result=result.to_json())
     try:
-        data = json.dumps(kept, indent=2, ensure_ascii=False, default=str).encode()
-        put_new(context.table, _result_path(request.operation_id), data)
+        put_new(context.table, _result_path(operation_id), kept.to_bytes())
     except AlreadyExistsError:
         pass  # a concurrent try was faster
     except (StorageError, OutcomeUnknownError, TypeError, ValueError) as error:  # a retry looks for the commit
-        log.warning("%s: the result of operation %r isn't kept (%s)", context.table.name, request.operation_id, error)
+        log.warning("%s: the result of operation %r isn't kept (%s)", context.table.name, operation_id, error)
 
 
 def request_digest(request: Request) -> str:
@@ -279,7 +323,7 @@ def old_records(table: Table, before_ms: int) -> list[str]:
     that was tried, whereas a mark without its record would void the next one.
     """
     groups: dict[str, list[tuple[str, int | None]]] = {}
-    for folder in (f"{PRIVATE_DIR}/retried", f"{PRIVATE_DIR}/operations", f"{PRIVATE_DIR}/results"):
+    for folder in (f"{PRIVATE_DIR}/retried", f"{PRIVATE_DIR}/operations", RESULTS_DIR):
         for info in table.store.list(folder):
             match = _RECORD.fullmatch(info.name)
             if match is not None:
@@ -372,7 +416,7 @@ def _record_path(operation_id: str, number: int) -> str:
 
 
 def _result_path(operation_id: str) -> str:
-    return f"{PRIVATE_DIR}/results/{_file_name(operation_id, 0)}.json"
+    return f"{RESULTS_DIR}/{_file_name(operation_id, 0)}.json"
 
 
 def _mark_path(operation_id: str, number: int) -> str:

@@ -18,7 +18,6 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     CHANGELOG,
     SNAPSHOT,
     TAG,
-    OperationRecord,
     Root,
     Roots,
     Snapshots,
@@ -116,29 +115,16 @@ def pins_of(roots: Roots, branch: str, parents: Mapping[str, str], *, keep_undo:
         for c in roots.consumers
         if c.branch == branch
     ]
-    pins += _retry_pins([o for o in roots.operations if o.branch == branch], roots.snapshots(branch))
+    pins += [
+        Pin(snapshot_id=o.start, reason=f"a retry of operation {o.operation_id!r} searches from snapshot {o.start} on")
+        for o in roots.operations
+        if o.branch == branch
+    ]
     for root in roots.of(branch, TAG) if keep_undo else ():
         if root.name.startswith(UNDO_TAG_PREFIX):
             after = root.snapshot.id + 1
             pins.append(Pin(snapshot_id=after, reason=f"the undo by tag {root.name!r} needs snapshot {after}"))
     return pins + _branch_point(roots, branch, parents.get(branch, MAIN))
-
-
-def _retry_pins(operations: Sequence[OperationRecord], snapshots: Snapshots) -> list[Pin]:
-    """A retry searches down to the head at which its operation began, or finds the commit above it. So that a
-    compaction doesn't keep what it has replaced, the oldest of these heads goes once the next snapshot is the
-    operation's own.
-    """
-    if not operations:
-        return []
-    oldest = min(o.head for o in operations)
-    above = snapshots.those([oldest + 1])[0].snapshot if oldest + 1 in snapshots.ids else None
-    committed = {o for o in operations if o.head == oldest and above and above.commit_user == o.operation_id}
-    starts = [(o, o.head + 1 if o in committed else max(o.head, 1)) for o in operations]
-    return [
-        Pin(snapshot_id=start, reason=f"a retry of operation {o.operation_id!r} searches from snapshot {start} on")
-        for o, start in starts
-    ]
 
 
 def _branch_point(roots: Roots, branch: str, parent: str) -> list[Pin]:

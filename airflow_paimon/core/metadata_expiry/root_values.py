@@ -151,11 +151,11 @@ class Snapshots(Sequence[Root]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationRecord:
-    """An operation that a retry may look for: in the snapshots of ``branch`` from ``head`` on."""
+    """An operation that a retry may look for: in the snapshots of ``branch`` from ``start`` on."""
 
     operation_id: str
     branch: str
-    head: int
+    start: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

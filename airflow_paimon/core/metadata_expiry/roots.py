@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from airflow_paimon.core.commit.idempotency import AttemptRecord, is_attempt_record
+from airflow_paimon.core.commit.idempotency import RESULTS_DIR, AttemptRecord, is_attempt_record
 from airflow_paimon.core.commit.stream_batch import BatchRecord
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.snapshot import RESTORE, parse_snapshot, parse_tag
@@ -252,23 +252,24 @@ def _root(view: Table, path: str, kind: str, name: str, data: bytes) -> Root:
 
 
 def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
-    """Records of operations, and of the last batches of streams, which are tried again in the same way."""
+    """Operations without a result, and the last batches of streams, which are tried again in the same way."""
+    ended = {info.name for info in main.store.list(RESULTS_DIR)}
     young = [
         f"{folder}/{info.name}"
         for folder in (f"{PRIVATE_DIR}/operations", STREAMS_DIR)
         for info in main.store.list(folder)
-        if not info.is_dir and _is_record(info.name)
+        if not info.is_dir and _is_record(info.name) and info.name not in ended
         if since_ms is None or info.modified_ms is None or info.modified_ms >= since_ms
     ]
     for path, data in read_present(main.store, young).items():
         name = f"{main.name}: {path}"
         if path.startswith(STREAMS_DIR):
             batch = BatchRecord.parse(data, name, "look which batches of the stream are in, then delete it")
-            yield OperationRecord(operation_id=f"stream {batch.query}", branch=batch.branch, head=batch.head)
+            yield OperationRecord(operation_id=f"stream {batch.query}", branch=batch.branch, start=batch.head or 1)
         elif is_attempt_record(path):
             tried = AttemptRecord.parse(data, name, "see check_table, repair_table deletes it")
             if tried.commits:
-                yield OperationRecord(operation_id=tried.operation_id, branch=tried.branch, head=tried.head)
+                yield OperationRecord(operation_id=tried.operation_id, branch=tried.branch, start=tried.head or 1)
 
 
 def _unfinished(main: Table, views: Iterable[Table]) -> Iterator[tuple[str, str]]:

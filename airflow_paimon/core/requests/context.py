@@ -83,7 +83,8 @@ class Context:
 
     ``lost_before``: races that commits of this process had lost when the operation began. ``in_tasks``: takes work on
     all files of large tables, if anything but processes of this machine does.
-    ``attempts``: the operation ids under which the operation has put a record, or found one.
+    ``attempts``: the operation ids under which the operation has put a record, or found one, with the digests of its
+    request.
     """
 
     request: Request
@@ -92,7 +93,7 @@ class Context:
     started: float
     lost_before: int = field(default_factory=lost_races)
     in_tasks: RunPieces | None = None
-    attempts: list[str | None] = field(default_factory=list)
+    attempts: dict[str, str] = field(default_factory=dict)
 
     @property
     def now_local(self) -> datetime:

@@ -344,7 +344,7 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
     Raises:
         PaimonError: see each operation. UnsupportedFeatureError: it needs Spark.
     """
-    from airflow_paimon.core.commit.landed import verified_commits
+    from airflow_paimon.core.commit.idempotency import once
     from airflow_paimon.core.requests.context import open_context
     from airflow_paimon.core.table.read_once import reading_once
     from airflow_paimon.core.table.table_sets import same_versions
@@ -361,10 +361,11 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
             f"{request.table}: {request.operation} needs Spark here; run the job: python -m airflow_paimon job "
             f"{request.operation} --help"
         )
-    with naming_table(request.table), verified_commits(), same_versions(), reading_once(anew=True):
+    with naming_table(request.table), same_versions(), reading_once(anew=True):
         more = (processes,) if processes > 1 else ()
-        result: OperationResult = resolve(operation.here)(open_context(request), request, *more)
-    return result
+        context = open_context(request)
+        run: Callable[[], OperationResult] = partial(resolve(operation.here), context, request, *more)
+        return once(context, run)
 
 
 def names_several(request: Request) -> bool:
@@ -407,8 +408,7 @@ def run_each(request: Request, run: Callable[[Request], OperationResult]) -> Ope
 
 def perform(context: Context, request: Request, fold: Callable[..., Any] | None = None) -> OperationResult:
     """Run a metadata-only operation on an open table, or return the result of its first try if that has ended."""
-    from airflow_paimon.core.commit.idempotency import first_result, keep_result
-    from airflow_paimon.core.commit.landed import once_verified, verified_commits
+    from airflow_paimon.core.commit.idempotency import once
     from airflow_paimon.core.table.read_once import reading_once
     from airflow_paimon.core.table.table_sets import same_versions
 
@@ -421,14 +421,9 @@ def perform(context: Context, request: Request, fold: Callable[..., Any] | None 
             f"{request.operation} needs the table's own metadata files, and those of {context.table.name} are kept by "
             f"{keeper}; use what that server offers for it"
         )
-    with naming_table(context.table.name):
-        earlier = first_result(context)
-        if earlier is not None:
-            return earlier
-        with verified_commits(), same_versions(), reading_once(anew=True):
-            result: OperationResult = function(context, request, *_helpers(operation, fold))
-            once_verified(partial(keep_result, context, result))
-    return result
+    with naming_table(context.table.name), same_versions(), reading_once(anew=True):
+        run: Callable[[], OperationResult] = partial(function, context, request, *_helpers(operation, fold))
+        return once(context, run)
 
 
 def _helpers(operation: Operation, fold: Callable[..., Any] | None) -> tuple[Any, ...]:

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from airflow_paimon.core.commit.idempotency import once
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import OperationResult, open_context, running_in_spark
 from airflow_paimon.core.requests.operations import names_several, run_each
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
+from airflow_paimon.spark.jobs.correction_sources import as_asked
 from airflow_paimon.spark.versions import require_spark
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 @reading_once()
 @running_in_spark()
 def run_spark_operation(spark: SparkSession, request: Request) -> OperationResult:
-    """Run an operation that reads or writes rows.
+    """Run an operation that reads or writes rows, or return the result of its first try if that has ended.
 
     Raises:
         PaimonError: see each operation. What tasks raise comes as the error that it is.
@@ -30,7 +32,8 @@ def run_spark_operation(spark: SparkSession, request: Request) -> OperationResul
     require_spark()
     if names_several(request):
         return run_each(request, partial(run_spark_operation, spark))
-    return function_of(request.operation)(spark, open_context(request), request)
+    context = open_context(request)
+    return once(context, partial(function_of(request.operation), spark, context, request), as_asked)
 
 
 def function_of(operation: str) -> Callable[..., OperationResult]:

@@ -5,9 +5,11 @@ Imports no pyspark: under plain ``python`` a wrong request is answered in the ti
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 
 from airflow_paimon.core.chain.guard import is_chain_rows
+from airflow_paimon.core.commit.idempotency import once
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.local_execution import ALL, MEMORY_BYTES, NONE, NeedsSparkError
@@ -36,15 +38,15 @@ from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.rescale import rescale_fits
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
-from airflow_paimon.spark.jobs.correction_sources import divided, further_views, read_sql
+from airflow_paimon.spark.jobs.correction_sources import as_asked, divided, further_views, read_sql
 from airflow_paimon.spark.jobs.replay_check import check_replay
 from airflow_paimon.spark.statements.views import viewed_table
 
 
 @reading_once()
 def run_before_spark(request: Request, local: str = ALL, *, without_spark: bool = False) -> OperationResult | None:
-    """Check a request as far as that goes without Spark. Gives the result where no session is needed for it, or where
-    no Spark is installed and this process can do the work.
+    """Check a request as far as that goes without Spark. Gives the result where no session is needed for it, where an
+    earlier try of the operation has ended, or where no Spark is installed and this process can do the work.
 
     ``local``: what this process may do itself, one of ``LOCAL_EXECUTION``. ``without_spark``: no Spark session follows
     here for what this process can't do.
@@ -54,11 +56,11 @@ def run_before_spark(request: Request, local: str = ALL, *, without_spark: bool 
     """
     if names_several(request):
         return run_here(request) if request.dry_run else None
-    return _run(request, local, without_spark)
-
-
-def _run(request: Request, local: str, without_spark: bool) -> OperationResult | None:
     context = _opened(request) if without_spark else open_context(request)
+    return once(context, partial(_run, context, request, local, without_spark), as_asked)
+
+
+def _run(context: Context, request: Request, local: str, without_spark: bool) -> OperationResult | None:
     memory = 0 if local == NONE else MEMORY_BYTES
     rewritten = MEMORY_BYTES if local == ALL else 1  # a byte: only what finds nothing to write, which needs no session
     any_size = request.dry_run or (not without_spark and find_spec("pyspark") is None)

@@ -34,7 +34,7 @@ from airflow_paimon.spark.jobs.correct_rows import (
     with_live,
 )
 from airflow_paimon.spark.jobs.correct_statement import Rows, correct_by_statement, statement_of
-from airflow_paimon.spark.jobs.correct_statements import JOINED, correct_by_statements, statements_of
+from airflow_paimon.spark.jobs.correct_statements import correct_by_statements, statements_of
 from airflow_paimon.spark.jobs.correction import (
     Base,
     branch_to_correct,
@@ -95,7 +95,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         check_sql(spark, request, text, views)
     branch = branch_to_correct(context, request)
     if len(texts) > 1:
-        return _by_statements(spark, context, request, branch, texts, views)
+        return _by_statements(spark, context, request, branch, sql, texts, views)
     statement = statement_of(spark, request, sql)
     if statement is not None:
         change = partial(_by_statement, spark, context, request, branch, statement, views)
@@ -177,6 +177,7 @@ def _by_statements(
     context: Context,
     request: CorrectBranch,
     branch: Table,
+    sql: str | None,
     texts: Sequence[str],
     views: dict[str, str],
 ) -> OperationResult:
@@ -188,7 +189,7 @@ def _by_statements(
     def correct(identity: CommitIdentity) -> OperationResult:
         return correct_by_statements(context, request, branch, statements, change, identity)
 
-    return correct_idempotently(context, request, JOINED.join(texts), correct)
+    return correct_idempotently(context, request, sql, correct)
 
 
 def _by_statement(

@@ -8,12 +8,13 @@ import inspect
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch
+from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch, ReplayBranch, Request
 from airflow_paimon.core.requests.text_files import sql_text
 from airflow_paimon.core.sql_text import checks
 from airflow_paimon.data.row_columns import with_row_columns
@@ -72,6 +73,17 @@ def divided(request: CorrectBranch, sql: str | None) -> list[str]:
             f"the first one writes. Run them without --dry-run, as the branch is not main, or one at a time"
         )
     return texts
+
+
+def as_asked(request: Request) -> Request:
+    """Return a request with a digest of its SQL in the place of the SQL, or of the file that has it.
+
+    Raises:
+        InvalidInputError: the file can't be read, or is empty.
+    """
+    if not isinstance(request, CorrectBranch | ReplayBranch) or request.sql is None:
+        return request
+    return replace(request, sql=text_digest(read_statements(request.table, request.sql)))
 
 
 def text_digest(text: str) -> str:

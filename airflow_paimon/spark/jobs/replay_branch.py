@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
@@ -19,8 +20,14 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.jobs.correct_branch import correct_branch
-from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, call_function, import_function
-from airflow_paimon.spark.jobs.replay_check import keep_record, plan_replay, replay_result
+from airflow_paimon.spark.jobs.correction_sources import (
+    BRANCH_VIEW,
+    MAIN_VIEW,
+    as_asked,
+    call_function,
+    import_function,
+)
+from airflow_paimon.spark.jobs.replay_check import Replay, keep_record, plan_replay, replay_result
 from airflow_paimon.spark.jobs.replay_tables import ReplayRun, ReplaySource, ReplayTarget
 from airflow_paimon.spark.source_api import HAS_DATA_SOURCES, require_data_sources
 from airflow_paimon.spark.statements.parse import TAKEN, parse_statement
@@ -48,6 +55,13 @@ def replay_branch(spark: SparkSession, context: Context, request: ReplayBranch) 
     function = import_function(str(request.function)) if request.function else None
     for text in replay.statements:
         _check_statement(spark, request, text, replay.sources)
+    with attempt_of(context, request.branch, as_asked(request), commits=False):
+        return _replay(spark, context, request, replay, function)
+
+
+def _replay(
+    spark: SparkSession, context: Context, request: ReplayBranch, replay: Replay, function: object
+) -> OperationResult:
     keep_record(request, replay)
     with _options_file(request) as file:
         deadline = time.monotonic() + replay.timeout_s

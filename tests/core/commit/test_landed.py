@@ -132,8 +132,12 @@ def test_an_operation_of_several_commits_is_read_back_at_its_end(table: Table) -
         replace_by_foreign(table, 1)
 
 
-@pytest.mark.parametrize("when", ["before the end", "after the end"])
-def test_a_retry_does_not_report_a_commit_as_done_that_was_replaced(table: Table, when: str) -> None:
+@pytest.mark.parametrize(
+    ("when", "is_back"), [("before the end", 3), ("after the end", 3), ("rolled back", 2), ("rolled back beyond", 3)]
+)
+def test_a_retry_does_not_report_a_commit_as_done_that_another_engine_has_taken_away(
+    table: Table, when: str, is_back: int
+) -> None:
     """Jobs, and CALL in Spark, read commits back only after the operation itself has ended."""
     append(table, "a")
     run(table, "create_branch", branch="fix", snapshot=1)
@@ -150,11 +154,32 @@ def test_a_retry_does_not_report_a_commit_as_done_that_was_replaced(table: Table
             replaced()
     else:
         run(table, "merge_branch", branch="fix", operation_id="op")
-        replaced()
+        if when == "after the end":
+            replaced()
+        else:
+            table.store.delete(table.paths.snapshot(2))
+            for tag in table.tags():
+                if tag.snapshot.id == 2:
+                    table.store.delete(table.paths.tag(tag.name))
+            table.store.replace(table.paths.latest_hint, b"1")
+        if when == "rolled back beyond":
+            append(table, "c")
     again = run(table, "merge_branch", branch="fix", operation_id="op")
-    assert (again.changed, again.snapshot_after, new in names(table)) == (True, 3, True)
+    assert (again.changed, again.snapshot_after, new in names(table)) == (True, is_back, True)
     append(table, "b")
-    assert run(table, "merge_branch", branch="fix", operation_id="op").snapshot_after == 3
+    assert run(table, "merge_branch", branch="fix", operation_id="op").snapshot_after == is_back
+
+
+def test_a_retry_reports_a_commit_as_done_that_has_expired(table: Table) -> None:
+    append(table, "a")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    append(table.branch("fix"), "a")
+    first = run(table, "merge_branch", branch="fix", operation_id="op")
+    append(table, "b")
+    for number in (1, 2):
+        table.store.delete(table.paths.snapshot(number))
+    again = run(table, "merge_branch", branch="fix", operation_id="op")
+    assert (again.snapshot_after, table.snapshot_ids()) == (first.snapshot_after, [3])
 
 
 def test_a_failing_operation_keeps_its_own_error(table: Table) -> None:

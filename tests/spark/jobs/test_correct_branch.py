@@ -31,6 +31,7 @@ from airflow_paimon.data.write import plan_write, write_rows
 from airflow_paimon.spark import write_table
 from airflow_paimon.spark.jobs.column_sources import SWITCH
 from airflow_paimon.spark.rows_in import temporary_conf
+from tests.core.tables import forget_results
 from tests.data.test_compact import run as run_compact
 from tests.randomness import every
 from tests.spark.jobs.operations import correct, in_tasks, make_branch, put, rows_of, run
@@ -145,6 +146,10 @@ def test_a_retry_gives_the_first_tries_result(spark: SparkSession, tmp_path: Pat
     _, fix = make_branch(tmp_path)
     sql = "SELECT k, concat(v, '+') AS v, dt FROM branch WHERE dt = 'a'"
     first = correct(spark, tmp_path, sql, partitions=["dt=a"], operation_id="op")
+    put(fix, [(99, "of somebody else", "a")])
+    again = correct(spark, tmp_path, sql, partitions=["dt=a"], operation_id="op")
+    assert again.to_json() == {**first.to_json(), "details": {**first.details, "replayed": True}}
+    forget_results(fix)
     again = correct(spark, tmp_path, sql, partitions=["dt=a"], operation_id="op")
     assert (again.changed, again.snapshot_before, again.snapshot_after) == (True, 3, first.snapshot_after)
     made = {k: v for k, v in first.details.items() if k != "column_sources"}  # of the plan, which a replay doesn't make

@@ -20,7 +20,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, parse_timestamp
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark.jobs import replay_tables, run_spark_operation
-from tests.core.tables import run
+from tests.core.tables import forget_results, run
 from tests.spark.jobs.operations import correct
 
 if TYPE_CHECKING:
@@ -109,6 +109,9 @@ def test_statements_while_both_mains_get_other_partitions(
     written = result.details["targets"]["daily"]
     assert (written["batches"], written["snapshot_before"], written["snapshot_after"]) == (2, 1, 3)
     correct(spark, tmp_path, "UPDATE branch SET delay = 0 WHERE dt = '1'")
+    again = replay(spark, tmp_path, AGAIN, operation_id="op")
+    assert again.to_json() == {**result.to_json(), "details": {**result.details, "replayed": True}}
+    forget_results(daily)
     again = replay(spark, tmp_path, AGAIN, operation_id="op")
     assert (again.details["resumed"], again.snapshot_after) == (True, 3), "a retry reads the same snapshots"
     with pytest.raises(InvalidInputError, match="was replayed before with another function"):

@@ -14,6 +14,7 @@ from airflow_paimon.spark import compaction
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.read import read_table
 from tests import replay_kills
+from tests.core.tables import forget_results
 from tests.data.test_compact_keyed import rows
 from tests.data.test_rescale import assert_in_their_buckets, counts, option
 from tests.spark.jobs.test_compact import waiting
@@ -38,6 +39,7 @@ def test_shares_in_tasks_in_one_commit(spark: SparkSession, tmp_path: Path, monk
     assert sorted(map(tuple, read_table(spark, str(tmp_path), "d.t").collect())) == expected
     assert (counts(table), option(table)) == ({"a": {20}, "b": {20}}, "20")
     assert_in_their_buckets(table)
+    forget_results(table)
     assert run_spark_operation(spark, asked(tmp_path, operation_id="op")).details == result.details
 
 
