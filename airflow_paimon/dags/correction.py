@@ -10,23 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, BaseOperator, task
 
-from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
-from airflow_paimon.dags.flink_jobs import (
-    FIELD,
-    FlinkJob,
-    add_flink_jobs,
-    all_are_stopped,
-    form_field,
-    need_not_wait,
-    of_publishes,
-    stopped_jobs,
-)
+from airflow_paimon.dags.factory import Changes, OwnTasks, make_dag
+from airflow_paimon.dags.flink_jobs import FlinkJob, of_publishes, with_field
+from airflow_paimon.dags.publishing import QUIET, add_in_order, how_to_go_on, report, verify, what_stands
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
@@ -39,18 +30,9 @@ from airflow_paimon.operators.branch import (
 )
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import CorrectFromBaseOperator
-from airflow_paimon.runbooks import advice, correction, leftovers
+from airflow_paimon.runbooks import correction
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
-from airflow_paimon.runbooks.form import (
-    end_as_failed,
-    error_lines,
-    failed_errors,
-    form_of,
-    given,
-    in_airflows_terms,
-    open_main,
-    report_lines,
-)
+from airflow_paimon.runbooks.form import corrected_table, form_of, given, in_airflows_terms, report_lines
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,
@@ -67,11 +49,9 @@ from airflow_paimon.runbooks.tasks import (
 from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.shown.correction_text import plan_lines
-from airflow_paimon.shown.markdown import escape, where_it_ran
-from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    pass
 
 ROW_FIELDS = "Rows: partitions, other tables, functions"
 REVIEW_FIELDS = "Checks and approval"
@@ -192,13 +172,7 @@ PARAMS = {
         "Wait until these partitions have files on the branch that are not older than main's.",
         section=WAIT_FIELDS,
     ),
-    "wait_for_quiet": text(
-        "Wait: open buckets",
-        "How long to wait, right before the publish, until running Flink jobs leave the corrected buckets alone, such "
-        "as 1 h. 0 s: fail immediately if one may have them open.",
-        "1 h",
-        section=WAIT_FIELDS,
-    ),
+    **shared("wait_for_quiet", section=WAIT_FIELDS),
     "engine": choice(
         "Engine",
         "Who runs the statement. connector: Paimon's own Spark connector, for tables that the built-in engine refuses: "
@@ -221,88 +195,13 @@ def check_params(**context: Any) -> dict[str, Any]:
         )
         foreseen = correction.foresee(form_of(context), planned)
     text = "branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned)
-    report_lines(f"{correction.corrected_table(planned)}: {text}")
+    report_lines(f"{corrected_table(planned)}: {text}")
     report_lines(*(plan_lines(foreseen) if foreseen else ()))
     if nothing := correction.matches_nothing(form_of(context), foreseen):
         report_lines(nothing)
         raise AirflowSkipException("Nothing was created, and no approval is requested")
     context["ti"].xcom_push(key="foreseen", value=foreseen)
     return planned
-
-
-@task(multiple_outputs=False, show_return_value_in_logs=False)
-def report(**context: Any) -> dict[str, Any]:
-    """Render the request and the diff for the approver, plan the publish, pin what is approved.
-
-    Skipped, as all that follows, when the correction has changed nothing.
-    """
-    ti, planned = context["ti"], context["ti"].xcom_pull(task_ids="check_params")
-    form = form_of(context)
-    if stops := all_are_stopped(context):
-        form["writers_stopped"] = True
-    with in_airflows_terms():
-        made = correction.plan_publish(
-            form,
-            planned,
-            ti.xcom_pull(task_ids="diff"),
-            ti.xcom_pull(task_ids="wait")["snapshot_id"],
-            triggering_user(context),
-            (ti.xcom_pull(task_ids="correct") or {}).get("details"),
-            (ti.xcom_pull(task_ids="check") or {}).get("details"),
-        )
-    if not made["changes"]:
-        cleaned = leftovers.clean_up_unpublished(form_of(context), [planned])
-        report_lines(f"Nothing to publish: the branch holds what main of {planned['table']} holds", *cleaned)
-        raise AirflowSkipException("The correction has changed nothing, so nobody is asked")
-    ran = where_it_ran({name: ti.xcom_pull(task_ids=name) for name in ("correct", "check", "diff")})
-    made["markdown"] += f"\n\n{ran}" if ran else ""
-    if jobs := stopped_jobs(context):
-        made["markdown"] += "\n\nFlink jobs that are stopped for the publish, and started after it: "
-        made["markdown"] += escape(", ".join(jobs)) + ("." if stops else "; other jobs of this DAG go on.")
-    if notice := correction.who_will_notice(ti.xcom_pull(task_ids="check_params", key="foreseen")):
-        made["markdown"] += f"\n\n{notice}"
-    report_lines(made["subject"], *made["markdown"].splitlines())
-    return made
-
-
-def what_stands(context: Context) -> tuple[str, list[str]]:
-    """Clean up after a rejection; returns the outcome, and lines about what stands."""
-    params, planned = form_of(context), context["ti"].xcom_pull(task_ids="check_params")
-    main, cleaned = open_main(params), leftovers.clean_up_run(params, planned, {})
-    outcome, standing = correction.describe_outcome(main, planned)
-    helps = [correction.TO_CORRECT_DIFFERENTLY, *advice.how_to_remove(params, main, planned)]
-    return outcome, [*cleaned, *standing, *helps]
-
-
-@task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed_min_one_success")
-def verify(**context: Any) -> dict[str, Any]:
-    """Compare main with the branch, bucket by bucket, and say how to undo."""
-    ti, params = context["ti"], form_of(context)
-    planned, published = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids=params["publish"])
-    with in_airflows_terms():
-        found = correction.verify_published(params, planned, published)
-    report_lines(*found["lines"])
-    return found
-
-
-@task(trigger_rule="one_failed", retries=0)
-def how_to_go_on(**context: Any) -> None:
-    """Say what failed, what stands and what helps, and clean up. Never touches main, and fails the run."""
-    ti, errors = context["ti"], failed_errors(context)
-    errors.pop("rejected", None)
-    if not errors:
-        raise AirflowSkipException("Nothing failed")
-    planned, first = ti.xcom_pull(task_ids="check_params"), next(iter(errors))
-    if planned is None:
-        helps = advice.for_the_form(errors[first])
-        end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), *helps)
-    with in_airflows_terms():
-        params = form_of(context)
-        main, kinds = open_main(params), {name: error["kind"] if error else None for name, error in errors.items()}
-        cleaned = leftovers.clean_up_run(params, planned, kinds)
-        outcome, standing = correction.describe_outcome(main, planned)
-        lines = [*cleaned, *standing, *advice.next_steps(params, main, planned, first, errors[first])]
-    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *lines)
 
 
 DEFAULT_ARGS: dict[str, Any] = {
@@ -334,7 +233,7 @@ def correction_dag(
         dag_id,
         partial(add_tasks, before_approval, after_publish, flink_jobs),
         changes,
-        params={**PARAMS, FIELD: form_field(flink_jobs)} if flink_jobs else PARAMS,
+        params=with_field(PARAMS, flink_jobs),
         default_args=DEFAULT_ARGS,
         description="Correct data of a Paimon table on a branch, have it approved, publish it",
         doc=__doc__,
@@ -342,23 +241,22 @@ def correction_dag(
     )
 
 
-def add_tasks(
-    before_approval: OwnTasks | None, after_publish: OwnTasks | None, flink_jobs: Sequence[FlinkJob] = ()
-) -> None:
+def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, flink_jobs: Sequence[FlinkJob]) -> None:
     """Add the tasks, in the order of their names above."""
-    steps = [check_params(), *_correct_and_compare(), (reported := report())]
+    steps = [check_params(), *_correct_and_compare(), report()]
     approve = ask_for_approval("wait_for_quiet", four_eyes="{{ params.four_eyes }}")
-    quiet, publishes = _wait_for_quiet(), _publish(flink_jobs)
-    verified = verify()
-    delete_branch, delete_tag = _clean_up()
-    for earlier, later in pairwise([*steps, approve]):
-        earlier >> later
-    approve >> [quiet, end_as_rejected(what_stands)]
-    quiet >> publishes >> verified >> delete_branch >> delete_tag
-    [*steps, approve, quiet, *publishes, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
-    add_flink_jobs(flink_jobs, quiet, publishes, last)
-    add_own_tasks("before_approval", before_approval, reported, approve, last)
-    add_own_tasks("after_publish", after_publish, verified, delete_branch, last)
+    quiet, publishes = BucketsQuietSensor(branch=PLANNED % "branch", **QUIET), _publish(flink_jobs)
+    add_in_order(
+        [*steps, approve],
+        end_as_rejected(what_stands),
+        quiet,
+        publishes,
+        [verify(), *_clean_up()],
+        how_to_go_on(),
+        flink_jobs=flink_jobs,
+        before_approval=before_approval,
+        after_publish=after_publish,
+    )
 
 
 def _correct_and_compare() -> list[BaseOperator]:
@@ -414,18 +312,6 @@ def _correct_and_compare() -> list[BaseOperator]:
         **SPARK,
     )
     return [tag_main, create_branch, correct, wait, check, diff]
-
-
-def _wait_for_quiet() -> BaseOperator:
-    return BucketsQuietSensor(
-        task_id="wait_for_quiet",
-        branch=PLANNED % "branch",
-        time_limit="{{ params.wait_for_quiet or '0 s' }}",
-        writers_stopped="{{ params.writers_stopped }}",
-        deferrable=True,
-        poke_interval=30,
-        pre_execute=need_not_wait,
-    )
 
 
 def _publish(flink_jobs: Sequence[FlinkJob]) -> list[BaseOperator]:

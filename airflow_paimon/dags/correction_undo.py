@@ -1,19 +1,23 @@
 """Undo a published correction: main gets its earlier files back, as one new snapshot.
 
-check_params -> preview -> check -> diff -> report -> approve -> undo -> verify. check runs the checks that the table
-requires on what comes back. Only the partitions that the publish changed go back; where main has newer rows in them it
-is refused (switch keep_later off to drop everything after the publish).
+check_params -> preview -> check -> diff -> report -> approve -> wait_for_quiet -> undo -> verify. check runs the checks
+that the table requires on what comes back. Only the partitions that the publish changed go back; where main has newer
+rows in them it is refused (switch keep_later off to drop everything after the publish).
 docs/runbook.md is the page for the person on call.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Sequence
+from functools import partial
 from typing import Any, Unpack
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, task
 
 from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.dags.flink_jobs import FlinkJob, need_not_wait, of_publishes, with_field
+from airflow_paimon.dags.publishing import QUIET, add_in_order
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator, RollbackOperator
 from airflow_paimon.operators.check import CheckBranchOperator
@@ -39,6 +43,7 @@ from airflow_paimon.runbooks.tasks import (
     unless_checks_are_skipped,
     where_asked,
 )
+from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.shown.markdown import where_it_ran
 from airflow_paimon.task_run import triggering_user
 
@@ -59,7 +64,7 @@ PARAMS = {
         "publish, and loses every later commit.",
         on=True,
     ),
-    **shared_by_undos("writers_stopped"),
+    **shared_by_undos("writers_stopped", "wait_for_quiet"),
     "changelog": choice(
         "Streaming readers",
         "For a table with a changelog-producer. auto: read both sides of what is restored, and "
@@ -110,7 +115,8 @@ def verify(**context: Any) -> dict[str, Any]:
 @task(trigger_rule="one_failed", retries=0)
 def how_to_go_on(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
-    errors = failed_errors(context)
+    if not (errors := failed_errors(context)):
+        raise AirflowSkipException("Nothing failed")
     undone = context["ti"].xcom_pull(task_ids="undo")
     outcome = f"main was undone, as snapshot {undone['snapshot_after']}" if undone else "main is as it was"
     helps = runbook.what_helps(*next(iter(errors.items())))
@@ -124,19 +130,21 @@ DEFAULT_ARGS: dict[str, Any] = {
 }
 
 
-def correction_undo_dag(dag_id: str = "data_correction_undo", **changes: Unpack[Changes]) -> DAG:
+def correction_undo_dag(
+    dag_id: str = "data_correction_undo", *, flink_jobs: Sequence[FlinkJob] = (), **changes: Unpack[Changes]
+) -> DAG:
     """Make the DAG that undoes a published correction.
 
-    What can be changed: :class:`~airflow_paimon.dags.factory.Changes`.
+    ``flink_jobs``: as of ``correction_dag``. The rest: :class:`~airflow_paimon.dags.factory.Changes`.
 
     Raises:
         InvalidInputError: a change that this DAG can't have.
     """
     return make_dag(
         dag_id,
-        add_tasks,
+        partial(add_tasks, flink_jobs),
         changes,
-        params=PARAMS,
+        params=with_field(PARAMS, flink_jobs),
         default_args=DEFAULT_ARGS,
         description="Undo a published correction of a Paimon table",
         doc=__doc__,
@@ -144,16 +152,15 @@ def correction_undo_dag(dag_id: str = "data_correction_undo", **changes: Unpack[
     )
 
 
-def add_tasks() -> None:
+def add_tasks(flink_jobs: Sequence[FlinkJob]) -> None:
     """Add the tasks, in the order of their names above."""
-    checked = check_params()
     rollback = {
         "tag": PLANNED % "tag",
         "keep_later": "{{ params.keep_later }}",
         "changelog": "{{ params.changelog }}",
         **UNDO,
     }
-    preview = RollbackOperator(task_id="preview", dry_run=True, **rollback)
+    preview = RollbackOperator(task_id="preview", dry_run=True, pre_execute=need_not_wait, **rollback)
     check = CheckBranchOperator(
         task_id="check",
         table="{{ ti.xcom_pull('check_params')['compared']['table'] }}",
@@ -173,17 +180,20 @@ def add_tasks() -> None:
         trigger_rule="none_failed",
         **SPARK,
     )
-    reported = report()
-    approve = ask_for_approval("undo")
+    quiet = BucketsQuietSensor(tag=PLANNED % "tag", keep_later="{{ params.keep_later }}", **QUIET)
     undo = RollbackOperator(
         task_id="undo",
         **UNDO_APPROVED,
         outlets=[AssetAlias("data_correction")],
+        **of_publishes(flink_jobs),
         **rollback,
     )
-    verified = verify()
-    steps = [checked, preview, check, diff, reported, approve, undo, verified]
-    for earlier, later in pairwise(steps):
-        earlier >> later
-    approve >> end_as_rejected(lambda context: ("nothing was undone, main is as it was", []))
-    steps >> how_to_go_on()
+    add_in_order(
+        [check_params(), preview, check, diff, report(), ask_for_approval("wait_for_quiet")],
+        end_as_rejected(lambda context: ("nothing was undone, main is as it was", [])),
+        quiet,
+        [undo],
+        [verify()],
+        how_to_go_on(),
+        flink_jobs=flink_jobs,
+    )

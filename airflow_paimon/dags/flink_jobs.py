@@ -1,4 +1,4 @@
-"""Flink jobs that a correction stops right before its publish and starts from their savepoints after it.
+"""Flink jobs that a DAG stops right before it changes main and starts from their savepoints after it.
 
 stop_NAME, between wait_for_quiet and the publish -> resume_NAME, after the publish, whatever became of it.
 resume_NAME and how_to_go_on are teardown tasks, which Airflow runs even in a run that a person marks as failed.
@@ -29,7 +29,7 @@ from airflow_paimon.operators.flink import (
     starts_job,
     statements_of,
 )
-from airflow_paimon.runbooks.form import form_of, open_main, table_of
+from airflow_paimon.runbooks.form import open_main, table_names
 from airflow_paimon.task_run import ERROR_KEY, in_airflows_terms, operation_id
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ _SECONDS_TO_END = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlinkJob:
-    """A Flink job that writes the tables of a correction DAG.
+    """A Flink job that writes the tables of a DAG that corrects or undoes.
 
     ``name``: its name in Flink, which no other job has. ``sql`` and ``settings``: what starts it, as
-    ``FlinkSqlOperator`` takes them. ``tables``: those that it writes, such as ``sales.orders``; a correction of another
-    one leaves the job alone. Left out: the table of the DAG, which is locked then. ``savepoints``: the folder for its
+    ``FlinkSqlOperator`` takes them. ``tables``: those that it writes, such as ``sales.orders``; a run on other ones
+    leaves the job alone. Left out: all tables of the DAG, which are locked then. ``savepoints``: the folder for its
     savepoints, when not the cluster's own.
     """
 
@@ -69,6 +69,11 @@ class FlinkJob:
     def task_name(self) -> str:
         """The name, of letters that a task's id may have."""
         return re.sub(r"[^\w-]+", "_", self.name)
+
+
+def with_field(params: Mapping[str, Param], jobs: Sequence[FlinkJob]) -> dict[str, Param]:
+    """Return a form's fields with the one that chooses among the jobs, if there are any."""
+    return {**params, FIELD: form_field(jobs)} if jobs else dict(params)
 
 
 def form_field(jobs: Sequence[FlinkJob]) -> Param:
@@ -93,13 +98,13 @@ def form_field(jobs: Sequence[FlinkJob]) -> Param:
 
 
 def writing_jobs(context: Context) -> list[str]:
-    """Name the declared jobs that write the table of a run."""
+    """Name the declared jobs that write a table of a run."""
     params: Any = context["dag"].params
     if FIELD not in params:
         return []
-    table = _main_of(table_of(context["params"]))
+    mine = {_main_of(parse_identifier(name)) for name in table_names(context["params"])}
     declared = params.get_param(FIELD).schema["tables"]
-    return [name for name, tables in declared.items() if not tables or table in tables]
+    return [name for name, tables in declared.items() if not tables or mine & set(tables)]
 
 
 def stopped_jobs(context: Context) -> list[str]:
@@ -109,7 +114,7 @@ def stopped_jobs(context: Context) -> list[str]:
 
 
 def all_are_stopped(context: Context) -> bool:
-    """Say whether a run stops all declared jobs that write its table."""
+    """Say whether a run stops all declared jobs that write its tables."""
     return bool(found := stopped_jobs(context)) and found == writing_jobs(context)
 
 
@@ -119,12 +124,12 @@ def of_publishes(jobs: Sequence[FlinkJob]) -> dict[str, Any]:
 
 
 def need_not_wait(context: Context) -> None:
-    """Let the wait for quiet buckets succeed, if all jobs are stopped after it."""
+    """Let a plan, or the wait for quiet buckets, succeed, if all jobs are stopped after it."""
     if all_are_stopped(context):
         context["task"].writers_stopped = True
 
 
-def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: list[Any], last: Any) -> None:
+def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: Sequence[Any], last: Any) -> None:
     """Add the tasks of each job, and let the publishes wait for the stops.
 
     Raises:
@@ -133,10 +138,11 @@ def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: lis
     """
     if not jobs:
         return
-    if open_ended := [job.name for job in jobs if not job.tables and "table" not in locked_names(quiet.dag.params)]:
+    field = "tables" if "tables" in quiet.dag.params else "table"
+    if open_ended := [job.name for job in jobs if not job.tables and field not in locked_names(quiet.dag.params)]:
         raise InvalidInputError(
             f"DAG {quiet.dag.dag_id!r} can correct any table: give Flink job {open_ended[0]!r} the tables that it "
-            f"writes, or lock the field table"
+            f"writes, or lock the field {field}"
         )
     if quiet.dag.dagrun_timeout is not None:
         raise InvalidInputError(
@@ -165,7 +171,7 @@ def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: lis
             stopped_by=stop.task_id,
             publishes=[one.task_id for one in publishes],
         ).as_teardown(on_failure_fail_dagrun=True)
-        quiet >> stop >> publishes >> resume >> last
+        quiet >> stop >> list(publishes) >> resume >> last
         stop >> resume
         stop >> last
 
@@ -179,7 +185,7 @@ def check_stopped(jobs: Sequence[FlinkJob], context: Context) -> None:
         AirflowSkipException: the run publishes the other way.
             UnsafeOperationError: a job runs again, as it does when only the publish was cleared.
     """
-    if (way := context["params"]["publish"]) != context["ti"].task_id:
+    if (way := context["params"].get("publish", context["ti"].task_id)) != context["ti"].task_id:
         raise AirflowSkipException(f"This run publishes by {way}")
     chosen = [job for job in jobs if job.name in stopped_jobs(context)]
     with in_airflows_terms(context):
@@ -199,10 +205,12 @@ def _main_of(table: Identifier) -> str:
 
 
 def _has_published(context: Context) -> bool:
+    """Whether an earlier try has changed all tables of the run."""
     from airflow_paimon.core.publish.published import publishes
 
-    found = publishes(open_main(form_of(context)))
-    return any(one.snapshot.commit_user == operation_id(context) for one in found)
+    mains = [open_main({**context["params"], "table": name}) for name in table_names(context["params"])]
+    mine = operation_id(context)
+    return all(any(one.snapshot.commit_user == mine for one in publishes(main)) for main in mains)
 
 
 def _unless_left_out(name: str, context: Context) -> None:

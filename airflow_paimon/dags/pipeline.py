@@ -1,21 +1,24 @@
 """Correct an upstream table, make the tables again that are made from it, publish all of them: one form, one approval.
 
-check_params -> tag -> create_branch -> correct -> replay -> wait -> check -> diff -> report -> approve -> publish ->
-verify -> delete_branch -> delete_tag. What runs once for each table is mapped. Until publish commits, no main
-is touched; if one table is refused then, those that were published are undone. Whatever fails, how_to_go_on says what
-stands and what helps. To take all of it back: pipeline_correction_undo. docs/howto/pipeline-correction.md explains the
-form.
+check_params -> tag -> create_branch -> correct -> replay -> wait -> check -> diff -> report -> approve ->
+wait_for_quiet -> publish -> verify -> delete_branch -> delete_tag. What runs once for each table is mapped. Until
+publish commits, no main is touched; if one table is refused then, those that were published are undone. Whatever fails,
+how_to_go_on says what stands and what helps. To take all of it back: pipeline_correction_undo.
+docs/howto/pipeline-correction.md explains the form.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, Param, task
 
-from airflow_paimon.dags.factory import Changes, OwnTasks, add_own_tasks, make_dag
+from airflow_paimon.dags.factory import Changes, OwnTasks, make_dag
+from airflow_paimon.dags.flink_jobs import FlinkJob, of_publishes, with_field
+from airflow_paimon.dags.publishing import LABEL, QUIET, add_in_order, chosen, how_to_go_on, report, verify, what_stands
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
@@ -27,20 +30,10 @@ from airflow_paimon.operators.branch import (
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import CorrectFromBaseOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
-from airflow_paimon.runbooks import advice, pipeline
-from airflow_paimon.runbooks import pipeline_report as pages
+from airflow_paimon.runbooks import pipeline
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
-from airflow_paimon.runbooks.form import (
-    end_as_failed,
-    error_lines,
-    failed_errors,
-    in_airflows_terms,
-    needs_four_eyes,
-    pulled,
-    report_lines,
-)
+from airflow_paimon.runbooks.form import in_airflows_terms, needs_four_eyes, pulled, report_lines
 from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.leftovers import clean_up_unpublished
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
 from airflow_paimon.runbooks.tasks import (
     CATCH_UP_TIMEOUT,
@@ -54,13 +47,13 @@ from airflow_paimon.runbooks.tasks import (
     end_as_rejected,
     unless_kept,
 )
+from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-LABEL = "{{ task.table | truncate(200, True) }}"
 APPROVAL = "More: approval"
 MORE = "More: replay, conflicts, connections"
 
@@ -140,7 +133,9 @@ PARAMS = {
         "30 d",
         section=MORE,
     ),
-    **shared("sample_rows", "rewrite", "keep_appended", "on_overlap", "writers_stopped", section=MORE),
+    **shared(
+        "sample_rows", "rewrite", "keep_appended", "on_overlap", "writers_stopped", "wait_for_quiet", section=MORE
+    ),
     **shared("notify", "remind_before", "approvers", "four_eyes", section=APPROVAL),
     **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),
 }
@@ -161,19 +156,8 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
     return planned
 
 
-def tag_arguments(one: dict[str, Any]) -> dict[str, Any]:
-    """Of one table."""
-    return {"table": one["table"], "tag": one["tag"], "snapshot": one["base_snapshot"]}
-
-
-def branch_arguments(one: dict[str, Any]) -> dict[str, Any]:
-    """Of one table."""
-    return {"table": one["table"], "branch": one["branch"]}
-
-
-def new_branch_arguments(one: dict[str, Any]) -> dict[str, Any]:
-    """Of one table."""
-    return {"table": one["table"], "branch": one["branch"], "tag": one["tag"]}
+BRANCH = chosen("table", "branch")
+CHECK = chosen("table", "branch", rules="checks", view="views")
 
 
 def correct_arguments(one: dict[str, Any]) -> dict[str, Any]:
@@ -188,84 +172,11 @@ def wait_arguments(one: dict[str, Any]) -> dict[str, Any]:
     return {"table": one["table"], "branch": one["branch"], **one["wait"]}
 
 
-def check_arguments(one: dict[str, Any]) -> dict[str, Any]:
-    """Of one table."""
-    return {"table": one["table"], "branch": one["branch"], "rules": one["checks"], "view": one["views"]}
-
-
-def old_tag_arguments(one: dict[str, Any]) -> dict[str, Any]:
-    """Of one table."""
-    return {"table": one["table"], "tag": one["tag"]}
-
-
 def replays(context: Context, jinja_env: Any) -> list[dict[str, Any]]:
     """Return the replay of each table; a table that is corrected has none."""
     nothing = {"sql": None, "function": None}
     planned = context["ti"].xcom_pull(task_ids="check_params")
     return [{"table": one["table"], "branch": one["branch"], **(one["replay"] or nothing)} for one in planned]
-
-
-@task(multiple_outputs=False, show_return_value_in_logs=False)
-def report(**context: Any) -> dict[str, Any]:
-    """Render what changed in all tables for the approver, plan the publishes, pin what is approved.
-
-    Skipped, as all that follows, when nothing has changed.
-    """
-    ti = context["ti"]
-    planned, replayed = ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="replay")
-    done = []
-    for index, one in enumerate(planned):
-        wrote = ti.xcom_pull(task_ids="correct", map_indexes=index) if one["correct"] else replayed[index]
-        waited = ti.xcom_pull(task_ids="wait", map_indexes=index)["snapshot_id"]
-        found = {name: ti.xcom_pull(task_ids=name, map_indexes=index) for name in ("check", "diff")}
-        done.append({"wrote": wrote, "wait": waited, **found})
-    with in_airflows_terms():
-        made = pages.plan_publishes(context["params"], planned, done, triggering_user(context))
-    if not made["changes"]:
-        cleaned = clean_up_unpublished(context["params"], planned)
-        report_lines("Nothing to publish: every branch holds what main of its table holds", *cleaned)
-        raise AirflowSkipException("Nothing has changed in any table, so nobody is asked")
-    report_lines(made["subject"], *made["markdown"].splitlines())
-    return made
-
-
-def what_stands(context: Context) -> tuple[str, list[str]]:
-    """Clean up after a rejection; returns the outcome, and lines about what stands."""
-    params, planned = context["params"], context["ti"].xcom_pull(task_ids="check_params")
-    cleaned = pages.clean_up_all(params, planned, {})
-    outcome, standing = pages.describe_outcomes(params, planned)
-    return outcome, [*cleaned, *standing]
-
-
-@task(multiple_outputs=False, show_return_value_in_logs=False)
-def verify(**context: Any) -> dict[str, Any]:
-    """Compare main of every table with its branch, bucket by bucket, and say how to undo."""
-    ti = context["ti"]
-    with in_airflows_terms():
-        found = pages.verify_all(
-            context["params"], ti.xcom_pull(task_ids="check_params"), ti.xcom_pull(task_ids="publish")
-        )
-    report_lines(*found["lines"])
-    return found
-
-
-@task(trigger_rule="all_done", retries=0)
-def how_to_go_on(**context: Any) -> None:
-    """If something failed, say what stands and what helps, clean up, and fail the run. Never touches a main."""
-    params, errors = context["params"], failed_errors(context)
-    if not errors:
-        raise AirflowSkipException("Nothing failed")
-    planned, first = context["ti"].xcom_pull(task_ids="check_params"), next(iter(errors))
-    failed = first.partition("[")[0]
-    if planned is None:
-        helps = advice.for_the_form(errors[first])
-        end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), *helps)
-    with in_airflows_terms():
-        kinds = {name.partition("[")[0]: error["kind"] if error else None for name, error in errors.items()}
-        cleaned = pages.clean_up_all(params, planned, kinds)
-        outcome, standing = pages.describe_outcomes(params, planned)
-        steps = pages.next_steps(params, planned, failed, errors[first])
-    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *standing, *cleaned, *steps)
 
 
 DEFAULT_ARGS: dict[str, Any] = {
@@ -277,23 +188,25 @@ DEFAULT_ARGS: dict[str, Any] = {
 def pipeline_dag(
     dag_id: str = "pipeline_correction",
     *,
+    flink_jobs: Sequence[FlinkJob] = (),
     before_approval: OwnTasks | None = None,
     after_publish: OwnTasks | None = None,
     **changes: Unpack[Changes],
 ) -> DAG:
     """Make the DAG that corrects a table and makes again those that are made from it.
 
-    ``before_approval``: tasks between ``report`` and ``approve``. ``after_publish``: tasks between ``verify`` and
-    ``delete_branch``. The rest: :class:`~airflow_paimon.dags.factory.Changes`.
+    ``flink_jobs``: as of ``correction_dag``. ``before_approval``: tasks between ``report`` and ``approve``.
+    ``after_publish``: tasks between ``verify`` and ``delete_branch``. The rest:
+    :class:`~airflow_paimon.dags.factory.Changes`.
 
     Raises:
         InvalidInputError: a change that this DAG can't have.
     """
     return make_dag(
         dag_id,
-        partial(add_tasks, before_approval, after_publish),
+        partial(add_tasks, before_approval, after_publish, flink_jobs),
         changes,
-        params=PARAMS,
+        params=with_field(PARAMS, flink_jobs),
         default_args=DEFAULT_ARGS,
         description="Correct an upstream table, rebuild downstream tables, publish all after one approval",
         doc=__doc__,
@@ -301,15 +214,15 @@ def pipeline_dag(
     )
 
 
-def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) -> None:
+def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, flink_jobs: Sequence[FlinkJob]) -> None:
     """Add the tasks, in the order of their names above."""
     planned = check_params()
     tag = CreateTagOperator.partial(task_id="tag", map_index_template=LABEL, **NEW_TAG).expand_kwargs(
-        planned.map(tag_arguments)
+        planned.map(chosen("table", "tag", snapshot="base_snapshot"))
     )
     create_branch = CreateBranchOperator.partial(
         task_id="create_branch", map_index_template=LABEL, **NEW_BRANCH
-    ).expand_kwargs(planned.map(new_branch_arguments))
+    ).expand_kwargs(planned.map(chosen("table", "branch", "tag")))
     correct = CorrectFromBaseOperator.partial(task_id="correct", map_index_template=LABEL, **SPARK).expand_kwargs(
         planned.map(correct_arguments)
     )
@@ -324,16 +237,16 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
     ).expand_kwargs(planned.map(wait_arguments))
     check = CheckBranchOperator.partial(
         task_id="check", map_index_template=LABEL, sample="{{ params.sample_rows }}", **SPARK
-    ).expand_kwargs(planned.map(check_arguments))
+    ).expand_kwargs(planned.map(CHECK))
     diff = DiffBranchesOperator.partial(
         task_id="diff", map_index_template=LABEL, sample="{{ params.sample_rows }}", **SPARK
-    ).expand_kwargs(planned.map(branch_arguments))
-    reported = report()
+    ).expand_kwargs(planned.map(BRANCH))
     approve = ask_for_approval(
-        "publish",
+        "wait_for_quiet",
         table="{{ ti.xcom_pull(task_ids='check_params')[0]['table'] }}",
         four_eyes="{{ ti.xcom_pull(task_ids='check_params')[0]['four_eyes'] }}",
     )
+    quiet = BucketsQuietSensor.partial(map_index_template=LABEL, **QUIET).expand_kwargs(planned.map(BRANCH))
     publish = PublishTablesOperator(
         task_id="publish",
         tables=pulled("report", "tables"),
@@ -342,22 +255,27 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None) 
         table_set="{{ params.table_set or '' }}",
         outlets=[AssetAlias("pipeline_correction")],
         **PUBLISH,
+        **of_publishes(flink_jobs),
     )
-    verified = verify()
     delete_branch = DeleteBranchOperator.partial(
         task_id="delete_branch",
         map_index_template=LABEL,
         expected_branch_snapshot="{{ ti.xcom_pull('publish')[ti.map_index]['details']['branch_snapshot'] }}",
         if_missing="skip",
         pre_execute=unless_kept,
-    ).expand_kwargs(planned.map(branch_arguments))
+    ).expand_kwargs(planned.map(BRANCH))
     delete_tag = DeleteTagOperator.partial(
         task_id="delete_tag", map_index_template=LABEL, if_missing="skip", pre_execute=unless_kept
-    ).expand_kwargs(planned.map(old_tag_arguments))
-    planned >> tag >> create_branch >> correct >> replay >> wait >> check >> diff >> reported >> approve
-    approve >> [publish, end_as_rejected(what_stands)]
-    publish >> verified >> delete_branch >> delete_tag
-    steps = [planned, tag, create_branch, correct, replay, wait, check, diff, reported, approve]
-    [*steps, publish, verified, delete_branch, delete_tag] >> (last := how_to_go_on())
-    add_own_tasks("before_approval", before_approval, reported, approve, last)
-    add_own_tasks("after_publish", after_publish, verified, delete_branch, last)
+    ).expand_kwargs(planned.map(chosen("table", "tag")))
+    add_in_order(
+        [planned, tag, create_branch, correct, replay, wait, check, diff, report(), approve],
+        end_as_rejected(what_stands),
+        quiet,
+        [publish],
+        [verify(), delete_branch, delete_tag],
+        # Not as soon as one table fails: the tasks of the others may still be at work.
+        how_to_go_on.override(trigger_rule="all_done")(),
+        flink_jobs=flink_jobs,
+        before_approval=before_approval,
+        after_publish=after_publish,
+    )

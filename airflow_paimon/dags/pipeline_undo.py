@@ -1,24 +1,29 @@
 """Undo a correction of a pipeline: main of each of its tables gets its earlier files back, the last table first.
 
-check_params -> check -> diff -> report -> approve -> undo -> verify. check runs what the tables require as checks. Only
-the partitions that the publishes changed go back; where one of the tables has newer rows in them, all of it is refused
-before anything is undone. To undo one table alone, or to drop what came later: data_correction_undo.
+check_params -> check -> diff -> report -> approve -> wait_for_quiet -> undo -> verify. check runs what the tables
+require as checks. Only the partitions that the publishes changed go back; where one of the tables has newer rows in
+them, all of it is refused before anything is undone. To undo one table alone, or to drop what came later:
+data_correction_undo.
 docs/howto/pipeline-correction.md explains both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
+from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.dags.flink_jobs import FlinkJob, all_are_stopped, of_publishes, with_field
+from airflow_paimon.dags.publishing import LABEL, QUIET, add_in_order, chosen
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import LANDED_KEY, UndoTablesOperator
-from airflow_paimon.runbooks import pipeline_report as pages
-from airflow_paimon.runbooks import undo
+from airflow_paimon.runbooks import undo as runbook
 from airflow_paimon.runbooks.fields import shared_by_undos
 from airflow_paimon.runbooks.form import (
     check_policy,
@@ -41,6 +46,7 @@ from airflow_paimon.runbooks.tasks import (
     unless_checks_are_skipped,
     where_asked,
 )
+from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
@@ -64,6 +70,7 @@ PARAMS = {
     ),
     **shared_by_undos(
         "writers_stopped",
+        "wait_for_quiet",
         "reason",
         "approval",
         "notify",
@@ -83,7 +90,8 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
     with in_airflows_terms():
         check_form(context, context["dag"].params)
         check_policy(context["params"], locked_names(context["dag"].params))
-        found = pages.plan_undo(context["params"], triggering_user(context))
+        form = {**context["params"], **({"writers_stopped": True} if all_are_stopped(context) else {})}
+        found = runbook.plan_undos(form, triggering_user(context))
         names = [one["table"] for one in found["tables"]]
         found["four_eyes"] = needs_four_eyes(context["params"], names, triggering_user(context))
     report_lines(found["subject"], *found["lines"])
@@ -92,19 +100,12 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
     return tables
 
 
-def compared(one: dict[str, Any]) -> dict[str, Any]:
-    """Of one table."""
-    return {name: one[name] for name in ("table", "branch", "against")}
-
-
-def comes_back(one: dict[str, Any]) -> dict[str, Any]:
-    """Of one table."""
-    return {"table": one["table"], "version": one["tag"]}
+ROLLBACK = chosen("table", "tag")
 
 
 def undone(context: Context, jinja_env: Any) -> list[dict[str, Any]]:
     """Return the tag to which each table goes back."""
-    return [{name: one[name] for name in ("table", "tag")} for one in context["ti"].xcom_pull(task_ids="check_params")]
+    return [ROLLBACK(one) for one in context["ti"].xcom_pull(task_ids="check_params")]
 
 
 @task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed")
@@ -112,7 +113,7 @@ def report(**context: Any) -> dict[str, Any]:
     """Render what would change."""
     ti = context["ti"]
     planned, diffs = ti.xcom_pull(task_ids="check_params", key="plan"), ti.xcom_pull(task_ids="diff") or ()
-    made = pages.with_rows(planned, [one for one in diffs if one])
+    made = runbook.with_rows(planned, [one for one in diffs if one])
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 
@@ -123,7 +124,7 @@ def verify(**context: Any) -> list[str]:
     ti = context["ti"]
     tables = ti.xcom_pull(task_ids="check_params")
     with in_airflows_terms():
-        lines = pages.verify_undone(context["params"], tables, ti.xcom_pull(task_ids="undo"))
+        lines = runbook.verify_all_undone(context["params"], tables, ti.xcom_pull(task_ids="undo"))
     report_lines(*lines)
     return lines
 
@@ -131,27 +132,30 @@ def verify(**context: Any) -> list[str]:
 @task(trigger_rule="one_failed", retries=0)
 def how_to_go_on(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
-    errors = failed_errors(context)
+    if not (errors := failed_errors(context)):
+        raise AirflowSkipException("Nothing failed")
     landed = context["ti"].xcom_pull(task_ids="undo", key=LANDED_KEY) or []
     done = [f"{one['table']} is undone, as snapshot {one['snapshot']}" for one in landed]
-    helps = undo.what_helps(*next(iter(errors.items())))
+    helps = runbook.what_helps(*next(iter(errors.items())))
     again = "Triggered again, this DAG goes on with the tables that are not undone yet"
     end_as_failed(f"{', '.join(errors)} failed", *done, *error_lines(errors), *helps, again)
 
 
-def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpack[Changes]) -> DAG:
+def pipeline_undo_dag(
+    dag_id: str = "pipeline_correction_undo", *, flink_jobs: Sequence[FlinkJob] = (), **changes: Unpack[Changes]
+) -> DAG:
     """Make the DAG that undoes a published correction of a pipeline, in all of its tables.
 
-    What can be changed: :class:`~airflow_paimon.dags.factory.Changes`.
+    ``flink_jobs``: as of ``correction_dag``. The rest: :class:`~airflow_paimon.dags.factory.Changes`.
 
     Raises:
         InvalidInputError: a change that this DAG can't have.
     """
     return make_dag(
         dag_id,
-        add_tasks,
+        partial(add_tasks, flink_jobs),
         changes,
-        params=PARAMS,
+        params=with_field(PARAMS, flink_jobs),
         default_args={**DEFAULTS, "spark_conn_id": "{{ params.spark_conn_id }}"},
         description="Undo a published correction of a pipeline, in all of its tables",
         doc=__doc__,
@@ -159,27 +163,26 @@ def pipeline_undo_dag(dag_id: str = "pipeline_correction_undo", **changes: Unpac
     )
 
 
-def add_tasks() -> None:
+def add_tasks(flink_jobs: Sequence[FlinkJob]) -> None:
     """Add the tasks, in the order of their names above."""
     checked = check_params()
     check = CheckBranchOperator.partial(
         task_id="check",
         branch="main",
-        map_index_template="{{ task.table | truncate(200, True) }}",
+        map_index_template=LABEL,
         pre_execute=unless_checks_are_skipped,
         **SPARK,
-    ).expand_kwargs(checked.map(comes_back))
+    ).expand_kwargs(checked.map(chosen("table", version="tag")))
     diff = DiffBranchesOperator.partial(
         task_id="diff",
-        map_index_template="{{ task.table | truncate(200, True) }}",
+        map_index_template=LABEL,
         sample="{{ params.sample_rows }}",
         pre_execute=where_asked,
         trigger_rule="none_failed",
         **SPARK,
-    ).expand_kwargs(checked.map(compared))
-    reported = report()
+    ).expand_kwargs(checked.map(chosen("table", "branch", "against")))
     approve = ask_for_approval(
-        "undo",
+        "wait_for_quiet",
         table="{{ ti.xcom_pull(task_ids='check_params')[0]['table'] }}",
         required="{{ params.approval or ti.xcom_pull(task_ids='check_params', key='plan')['four_eyes'] }}",
         four_eyes="{{ ti.xcom_pull(task_ids='check_params', key='plan')['four_eyes'] }}",
@@ -191,8 +194,14 @@ def add_tasks() -> None:
         **UNDO_APPROVED,
         **UNDO,
         outlets=[AssetAlias("pipeline_correction")],
+        **of_publishes(flink_jobs),
     )
-    verified = verify()
-    check >> diff >> reported >> approve >> [undo, end_as_rejected(lambda context: ("nothing was undone", []))]
-    undo >> verified
-    [checked, check, diff, reported, approve, undo, verified] >> how_to_go_on()
+    add_in_order(
+        [checked, check, diff, report(), approve],
+        end_as_rejected(lambda context: ("nothing was undone", [])),
+        BucketsQuietSensor.partial(map_index_template=LABEL, **QUIET).expand_kwargs(checked.map(ROLLBACK)),
+        [undo],
+        [verify()],
+        how_to_go_on(),
+        flink_jobs=flink_jobs,
+    )

@@ -7,32 +7,55 @@ is what the run itself has made.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.runbooks.form import in_form_words, request_for
+from airflow_paimon.runbooks.form import form_of_table, in_form_words, open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
-from airflow_paimon.runbooks.leftovers import made_branch
+from airflow_paimon.runbooks.leftovers import made_branch, stands
 from airflow_paimon.runbooks.pages import page_address
+from airflow_paimon.task_run import REFUSALS
 
 PUBLISHING = ("report", "merge", "fast_forward", "publish")
 """Tasks that plan a publish, or do it."""
 AGAIN = "trigger this DAG again"
+WITHOUT_WRITERS = (
+    f"stop the Flink job with a savepoint and {AGAIN} with Writers are stopped, or let it go on without rows of these "
+    f"buckets"
+)
 _SWITCHES = ("Writers are stopped", "Keep appended rows", "Revert conflicting compaction")
 
 
 def next_steps(
-    params: Mapping[str, Any], main: Table, planned: Mapping[str, Any], failed: str, error: Mapping[str, Any] | None
+    params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], failed: str, error: Mapping[str, Any] | None
 ) -> list[str]:
     """Say what helps against the failure of this task, then how to remove what still stands of the run.
 
+    :param planned: what ``plan_branch`` has returned of each table
     :param error: the error object that the task left, None when it left none
     """
-    stands = made_branch(main, planned) is not None and main.branch(planned["branch"]).exists()
-    remove = [] if is_written_late(failed, error) else how_to_remove(params, main, planned)
-    return [*what_helps(_advice(params, failed, error, stands)), *remove]
+    forms = [form_of_table(params, one) for one in planned]
+    mains = [open_main(form) for form in forms]
+    exist = all(_branch_stands(main, one) for main, one in zip(mains, planned, strict=True))
+    helps = _advice(params, failed, error, exist)
+    published = [stands(main, one) for main, one in zip(mains, planned, strict=True)]
+    # A Clear after other failures publishes the rest, or takes back what stands.
+    if error and error["kind"] in (*REFUSALS, "corrupt") and any(published) and not all(published):
+        first = (
+            f"first undo what is published, by {dag_for(Kind.PIPELINE_UNDO, planned[0]['owner'])} and the form above "
+            f"(if that is refused, its message says what else helps)"
+        )
+        helps = f"{first}. Then {helps}" if helps else first
+    lines = what_helps(helps)
+    for form, one in () if is_written_late(failed, error) else zip(forms, planned, strict=True):
+        lines += how_to_remove(form, one)
+    return lines
+
+
+def _branch_stands(main: Table, planned: Mapping[str, Any]) -> bool:
+    return made_branch(main, planned) is not None and main.branch(planned["branch"]).exists()
 
 
 def is_written_late(failed: str, error: Mapping[str, Any] | None) -> bool:
@@ -95,8 +118,8 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
             return _unsafe(params, error or {}, stands)
         case "outcome-unknown":
             return (
-                "see above whether main has the correction. If it is untouched, clear "
-                f"task {failed} with its downstream: a publish that succeeded is found, and not done twice"
+                f"see above whether main has the correction. If it does not, clear task {failed} with its downstream: "
+                f"a publish that succeeded is found, and not done twice"
             )
         case "invalid-input" | "not-found" | "already-exists" | "conflict" | "corrupt":
             return against(error, failed)
@@ -105,9 +128,11 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
 
 
 def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str:
-    if error.get("class") == "UnsupportedFeatureError" and params["engine"] == "embedded":
+    if error.get("class") == "UnsupportedFeatureError" and params.get("engine") == "embedded":
         jar = f"Paimon's jar in the Spark options of its connection: {page_address('engines')}"
         return f"{AGAIN} with Engine: connector, and {jar}"
+    if "engine" not in params:
+        return f"correct what the message names, and {AGAIN}. The same form fails the same way"
     return f"nothing in this form: the message says what is not supported. Limits: {page_address('limits')}"
 
 
@@ -116,7 +141,7 @@ def _unsafe(params: Mapping[str, Any], error: Mapping[str, Any], stands: bool) -
         return f"{_clear('check', stands)}, so that the checks that the table requires by now are done"
     if error.get("rules"):
         return f"{AGAIN} with SQL that corrects the rows that the message names as well, or with other Checks"
-    if error.get("would_discard") and params["publish"] == "fast_forward":
+    if error.get("would_discard") and params.get("publish") == "fast_forward":
         return f"{AGAIN} with Publish by: merge, which publishes only what the branch changed"
     return against(error)
 
@@ -124,10 +149,7 @@ def _unsafe(params: Mapping[str, Any], error: Mapping[str, Any], stands: bool) -
 def _passing(failed: str, stands: bool) -> str:
     """Advice for failures of Spark, the storage or a worker, which may not happen again in a retry."""
     if failed == "wait_for_quiet":
-        return (
-            f"stop the Flink job with a savepoint and {AGAIN} with Writers are stopped, or let it go on without rows "
-            f"of these buckets; then {_clear(failed, stands)}"
-        )
+        return f"{WITHOUT_WRITERS}; then {_clear(failed, stands)}"
     if failed == "wait":
         return f"find out why the job that fills the branch is late, then {_clear(failed, stands)}"
     return (
@@ -143,10 +165,12 @@ def _clear(failed: str, stands: bool) -> str:
     return "clear task check_params with its downstream; the run then starts over, with a new branch"
 
 
-def how_to_remove(params: Mapping[str, Any], main: Table, planned: Mapping[str, Any]) -> list[str]:
-    """Say how to remove what a run has made and what still stands: by a DAG, and by commands for any machine."""
-    made = main.branch(planned["branch"])
-    branch = made_branch(main, planned) is not None and made.exists()
+def how_to_remove(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
+    """Say how to remove what a run has made of a table and what still exists: by a DAG, and by commands for any
+    machine.
+    """
+    main = open_main(params)
+    made, branch = main.branch(planned["branch"]), _branch_stands(main, planned)
     tag = main.find_tag(planned["tag"]) is not None
     if not branch and not tag:
         return []

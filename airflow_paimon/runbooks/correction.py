@@ -1,8 +1,7 @@
-"""What ``data_correction`` checks, proves and reports; no function here changes a table."""
+"""What ``data_correction`` checks and plans against its table; no function here changes it."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,8 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonE
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.rule_text import rules_as_json, what_runs
-from airflow_paimon.runbooks.form import check_policy, open_main, request_for
-from airflow_paimon.runbooks.kinds import Kind, dag_for
-from airflow_paimon.runbooks.leftovers import made_branch, own_publishes, run_digest, run_tag
-from airflow_paimon.shown.markdown import counted, escape, sql_block
+from airflow_paimon.runbooks.form import check_policy, open_main
+from airflow_paimon.runbooks.leftovers import made_branch, run_digest, run_tag, whose
 
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Snapshot
@@ -23,11 +20,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
 _STARTS = ("start_tag", "start_snapshots", "start_time")
 """Fields of ``pipeline_correction`` by which branches begin earlier."""
-TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger this DAG again; it makes a new branch"
-_LISTED = 20
 _DURATIONS = ("wait_max_watermark_lag", "wait_max_commit_lag")
 _WAITS = (*_DURATIONS, "wait_partitions")
 
@@ -226,7 +220,7 @@ def _check_texts(params: Mapping[str, Any]) -> None:
             )
     for name in ("undo_retention", "tag_retention"):
         requested_retention(params[name], name)
-    for name in _DURATIONS:
+    for name in (*_DURATIONS, "wait_for_quiet"):
         if params[name]:
             requested_duration(params[name], name)
 
@@ -322,7 +316,7 @@ def _refuse_taken(main: Table, branch: str, owner: str) -> None:
     if main.branch(branch).exists():
         if made_branch(main, {"branch": branch, "owner": owner}) is None:
             raise InvalidInputError(
-                f"{main.name} has a branch {branch!r} already, and it is not of this run{_whose(main, branch)}. Give "
+                f"{main.name} has a branch {branch!r} already, and it is not of this run{whose(main, branch)}. Give "
                 f"another name, or leave Branch empty: the run then makes a branch of its own"
             )
         return
@@ -332,228 +326,3 @@ def _refuse_taken(main: Table, branch: str, owner: str) -> None:
                 f"{main.name}: branch {branch!r} was published already, as snapshot {publish.snapshot.id}, and is gone "
                 f"since. To correct something else, trigger the DAG anew, with another branch name"
             )
-
-
-def _whose(main: Table, branch: str) -> str:
-    from airflow_paimon.core.table.lineage import read_lineage
-
-    record = read_lineage(main, branch)
-    return f": it belongs to {record.owner}" if record is not None and record.owner else ""
-
-
-def who_will_notice(foreseen: Mapping[str, Any] | None) -> str:
-    """List whom a publish concerns, for the approver: registered readers, open branches, replayed tables."""
-    from airflow_paimon.shown.correction_text import audience_lines
-
-    lines = audience_lines(foreseen) if foreseen is not None else []
-    listed = "\n".join(f"- {escape(line)}" for line in lines)
-    page = str((foreseen or {}).get("page") or "").partition("&")[0]  # the SQL stands above it already
-    more = f"[DAGs that are scheduled on the table]({page})" if page else ""
-    return "\n\n".join(filter(None, (f"Who will notice:\n\n{listed}" if lines else "", more)))
-
-
-def plan_publish(
-    params: Mapping[str, Any],
-    planned: Mapping[str, Any],
-    diff: Mapping[str, Any],
-    branch_snapshot: int,
-    asked_by: str | None = None,
-    corrected: Mapping[str, Any] | None = None,
-    checked: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Render the request, the checks and the diff, and plan the publish: what can't be published needs no approval.
-
-    Returns ``{"subject", "markdown", "branch_snapshot", "main_snapshot", "changes"}``: what the approver reads, the
-    heads that are approved with it, and whether the publish would change anything.
-
-    Raises:
-        ConflictError: both sides changed a bucket, or the branch moved after the diff. UnsafeOperationError: a check
-            that the table requires is missing or failed, or see ``merge_branch`` and ``fast_forward``.
-    """
-    from airflow_paimon.shown.checks_markdown import render_checks
-    from airflow_paimon.shown.diff_markdown import render_markdown
-
-    plan = plan_merge(params, planned, branch_snapshot)
-    facts = publish_facts(params["publish"], planned["branch"], plan, planned["from_branch"])
-    checks = render_checks((checked or {}).get("rules", ()))
-    request = describe_request(params, asked_by, corrected)
-    parts = [part for part in (request, checks, render_markdown(diff["details"]), facts) if part]
-    partitions = counted(plan["partitions"], "partition")
-    return {
-        "subject": f"Publish the correction of {corrected_table(planned)} ({partitions})?",
-        "markdown": "\n\n".join(parts),
-        "branch_snapshot": plan["branch_snapshot"],
-        "main_snapshot": plan["main_snapshot"],
-        "changes": plan["changes"],
-    }
-
-
-def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_snapshot: int) -> dict[str, Any]:
-    """Plan the publish, as the form asks for it; returns the details of the plan, and whether it `changes` anything.
-
-    Raises:
-        ConflictError, UnsafeOperationError: as ``plan_publish``.
-    """
-    from airflow_paimon.core.publish.required_checks import refuse_unchecked
-    from airflow_paimon.core.requests.operations import run_operation
-    from airflow_paimon.core.requests.requests import PublishBranch
-
-    request = request_for(
-        params,
-        _OPERATIONS[params["publish"]],
-        branch=planned["branch"],
-        writers_stopped=params["writers_stopped"],
-        rewrite=params["rewrite"],
-        **({n: params[n] for n in ("keep_appended", "on_overlap")} if params["publish"] == "merge" else {}),
-        expected_branch_snapshot=branch_snapshot,
-        changelog=params.get("changelog", "auto"),
-        dry_run=True,
-    )
-    assert isinstance(request, PublishBranch)
-    planned_publish = run_operation(request)
-    refuse_unchecked(request, planned_publish)
-    return {**planned_publish.details, "changes": planned_publish.changed}
-
-
-def corrected_table(planned: Mapping[str, Any]) -> str:
-    """Name what a run corrects: the table, or the branch of a chain table."""
-    table, branch = planned["table"], planned["from_branch"]
-    return table if branch == MAIN else f"{table}$branch_{branch}"
-
-
-def publish_facts(publish: str, branch: str, plan: Mapping[str, Any], onto: str = MAIN) -> str:
-    """Say what a publish replaces, and what streaming readers see of it. ``onto``: the branch that gets it."""
-    notes = filter(None, (plan["streaming_readers"]["note"], plan.get("open_writers", {}).get("note")))
-    appended, compactions = plan.get("appended_on_main"), plan.get("compactions_taken_back")
-    kept = (
-        f" {counted(appended['rows'], 'row')} that {onto} got meanwhile in "
-        f"{escape(', '.join(appended['buckets']))} stay."
-        if appended
-        else ""
-    )
-    taken = f" {counted(compactions, 'compaction')} of {onto} will be taken back for it." if compactions else ""
-    return (
-        f"Branch {escape(branch)} is at snapshot {plan['branch_snapshot']}, {escape(onto)} at "
-        f"{plan['main_snapshot']}. Publishing by {publish} replaces {counted(plan['files_deleted'], 'file')} "
-        f"in {counted(plan['partitions'], 'partition')} by {plan['files_added']:,}; every other file stays as it is."
-        f"{kept}{taken} "
-        f"{' '.join(f'{escape(note[:1].upper() + note[1:])}.' for note in notes)}"
-    )
-
-
-def describe_request(
-    params: Mapping[str, Any], asked_by: str | None, corrected: Mapping[str, Any] | None = None
-) -> str:
-    """Render who wants what, and why, for the approver: the form's texts are shown as they are, never as markup.
-
-    ``corrected``: the details of ``correct_branch``'s result.
-    """
-    lines = [f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}"]
-    lines.append(f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}")
-    if params["partitions"]:
-        lines.append(f"- Partitions: {', '.join(escape(p) for p in params['partitions'])}")
-    kind = _kind(params)
-    if kind is None:
-        lines.append(f"- Mode: {params['mode']}, engine: {params['engine']}")
-    elif corrected is None:
-        lines.append(f"- Statement: {kind}, engine: {params['engine']}")
-    else:
-        done = ", ".join(f"{corrected.get(f'rows_{word}', 0):,} {word}" for word in ("updated", "deleted", "inserted"))
-        ran = ", ".join(one["statement"] for one in corrected.get("statements", ())) or corrected.get("statement", kind)
-        lines.append(f"- Statement: {ran}, engine: {params['engine']}; rows: {done}")
-    lines += [f"- Further view: {escape(view)}" for view in params["views"] or ()]
-    if params["function"]:
-        lines.append(f"- Function: {escape(params['function'])}")
-    listed = "\n".join(lines)
-    return f"{listed}\n\n{sql_block(params['sql'])}" if params["sql"] else listed
-
-
-def verify_published(
-    params: Mapping[str, Any], planned: Mapping[str, Any], published: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Compare main with the branch, bucket by bucket; ``lines`` says it to people, the summary first.
-
-    Raises:
-        FormatError: main does not hold what the branch held.
-    """
-    found = verify_table(params, planned, published)
-    if not published["changed"]:
-        return found
-    hint = undo_hint(planned, found["properties"]["undo-tag"], params["undo_retention"])
-    return {**found, "lines": [found["lines"][0], *hint, *found["lines"][1:]]}
-
-
-def verify_table(params: Mapping[str, Any], planned: Mapping[str, Any], published: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare main with the branch as ``verify_published`` does, without a word on the undo."""
-    from airflow_paimon.core.publish.published import verify_publish
-
-    table = corrected_table(planned)
-    if not published["changed"]:
-        return {"snapshot": None, "lines": [f"Nothing was published: main of {table} holds what the branch holds"]}
-    found = verify_publish(
-        open_main(params),
-        snapshot_id=published["snapshot_after"],
-        branch=planned["branch"],
-        branch_snapshot=int(published["details"]["branch_snapshot"]),
-    )
-    lines = [
-        f"Verified: snapshot {found['snapshot']} of {table} holds the branch's files in these partitions, and no other "
-        f"partition changed"
-    ]
-    lines += [
-        f"{partition or table}: {counted(n['rows_in'], 'row')} in {counted(n['files_in'], 'file')} replace "
-        f"{counted(n['rows_out'], 'row')} in {counted(n['files_out'], 'file')}"
-        for partition, n in found["partitions"].items()
-    ]
-    return {**found, "lines": [*lines, *_stale_lines(planned, published["details"])]}
-
-
-def _stale_lines(planned: Mapping[str, Any], details: Mapping[str, Any]) -> list[str]:
-    """Name the full partitions of a chain table that are to be built again."""
-    stale = [one["partition"] for one in details.get("stale", ())]
-    if not stale:
-        return []
-    named = ", ".join(stale[:_LISTED]) + (" ..." if len(stale) > _LISTED else "")
-    again = json.dumps({"table": planned["table"]})
-    return [f"Full partitions that are stale now: {named}. nightly_chain_maintenance builds them again:", again]
-
-
-def undo_hint(planned: Mapping[str, Any], tag: str, within: str | None = None) -> list[str]:
-    """Say how to undo a publish of a run: a sentence, and the form's JSON."""
-    until = f" within {within}" if within else ""
-    asked = {"table": corrected_table(planned), "tag": tag}
-    return [f"To undo{until}: trigger {dag_for(Kind.UNDO, planned['owner'])} with", json.dumps(asked)]
-
-
-def describe_outcome(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Say in a few words whether this run changed main, and in lines what it left in the table."""
-    from airflow_paimon.core.publish.published import publishes, standing_publishes
-
-    published, onto = own_publishes(publishes(main), planned), main.branch_name
-    if published and all(p.snapshot.id != published[-1].snapshot.id for p in standing_publishes(main)):
-        outcome = f"the correction was published as snapshot {published[-1].snapshot.id} of {onto}, and undone since"
-        lines = [f"Undone: {outcome}"]
-    elif published and published[-1].is_part:
-        outcome = f"{onto} holds some partitions of the correction since snapshot {published[-1].snapshot.id}"
-        lines = [f"Published in part: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
-    elif published:
-        outcome = f"{onto} holds the correction since snapshot {published[-1].snapshot.id}"
-        lines = [f"Published: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
-    else:
-        outcome = f"{onto} of {main.name} is untouched"
-        whose = "Main" if onto == MAIN else f"Branch {onto}"
-        lines = [f"{whose} of {main.name} is untouched by this run: it published nothing"]
-    return outcome, [*lines, *_what_is_left(main, planned)]
-
-
-def _what_is_left(main: Table, planned: Mapping[str, Any]) -> list[str]:
-    """Name only what is there: a clean-up may have gone before, and says itself what it has deleted."""
-    branch, record, onto = planned["branch"], made_branch(main, planned), main.branch_name
-    tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()
-    left = [f"Tag {planned['tag']}: on snapshot {tag.snapshot.id} of {onto}"] if tag else []
-    if head and record is not None:
-        left.append(f"Branch {branch}: at snapshot {head}, made from snapshot {record.snapshot_id} of {onto}")
-    left = left or [f"{main.name} has no branch and no tag of this run"]
-    if head and record is None:
-        left.append(f"Branch {branch} is not of this run{_whose(main, branch)}: leave it alone")
-    return left

@@ -118,6 +118,12 @@ _SHARED = {
         "Writers are stopped",
         "Confirm that no writer of main stays open during the publish.",
     ),
+    "wait_for_quiet": text(
+        "Wait: open buckets",
+        "How long to wait, right before main changes, until running Flink jobs leave the buckets alone that are to be "
+        "replaced, such as 1 h. 0 s: fail immediately if one may have them open.",
+        "1 h",
+    ),
     "paimon_conn_id": text("Paimon connection", "Airflow connection with the warehouse.", settings.CONN_ID),
     "spark_conn_id": text(
         "Spark connection", "Where Spark jobs run. Empty: the Paimon connection's setting, or the deployment's default."

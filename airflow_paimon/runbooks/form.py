@@ -141,6 +141,23 @@ def table_of(params: Mapping[str, Any]) -> Identifier:
     return replace(found, branch=branch or found.branch)
 
 
+def table_names(params: Mapping[str, Any]) -> list[str]:
+    """Return the names of all tables that a form is about, as it has them in ``table`` or ``tables``."""
+    listed = params.get("tables") or [str(table_of(params))]
+    return [str(one["table"] if isinstance(one, Mapping) else one).strip() for one in listed]
+
+
+def corrected_table(planned: Mapping[str, Any]) -> str:
+    """Name what a run corrects: the table, or the branch of a chain table. ``planned``: from ``plan_branch``."""
+    table, branch = planned["table"], planned.get("from_branch", MAIN)
+    return table if branch == MAIN else f"{table}$branch_{branch}"
+
+
+def form_of_table(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the form as it is about one of the tables that a run corrects."""
+    return {"publish": "merge", **params, "table": corrected_table(planned)}
+
+
 def open_main(params: Mapping[str, Any]) -> Table:
     """Open what the form is about: the table on main, or the branch of a chain table. It reads nothing yet."""
     return PaimonHook(params["paimon_conn_id"]).get_table(str(table_of(params)))
@@ -172,10 +189,12 @@ def failed_instances(context: Context) -> list[tuple[str, int]]:
 def failed_errors(context: Context) -> dict[str, dict[str, Any] | None]:
     """Return the error objects of the tasks that failed (``kind``, ``message`` ...); mapped ones as ``diff[0]``.
 
-    None where only the task's log says why.
+    None where only the task's log says why. Without the task ``rejected``, which says itself what follows.
     """
     found = {}
     for name, index in failed_instances(context):
+        if name == "rejected":
+            continue
         error = context["ti"].xcom_pull(task_ids=name, key=ERROR_KEY, map_indexes=index)
         found[name if index < 0 else f"{name}[{index}]"] = error
     return found

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
 from airflow_paimon.core.table.paths import MAIN, RUN_TAG_PREFIX, is_run_tag
-from airflow_paimon.runbooks.form import open_main, request_for
+from airflow_paimon.runbooks.form import corrected_table, form_of_table, open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.shown.markdown import counted
 from airflow_paimon.task_run import REFUSALS, commit_user_prefix
@@ -87,6 +87,21 @@ def own_publishes(points: Sequence[Published], planned: Mapping[str, Any]) -> li
     return [p for p in points if p.branch == planned["branch"] and p.branch_owner == planned["owner"]]
 
 
+def whose(main: Table, branch: str) -> str:
+    """Say to whom a branch belongs, as the end of a sentence; empty where no record names an owner."""
+    from airflow_paimon.core.table.lineage import read_lineage
+
+    record = read_lineage(main, branch)
+    return f": it belongs to {record.owner}" if record is not None and record.owner else ""
+
+
+def stands(main: Table, planned: Mapping[str, Any]) -> bool:
+    """Whether a publish of a run's branch is on main."""
+    from airflow_paimon.core.publish.published import standing_publishes
+
+    return bool(own_publishes(standing_publishes(main), planned))
+
+
 def _is_of_run(record: Lineage, owner: str) -> bool:
     return record.owner == owner and record.from_tag == run_tag(owner)
 
@@ -157,24 +172,29 @@ def reason_to_keep(leftover: Leftover, *, in_use: bool, drop_unpublished: bool) 
 
 
 def clean_up_run(
-    params: Mapping[str, Any], planned: Mapping[str, Any], failures: Mapping[str, str | None]
+    params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], failures: Mapping[str, str | None]
 ) -> list[str]:
-    """Delete the branch and the tag of a run that failed or was rejected, if its form asks for it.
+    """Delete the branches and tags of a run that failed or was rejected, if its form asks for it.
 
-    They stay when a publish landed or may still land, and when another job has written the branch.
+    All of them stay when a publish of one table stands or may still land, and a branch that another job has written.
 
+    :param planned: what ``plan_branch`` has returned of each table
     :param failures: the kind of error by failed task; None where a task left none
     """
     if not params["clean_up"]:
         return []
-    unsure = [t for t in PUBLISHING_TASKS if t in failures and failures[t] not in REFUSALS]
-    if unsure:
+    if published := [corrected_table(one) for one in planned if stands(open_main(form_of_table(params, one)), one)]:
+        return [
+            f"Nothing was cleaned up: the correction was published ({', '.join(published)}), and its branch shows what "
+            f"main then got"
+        ]
+    if unsure := [t for t in PUBLISHING_TASKS if t in failures and failures[t] not in REFUSALS]:
         return [f"Nothing was cleaned up: {unsure[0]} may still succeed, and a retry searches for it on the branch"]
-    main = open_main(params)
-    from airflow_paimon.core.publish.published import standing_publishes
+    return [line for one in planned for line in _clean_up(form_of_table(params, one), one)]
 
-    if own_publishes(standing_publishes(main), planned):
-        return ["Nothing was cleaned up: the correction was published, and the branch shows what main then got"]
+
+def _clean_up(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
+    main = open_main(params)
     mine = next((one for one in find_leftovers(main) if one.owner == planned["owner"]), None)
     if mine is not None and mine.protected:
         return [f"Nothing was cleaned up: branch {mine.branch} is {mine.protected}"]
@@ -188,14 +208,7 @@ def clean_up_run(
 
 def clean_up_unpublished(params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]]) -> list[str]:
     """Delete the branches and tags of a run that has nothing to publish, unless its form keeps them."""
-    if params["keep_branch"]:
-        return []
-    lines = []
-    for one in planned:
-        branch = one.get("from_branch", MAIN)
-        table = one["table"] if branch == MAIN else f"{one['table']}$branch_{branch}"
-        lines += clean_up_run({**params, "clean_up": True, "table": table}, one, {})
-    return lines
+    return [] if params["keep_branch"] else clean_up_run({**params, "clean_up": True}, planned, {})
 
 
 def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:

@@ -1,14 +1,16 @@
-"""What ``data_correction_undo`` checks, proves and reports; no function here changes a table."""
+"""What the DAGs that undo check, prove and report; no function here changes a table."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.table.properties import APPROVED_BY_PROPERTY
 from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.pages import page_address
+from airflow_paimon.runbooks.report import request_lines
 from airflow_paimon.shown.diff_markdown import render_undo
 from airflow_paimon.shown.listing import Listing, heads
 from airflow_paimon.shown.markdown import counted, escape, table_of
@@ -30,9 +32,8 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
         NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
     """
     from airflow_paimon.core.publish.published import last_publish, publishes
-    from airflow_paimon.core.table.options import requested_retention
 
-    requested_retention(params["undo_retention"], "undo_retention")
+    _check_durations(params)
     main = open_main(params).require()
     if params["tag"]:
         tag = main.tag(params["tag"])
@@ -47,6 +48,14 @@ def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
     compared = compared_by_undo(main, name, target if params["keep_later"] else None)
     planned = {"table": main.label, "branch": main.branch_name, "tag": name, "target_snapshot": target}
     return {**planned, "lines": lines, "compared": compared}
+
+
+def _check_durations(params: Mapping[str, Any]) -> None:
+    from airflow_paimon.core.table.options import requested_duration, requested_retention
+
+    requested_retention(params["undo_retention"], "undo_retention")
+    if params["wait_for_quiet"]:
+        requested_duration(params["wait_for_quiet"], "wait_for_quiet")
 
 
 def compared_by_undo(main: Table, tag: str, target: int | None) -> dict[str, str]:
@@ -112,11 +121,10 @@ def describe_plan(
     about = [
         *(escape(line) for line in planned["lines"]),
         *(f"{escape(note[:1].upper() + note[1:])}." for note in notes),
-        f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
-        f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
     ]
     shown = "" if diff is None else render_undo(diff["details"])
-    parts = ["\n".join(f"- {line}" for line in about), facts, shown, table_of(buckets)]
+    listed = "\n".join([*(f"- {line}" for line in about), *request_lines(params, asked_by)])
+    parts = [listed, facts, shown, table_of(buckets)]
     return {
         "subject": f"Undo the correction of {planned['table']} ({partitions})?",
         "markdown": "\n\n".join(part for part in parts if part),
@@ -132,6 +140,8 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
                 "main got newer rows in the partitions to undo, which stay. Take back the publish row by row, as "
                 f"{page_address('howto/undo-later')} says"
             )
+        case _ if failed.partition("[")[0] == "wait_for_quiet":
+            return advice.what_helps(f"{advice.WITHOUT_WRITERS}; then clear task wait_for_quiet with its downstream")
         case "unsupported":
             return advice.what_helps(f"correct what the message names, and {advice.AGAIN}")
         case "unsafe" if failed.partition("[")[0] == "check":
@@ -172,3 +182,86 @@ def verify_undone(params: Mapping[str, Any], planned: Mapping[str, Any], result:
         f"{found['properties']['undo-tag']}"
     )
     return {**found, "lines": [line]}
+
+
+# -- of several tables -------------------------------------------------------------------------------------------------
+
+
+def plan_undos(params: Mapping[str, Any], asked_by: str | None = None) -> dict[str, Any]:
+    """Find the publishes of a run's branch, plan to undo them, the last one first, and render it.
+
+    Returns ``{"subject", "markdown", "tables", "lines"}``; tables that were undone already are left out. ``tables``: of
+    each its undo tag, and the arguments of the diff that shows what the undo does to its rows.
+
+    Raises:
+        NotFoundError: a table has no publish of this branch that can be undone, or all are undone.
+        ConflictError: main of a table changed again what its publish had changed; nothing is undone.
+    """
+    _check_durations(params)
+    tables, rows, lines = [], [], []
+    for name in reversed(params["tables"]):
+        form = {**params, "table": name.strip()}
+        publish = _publish_of(open_main(form).require(), params["branch"])
+        if publish is None:
+            lines.append(f"{name}: its publish was undone already")
+            continue
+        details = plan_rollback(form, publish.undo_tag)
+        compared = compared_by_undo(open_main(form), publish.undo_tag, publish.before.id)
+        tables.append({"tag": publish.undo_tag, **compared})
+        lines.append(f"{name}: back to tag {publish.undo_tag}, before snapshot {publish.snapshot.id}")
+        rows.append((name, publish.snapshot.id, *(details[key] for key in (
+            "partitions", "files_deleted", "rows_deleted", "files_added", "rows_added"))))  # fmt: skip
+    if not tables:
+        raise NotFoundError(f"Every publish of branch {params['branch']!r} was undone already")
+    columns = heads(
+        "table | publish: number | partitions: number | files out: number | rows out: number | files in: number"
+        " | rows in: number"
+    )
+    publishes = table_of(Listing(title="publishes", columns=columns, rows=rows))
+    about = "\n".join([*request_lines(params, asked_by), "- What main got elsewhere since stays"])
+    return {
+        "subject": f"Undo the correction of {' and '.join(one['table'] for one in tables)}?",
+        "markdown": "\n\n".join([about, publishes, *map(escape, lines)]),
+        "tables": tables,
+        "lines": lines,
+    }
+
+
+def with_rows(planned: Mapping[str, Any], diffs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Put the rows of each table below the plan of an undo: ``{"subject", "markdown"}``."""
+    shown = [f"## {escape(one['table'])}\n\n{render_undo(one['details'])}" for one in diffs]
+    return {"subject": planned["subject"], "markdown": "\n\n".join([planned["markdown"], *shown])}
+
+
+def _publish_of(main: Table, branch: str) -> Any:
+    """Return the publish of a branch that stands; None when it was undone."""
+    from airflow_paimon.core.publish.published import publishes, standing_publishes
+
+    standing = [p for p in standing_publishes(main) if p.branch == branch]
+    if standing:
+        return standing[-1]
+    if any(p.branch == branch for p in publishes(main)):
+        return None
+    there = ", ".join(sorted({str(p.branch) for p in publishes(main) if p.branch})) or "none"
+    raise NotFoundError(
+        f"{main.name} has no publish of branch {branch!r} that can be undone (of which branches it has: {there}). "
+        f"Take Tables and Branch from the log of the run's task verify"
+    )
+
+
+def verify_all_undone(
+    params: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], results: Sequence[Any]
+) -> list[str]:
+    """Compare main of each table with its tag; returns it as lines.
+
+    Raises:
+        FormatError: main does not hold what the tag held.
+    """
+    lines = []
+    for one, result in zip(tables, results, strict=True):
+        form = {**params, "table": one["table"], "keep_later": True}
+        lines += verify_undone(form, one, result)["lines"]
+    made = results[0]["details"].get("table_set") if results else None
+    for version in made if isinstance(made, list) else [made] if made else []:
+        lines.append(f"Table set {version['table_set']}: {version['version']} has the tables as they are now")
+    return lines

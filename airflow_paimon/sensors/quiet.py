@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon import settings
 from airflow_paimon._compat import AirflowSensorTimeout, BaseSensorOperator, PokeReturnValue
 from airflow_paimon.arguments import StrictTemplates, as_list
-from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
 from airflow_paimon.links import TableLink, store_links
 from airflow_paimon.sensors._deferred import failing_as_a_poke, given
@@ -33,8 +33,10 @@ class BucketsQuietSensor(StrictTemplates, BaseSensorOperator):
 
     :param table: the table, ``db.table`` (templated)
     :param branch: wait for the buckets that this branch has changed (templated)
-    :param partitions: without ``branch``: wait for these partitions of main, such as ``["dt=2025-01-01"]``; left out,
-        all (templated)
+    :param tag: wait for the buckets that a rollback to this undo tag replaces (templated)
+    :param keep_later: the rollback to ``tag`` keeps what came after the publish (templated)
+    :param partitions: without both: wait for these partitions of main, such as ``["dt=2025-01-01"]``; left out, all
+        (templated)
     :param paimon_conn_id: connection of type ``paimon`` (templated)
     :param time_limit: fail when it takes longer, such as ``1 h``; ``0 s`` looks once. Left out: ``timeout`` (templated)
     :param writers_stopped: no such job is running: succeed without a look (templated)
@@ -46,6 +48,8 @@ class BucketsQuietSensor(StrictTemplates, BaseSensorOperator):
     template_fields: Sequence[str] = (
         "table",
         "branch",
+        "tag",
+        "keep_later",
         "partitions",
         "paimon_conn_id",
         "time_limit",
@@ -59,6 +63,8 @@ class BucketsQuietSensor(StrictTemplates, BaseSensorOperator):
         *,
         table: str,
         branch: str | None = None,
+        tag: str | None = None,
+        keep_later: bool | str = True,
         partitions: Sequence[str] | str = (),
         paimon_conn_id: str = settings.CONN_ID,
         time_limit: str | timedelta | None = None,
@@ -70,6 +76,8 @@ class BucketsQuietSensor(StrictTemplates, BaseSensorOperator):
         super().__init__(poke_interval=poke_interval, **kwargs)
         self.table = table
         self.branch = branch
+        self.tag = tag
+        self.keep_later = keep_later
         self.partitions = partitions
         self.paimon_conn_id = paimon_conn_id
         self.time_limit = time_limit
@@ -96,8 +104,7 @@ class BucketsQuietSensor(StrictTemplates, BaseSensorOperator):
         self.defer(
             trigger=BucketsQuietTrigger(
                 table=self.table,
-                branch=self.branch,
-                partitions=as_list("partitions", self.partitions),
+                condition=self._condition(),
                 paimon_conn_id=self.paimon_conn_id,
                 until=time.time() + limit,
                 poke_interval=float(self.poke_interval),
@@ -130,16 +137,17 @@ class BucketsQuietSensor(StrictTemplates, BaseSensorOperator):
             return float(self.timeout)
         return (limit if isinstance(limit, timedelta) else requested_duration(limit, "time_limit")).total_seconds()
 
+    def _condition(self) -> dict[str, Any]:
+        named = {name: given(name, getattr(self, name)) for name in ("branch", "tag")}
+        keep_later = parse_boolean(self.keep_later, "keep_later")
+        return {**named, "keep_later": keep_later, "partitions": as_list("partitions", self.partitions)}
+
     def _look(self) -> dict[str, Any]:
-        from airflow_paimon.core.publish.quiet import look_for_writers
         from airflow_paimon.hooks.paimon import PaimonHook
+        from airflow_paimon.triggers.quiet import open_writers
 
         try:
-            if self.branch is not None and self.partitions:
-                raise InvalidInputError("give branch or partitions, not both")
-            partitions = as_list("partitions", self.partitions)
-            main = PaimonHook(self.paimon_conn_id).get_table(self.table)
-            found = look_for_writers(main, given("branch", self.branch), partitions, int(time.time() * 1000))
+            found = open_writers(PaimonHook(self.paimon_conn_id), self.table, **self._condition())
         except PaimonError as error:
             raise airflow_error(error) from error
         if found["note"]:

@@ -3,13 +3,42 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.triggers._waits import WaitingTrigger
 
 __all__ = ["BucketsQuietTrigger"]
+
+
+def open_writers(
+    hook: PaimonHook,
+    table: str,
+    *,
+    branch: str | None = None,
+    tag: str | None = None,
+    keep_later: bool = True,
+    partitions: Sequence[str] = (),
+) -> dict[str, Any]:
+    """Describe the jobs that may have buckets open which a publish, an undo or an overwrite is to replace.
+
+    Raises:
+        InvalidInputError: more than one of ``branch``, ``tag`` and ``partitions`` is given.
+    """
+    from airflow_paimon.core.publish.quiet import look_for_writers
+    from airflow_paimon.core.requests.arguments import build_request
+    from airflow_paimon.core.requests.operations import run_operation
+
+    if sum(map(bool, (branch, tag, partitions))) > 1:
+        raise InvalidInputError("Give one of branch, tag and partitions")
+    if not tag:
+        return look_for_writers(hook.get_table(table), branch, partitions, int(time.time() * 1000))
+    reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": table}
+    undo = {"tag": tag, "keep_later": keep_later, "writers_stopped": True, "dry_run": True}
+    plan = run_operation(build_request("rollback_to", {**reach, **undo}))
+    return dict(plan.details.get("open_writers") or {"effect": None, "note": ""})
 
 
 class BucketsQuietTrigger(WaitingTrigger):
@@ -21,8 +50,8 @@ class BucketsQuietTrigger(WaitingTrigger):
     at the next poke; any other error ends the wait.
 
     :param table: the table, ``db.table``
-    :param branch: the branch whose changed buckets are meant; without one, those of ``partitions`` of main
-    :param partitions: such as ``["dt=2025-01-01"]``; empty: all
+    :param condition: which buckets: ``branch``, ``tag`` and ``keep_later``, or ``partitions``, as
+        :class:`~airflow_paimon.sensors.quiet.BucketsQuietSensor` takes them
     :param paimon_conn_id: connection of type ``paimon``
     :param until: the deadline, in seconds since the epoch
     :param poke_interval: seconds between two looks
@@ -34,41 +63,29 @@ class BucketsQuietTrigger(WaitingTrigger):
         self,
         *,
         table: str,
-        branch: str | None,
-        partitions: Sequence[str],
+        condition: Mapping[str, Any],
         paimon_conn_id: str,
         until: float,
         poke_interval: float = 60.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
         self.table = table
-        self.branch = branch
-        self.partitions = list(partitions)
+        self.condition = dict(condition)
         self.paimon_conn_id = paimon_conn_id
         self.until = until
         self.poke_interval = poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
-        arguments = {
-            "table": self.table,
-            "branch": self.branch,
-            "partitions": self.partitions,
-            "paimon_conn_id": self.paimon_conn_id,
-            "until": self.until,
-            "poke_interval": self.poke_interval,
-        }
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+        names = ("table", "condition", "paimon_conn_id", "until", "poke_interval")
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     @property
     def label(self) -> str:
         """See ``WaitingTrigger.label``."""
-        return self.table if self.branch is None else f"{self.table}, branch {self.branch}"
+        return self.table
 
     def look(self, hook: PaimonHook) -> dict[str, Any] | None:
         """See ``WaitingTrigger.look``."""
-        from airflow_paimon.core.publish.quiet import look_for_writers
-
-        now = time.time()
-        found = look_for_writers(hook.get_table(self.table), self.branch, self.partitions, int(now * 1000))
-        return found if found["effect"] != "refused" or now >= self.until else None
+        found = open_writers(hook, self.table, **self.condition)
+        return found if found["effect"] != "refused" or time.time() >= self.until else None

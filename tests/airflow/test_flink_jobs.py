@@ -9,7 +9,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, task
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.dags import FlinkJob, correction_dag
+from airflow_paimon.dags import FlinkJob, correction_dag, correction_undo_dag, pipeline_dag, pipeline_undo_dag
 from airflow_paimon.dags.flink_jobs import ResumeFlinkJobOperator, StopFlinkJobOperator
 from tests.airflow.conftest import RunDag, set_connection
 from tests.loopback import free_port
@@ -47,8 +47,16 @@ def test_a_dag_that_could_leave_jobs_stopped_or_running_is_refused() -> None:
     jobs = [FlinkJob(name="orders", sql=INSERT)]
     with pytest.raises(InvalidInputError, match="give Flink job 'orders' the tables that it writes, or lock"):
         correction_dag("any_table", flink_jobs=jobs)
+    for make in (pipeline_dag, pipeline_undo_dag):
+        with pytest.raises(InvalidInputError, match="or lock the field tables"):
+            make("any_tables", flink_jobs=jobs)
     with pytest.raises(InvalidInputError, match="'s' is not of the form"):
         correction_dag("no_list", flink_jobs=[FlinkJob(name="orders", sql=INSERT, tables="sales.orders")])
+    for make in (correction_undo_dag, pipeline_dag):
+        locked = {"tables": [{"table": "a.b"}]} if make is pipeline_dag else {"table": "a.b"}
+        tasks = make("all_their_tables", flink_jobs=jobs, locked=locked).task_dict
+        assert tasks["stop_orders"].upstream_task_ids == {"wait_for_quiet"}
+        assert tasks["how_to_go_on"].is_teardown and tasks["resume_orders"].is_teardown
     limit = {"dagrun_timeout": timedelta(hours=2)}
     with pytest.raises(InvalidInputError, match="dagrun_timeout would leave the Flink jobs stopped"):
         correction_dag("limited", flink_jobs=jobs, locked={"table": "sales.orders"}, dag_arguments=limit)

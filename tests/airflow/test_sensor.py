@@ -128,6 +128,9 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
     keyed(warehouse, bucket="1", deletion_vectors__enabled="true", write_only="false")
     main = open_table(str(warehouse), "d.t")
     upsert(main, ("a", 1, "x"))
+    create_branch(main, "first", snapshot=1)
+    upsert(main.branch("first"), ("a", 2, "y"))
+    tag = operate(main, "merge_branch", branch="first").details["undo_tag"]
     pretend(main)
     create_branch(main, "fix", snapshot=main.latest_snapshot_id())
     write_arrow(main.branch("fix"), read_arrow(main), mode="overwrite")
@@ -136,6 +139,7 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
     def build() -> None:
         late = BucketsQuietSensor(task_id="late", branch="fix", time_limit="{{ '0 s' }}", **asked)
         skipped = BucketsQuietSensor(task_id="skipped", partitions=["p=a"], time_limit="1 s", soft_fail=True, **asked)
+        undo = BucketsQuietSensor(task_id="undo", tag=tag, time_limit="1 s", soft_fail=True, **asked)
         stopped = BucketsQuietSensor(task_id="stopped", branch="fix", writers_stopped="{{ True }}", **asked)
         quiet = BucketsQuietSensor(task_id="quiet", branch="fix", time_limit="10 min", trigger_rule="all_done", **asked)
 
@@ -144,12 +148,13 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
             ends.append(threading.Timer(2, pretend, [main], {"timeMillis": 0}))
             ends[0].start()
 
-        [late, skipped, stopped] >> end_soon() >> quiet
+        [late, skipped, undo, stopped] >> end_soon() >> quiet
 
     ends: list[threading.Timer] = []
     run = run_dag(dag(f"quiet_{deferrable}", build))
     ends[0].join()
-    assert run.tasks == {"late": ("failed", 1), "skipped": ("skipped", 1), "stopped": ("success", 1),
+    assert run.tasks == {"late": ("failed", 1), "skipped": ("skipped", 1), "undo": ("skipped", 1),
+                         "stopped": ("success", 1),
                          "end_soon": ("success", 1), "quiet": ("success", 1)}  # fmt: skip
     assert run.xcom("quiet")["effect"] is None
 

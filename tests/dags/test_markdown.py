@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.runbooks import correction
+from airflow_paimon.runbooks import report
 from airflow_paimon.shown.diff_markdown import render_markdown
 from airflow_paimon.shown.markdown import code_block, counted, escape, sql_block
 
@@ -31,17 +31,18 @@ def test_a_code_block_cannot_be_ended_from_within() -> None:
 
 def test_the_approver_sees_who_asks_for_what_and_why() -> None:
     sql = "SELECT dt, amount / 100 AS amount\nFROM branch"
-    shown = correction.describe_request(
-        request(sql=sql, reason=HOSTILE, partitions=["dt=2026-11-17"], views=["n=sales.names"]), "ann|<b>"
-    )
-    assert "- Requested by: ann\\|&lt;b&gt;" in shown
-    assert f"- Reason: {escape(HOSTILE)}\n" in shown
+    asked = request(sql=sql, reason=HOSTILE, partitions=["dt=2026-11-17"], views=["n=sales.names"])
+    assert report.request_lines(asked, "ann|<b>") == [
+        "- Requested by: ann\\|&lt;b&gt;",
+        f"- Reason: {escape(HOSTILE)}",
+    ]
+    shown = report.what_ran(asked, {})
     assert "- Partitions: dt=2026-11-17\n" in shown
     assert "- Further view: n=sales.names" in shown
     assert shown.endswith(f"```sql\n{sql}\n```")
-    by_function = correction.describe_request(request(function="fixes:cents"), None)
-    assert "- Function: fixes:cents" in by_function
-    assert "- Requested by: *unknown*" in by_function and "none given" in by_function
+    by_function = request(function="fixes:cents")
+    assert "- Function: fixes:cents" in report.what_ran(by_function, {})
+    assert report.request_lines(by_function, None) == ["- Requested by: *unknown*", "- Reason: *none given*"]
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 rows"), (1, "1 row"), (2, "2 rows"), (12345, "12,345 rows")])

@@ -21,11 +21,12 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.dags.pipeline import check_arguments, replays
+from airflow_paimon.dags.pipeline import CHECK, replays
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.pipeline import ReplayTablesOperator
-from airflow_paimon.runbooks import pipeline, pipeline_report
+from airflow_paimon.runbooks import advice, leftovers, pipeline, report
+from airflow_paimon.runbooks import undo as undoing
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE, parse_tables
 from airflow_paimon.shown.listing import size_text
 from airflow_paimon.spark.jobs.replay_check import plan_replay
@@ -175,10 +176,14 @@ def set_rows(mains: tuple[Table, Table]) -> list[list[tuple[Any, ...]]]:
 
 
 def check_undo(run: Run, raw: Table, daily: Table, new: Feed) -> None:
-    """Both go back, and what both mains got meanwhile stays; then there is nothing left to undo."""
+    """Rejected, nothing does; then both go back, and what both mains got meanwhile stays; then nothing is left."""
     form = {"tables": [RAW, DAILY], "branch": run.xcom("check_params")[0]["branch"]}
-    with answering("Approve", UNDO) as questions:
+    with answering("Reject", UNDO, at_last="Approve") as questions:
+        rejected = run_dag(UNDO, form)
         undone = run_dag(UNDO, form)
+    assert states(rejected)["rejected"] == "failed"
+    left_out = {state for name, state in states(rejected).items() if name.startswith(("wait", "undo", "how"))}
+    assert left_out == {"skipped"}
     assert undone.state == "success", states(undone)
     body = questions[0]["body"]
     assert all(f"## {name}" in body for name in (RAW, DAILY)) and "some changed rows" in body
@@ -304,7 +309,7 @@ def test_wrong_forms_are_refused_before_anything_is_made(mains: tuple[Table, Tab
         assert message in caught.value.message, case
     assert left_over(*mains) == []
     with pytest.raises(NotFoundError, match="has no publish of branch 'fix' that can be undone"):
-        pipeline_report.plan_undo(form(tables=[RAW], branch="fix"))
+        undoing.plan_undos(form(tables=[RAW], branch="fix"))
 
 
 def test_the_forms_in_the_documentation_are_taken() -> None:
@@ -366,7 +371,7 @@ def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table])
     assert [one | {"foreseen": None} for one in again] == [one | {"foreseen": None} for one in now]
     views = CORRECT | {"views": ["days=dim.days"], "checks": [{"sql": "SELECT * FROM days WHERE dt IS NULL"}]}
     viewed = pipeline.plan_pipeline(form(tables=[views, function]), DAG, "run-3")
-    assert [check_arguments(one)["view"] for one in viewed] == [["days=dim.days"], []]
+    assert [CHECK(one)["view"] for one in viewed] == [["days=dim.days"], []]
     with pytest.raises(InvalidInputError, match="there is a view 'base' of checks already"):
         pipeline.plan_pipeline(form(tables=[views | {"views": ["base=dim.days"]}, function]), DAG, "run-3")
     streams = form(tables=[CORRECT, function], streams=True, caught_up="watermark", watermark="2026-11-18T00:00:00Z")
@@ -409,25 +414,25 @@ def test_branches_stay_while_one_table_is_published_and_go_when_none_is(mains: t
         user = f"{commit_user_prefix(DAG, 'correct' if one['correct'] else 'replay')}abc"
         write_arrow(table.branch(branch), read_arrow(table), operation_id=user)
     undo = operate(mains[0], "merge_branch", branch=branch, writers_stopped=True).details["undo_tag"]
-    unsure = pipeline_report.clean_up_all(params, planned, {"publish": "outcome-unknown"})
-    assert unsure == [f"Nothing was cleaned up: {RAW} is published, and the branches show what main then got"]
-    outcome, lines = pipeline_report.describe_outcomes(params, planned)
+    unsure = leftovers.clean_up_run(params, planned, {"publish": "outcome-unknown"})
+    assert unsure == [
+        f"Nothing was cleaned up: the correction was published ({RAW}), and its branch shows what main then got"
+    ]
+    outcome, lines = report.describe_outcome(params, planned)
     assert outcome == f"{RAW}: main holds the correction since snapshot 2; {DAILY}: main of {DAILY} is untouched"
     form_of_undo = json.loads(lines[-1])
     assert form_of_undo == {"tables": [RAW], "branch": branch}
-    undone = pipeline_report.plan_undo(form(**form_of_undo, undo_retention="7 d"))["tables"]
+    undone = undoing.plan_undos(form(**form_of_undo, undo_retention="7 d"))["tables"]
     assert [one["table"] for one in undone] == [RAW]
-    first, *_ = pipeline_report.next_steps(params, planned, "publish", {"kind": "conflict"})
-    assert "first take back what is published, with pipeline_correction_undo" in first
-    helps = pipeline_report.next_steps(params, planned, "publish", {"kind": "outcome-unknown"})
+    first, *_ = advice.next_steps(params, planned, "publish", {"kind": "conflict"})
+    assert "first undo what is published, by pipeline_correction_undo" in first
+    helps = advice.next_steps(params, planned, "publish", {"kind": "outcome-unknown"})
     assert "clear task publish with its downstream" in helps[0]
 
     operate(mains[0], "rollback_to", tag=undo, keep_later=True)
-    first, *_ = pipeline_report.next_steps(params, planned, "publish", {"kind": "conflict"})
-    assert "take back" not in first
-    unsure = pipeline_report.clean_up_all(params, planned, {"publish": "outcome-unknown"})
-    assert (
-        unsure == ["Nothing was cleaned up: publish may still succeed, and a retry searches for it on the branch"] * 2
-    )
-    assert "Cleaned up: branch" in pipeline_report.clean_up_all(params, planned, {"publish": "conflict"})[0]
+    first, *_ = advice.next_steps(params, planned, "publish", {"kind": "conflict"})
+    assert "first undo" not in first
+    unsure = leftovers.clean_up_run(params, planned, {"publish": "outcome-unknown"})
+    assert unsure == ["Nothing was cleaned up: publish may still succeed, and a retry searches for it on the branch"]
+    assert "Cleaned up: branch" in leftovers.clean_up_run(params, planned, {"publish": "conflict"})[0]
     assert left_over(*mains) == []

@@ -34,7 +34,7 @@ from airflow_paimon.dags import correction_cleanup_dag, correction_dag
 from airflow_paimon.dags.correction_cleanup import in_use
 from airflow_paimon.data import write_arrow
 from airflow_paimon.rule_text import rules_as_json
-from airflow_paimon.runbooks import advice, correction, erasure, leftovers, pipeline_report, undo
+from airflow_paimon.runbooks import advice, correction, erasure, leftovers, report, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection
 from tests.core.tables import alter_table, append, make_table, names, rewrite, run
@@ -44,6 +44,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
 
 OWNER = "data_correction/run-1"
+FORM = {"paimon_conn_id": "paimon_default", "table": "d.t"}
 TAG = leftovers.run_tag(OWNER)
 
 
@@ -170,7 +171,7 @@ def test_a_form_may_hold_several_statements(warehouse: Path) -> None:
     foreseen = correction.foresee(params, planned)
     assert foreseen is not None and foreseen["statement"] == "UPDATE, DELETE"
     each = [{"statement": "UPDATE", "rows": 2}, {"statement": "DELETE", "rows": 1}]
-    asked = correction.describe_request(params, "me", {"statements": each, "rows_updated": 2, "rows_deleted": 1})
+    asked = report.what_ran(params, {"statements": each, "rows_updated": 2, "rows_deleted": 1})
     assert "- Statement: UPDATE, DELETE, engine: embedded; rows: 2 updated, 1 deleted, 0 inserted" in asked
 
 
@@ -183,8 +184,8 @@ def test_what_a_run_will_touch_is_said_before_and_whom_it_concerns_to_the_approv
     planned = correction.plan_correction(params, "data_correction", "run-1")
     foreseen = correction.foresee(params, planned)
     assert foreseen is not None and set(foreseen["replaces"]["partitions"]) == {f"dt={day}" for day in WRONG}
-    assert "dashboards reads snapshot 1 next, 2 behind" in correction.who_will_notice(foreseen)
-    assert correction.who_will_notice(None) == ""
+    assert "dashboards reads snapshot 1 next, 2 behind" in report.who_will_notice(foreseen)
+    assert report.who_will_notice(None) == ""
     assert main.tag_names() == main.branch_names() == []
 
     run(main, "alter_table", change=("set sequence.auto-padding=row-kind-flag",))
@@ -389,11 +390,10 @@ def every_advice(main: Table, params: dict[str, Any]) -> list[str]:
     kinds = [*all_kinds(), "error"]
     for failed in dict.fromkeys(tasks):
         for error in [{"kind": kind, "message": f"{kind}: Use --writers-stopped"} for kind in kinds] + [None]:
-            lines += leftovers.clean_up_run(params, made, {failed: error["kind"] if error else None})
-            lines += advice.next_steps(params, main, made, failed, error)
-            lines += pipeline_report.next_steps({**params, "publish": "merge"}, [made], failed, error)
-    outcome, standing = correction.describe_outcome(main, made)
-    half, of_all = pipeline_report.describe_outcomes(params, [made])
+            lines += leftovers.clean_up_run(params, [made], {failed: error["kind"] if error else None})
+            lines += advice.next_steps(params, [made], failed, error)
+    outcome, standing = report.describe_outcome(params, [made])
+    half, of_all = report.describe_outcome({**params, "tables": [main.name]}, [made])
     return [*lines, outcome, *standing, half, *of_all]
 
 
@@ -422,7 +422,7 @@ def test_after_a_refusal_for_safety_only_what_helps_is_advised(warehouse: Path, 
     main, _ = corrected(warehouse)
     params = form("data_correction", {"table": "d.t", "publish": "fast_forward"})
     lines = [
-        *advice.next_steps(params, main, planned(main), failed, {"kind": "unsafe", **error}),
+        *advice.next_steps(params, [planned(main)], failed, {"kind": "unsafe", **error}),
         *(undo.what_helps(failed, {"kind": "unsafe", **error}) if helps is None else ()),
         *(advice.for_the_form({"kind": "unsafe", **error}) if failed == "check_params" else ()),
         *(erasure.what_helps(failed, {"kind": "unsafe", **error}) if helps is None else ()),
@@ -454,15 +454,19 @@ def planned(main: Table) -> dict[str, Any]:
     }
 
 
+def plan_publish(params: dict[str, Any], main: Table, diff: dict[str, Any], snapshot: int) -> dict[str, Any]:
+    return report.plan_publishes(params, [planned(main)], [{"diff": diff, "wait": snapshot}])
+
+
 def test_fast_forward_is_refused_before_anybody_is_asked_when_main_moved(warehouse: Path) -> None:
     main, _ = corrected(warehouse)
     params = form("data_correction", {"table": "d.t", "publish": "fast_forward"})
     diff: dict[str, Any] = {"details": {}}
     append(main, "2", seq=5)
     with pytest.raises(UnsafeOperationError, match="a fast-forward would drop"):
-        correction.plan_publish(params, planned(main), diff, 3)
+        plan_publish(params, main, diff, 3)
     with pytest.raises(ConflictError, match="not at 2 as approved"):
-        correction.plan_publish({**params, "publish": "merge"}, planned(main), diff, 2)
+        plan_publish({**params, "publish": "merge"}, main, diff, 2)
 
 
 def test_a_correction_that_has_changed_nothing_has_nothing_to_approve_and_leaves_nothing(warehouse: Path) -> None:
@@ -470,10 +474,10 @@ def test_a_correction_that_has_changed_nothing_has_nothing_to_approve_and_leaves
     params = form("data_correction", {"table": "d.t"})
     same = {"against": "base", "branch": "fix", "branch_snapshot": 3, "against_snapshot": 2, "different": False,
             "buckets": {"compared": 0, "skipped": 0}, "partitions": []}  # fmt: skip
-    assert correction.plan_publish(params, planned(main), {"details": same}, 3)["changes"]
+    assert plan_publish(params, main, {"details": same}, 3)["changes"]
     user = "airflow-data_correction-correct-fedcba9876543210"
     run(main, "rollback_to", branch="fix", snapshot=2, operation_id=user)
-    assert not correction.plan_publish(params, planned(main), {"details": same}, 4)["changes"]
+    assert not plan_publish(params, main, {"details": same}, 4)["changes"]
     assert leftovers.clean_up_unpublished({**params, "keep_branch": True}, [planned(main)]) == []
     assert "Cleaned up" in leftovers.clean_up_unpublished({**params, "clean_up": False}, [planned(main)])[0]
     assert main.branch_names() == main.tag_names() == []
@@ -497,9 +501,9 @@ def test_a_required_check_without_a_result_ends_the_run_before_anybody_is_asked(
     alter_table(main, [SetOption(key="airflow-paimon.required-checks", value='[{"not_null": "v"}]')])
     params = form("data_correction", {"table": "d.t", "publish": publish})
     with pytest.raises(UnsafeOperationError, match="the required check 'not_null v' has no result") as missing:
-        correction.plan_publish(params, planned(main), {"details": {}}, 3)
+        plan_publish(params, main, {"details": {}}, 3)
     assert missing.value.details["missing_checks"] == ["not_null v"]
-    first, *_ = advice.next_steps(params, main, planned(main), "report", error_to_json(missing.value))
+    first, *_ = advice.next_steps(params, [planned(main)], "report", error_to_json(missing.value))
     assert "clear task check with its downstream" in first
 
 
@@ -517,22 +521,22 @@ def test_the_approver_reads_what_streaming_readers_see(
     main, _ = corrected(warehouse)
     alter_table(main, [SetOption(key="changelog-producer", value=producer)])
     params = form("data_correction", {"table": "d.t", "publish": "merge", "changelog": changelog})
-    plan = correction.plan_merge(params, planned(main), 3)
-    assert seen in correction.publish_facts("merge", "fix", plan)
+    plan = report.plan_merge(params, planned(main), 3)
+    assert seen in report.publish_facts("merge", "fix", plan)
 
 
 def test_the_outcome_after_a_failure(warehouse: Path) -> None:
     main, _ = corrected(warehouse)
-    outcome, lines = correction.describe_outcome(main, planned(main))
+    outcome, lines = report.describe_outcome(FORM, [planned(main)])
     assert outcome == "main of d.t is untouched"
     assert lines[1:] == [
         f"Tag {TAG}: on snapshot 2 of main",
         "Branch fix: at snapshot 3, made from snapshot 2 of main",
     ]
     gone = {**planned(main), "branch": "other", "tag": "none"}
-    assert correction.describe_outcome(main, gone)[1][1:] == ["d.t has no branch and no tag of this run"]
+    assert report.describe_outcome(FORM, [gone])[1][1:] == ["d.t has no branch and no tag of this run"]
     run(main, "merge_branch", branch="fix")
-    outcome, lines = correction.describe_outcome(main, planned(main))
+    outcome, lines = report.describe_outcome(FORM, [planned(main)])
     assert outcome == "main holds the correction since snapshot 3"
     assert json.loads(lines[2]) == {"table": "d.t", "tag": last_publish(main).undo_tag}
 
@@ -567,7 +571,7 @@ def test_the_advice_is_about_the_kind_of_failure(
     warehouse: Path, failed: str, error: dict[str, Any] | None, conf: dict[str, Any], helps: str
 ) -> None:
     main, _ = corrected(warehouse)
-    first, *_ = advice.next_steps(form("data_correction", {"table": "d.t", **conf}), main, planned(main), failed, error)
+    first, *_ = advice.next_steps(form("data_correction", {"table": "d.t", **conf}), [planned(main)], failed, error)
     assert helps in first
     if error and error["kind"] in ("invalid-input", "unsupported", "conflict", "unsafe"):
         assert "clear" not in first, "the same request would fail the same way"
@@ -576,7 +580,7 @@ def test_the_advice_is_about_the_kind_of_failure(
 def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main, _ = corrected(warehouse)
     params = form("data_correction", {"table": "d.t"})
-    lines = advice.how_to_remove(params, main, planned(main))
+    lines = advice.how_to_remove(params, planned(main))
     assert "data_correction_cleanup" in lines[0]
     assert lines[1:] == [
         f"python -m airflow_paimon job {command} --if-missing skip"
@@ -588,19 +592,18 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
     ]
     extra = {"warehouse": str(warehouse), "storage_options": {"auto_mkdir": False}}
     set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
-    *commands, note = advice.how_to_remove(params, main, planned(main))[1:]
+    *commands, note = advice.how_to_remove(params, planned(main))[1:]
     assert all("--storage-options FILE " in command for command in commands)
     assert "auto_mkdir" in note and "airflow connections get paimon_default" in note
     run(main, "delete_branch", branch="fix")
     run(main, "delete_tag", tag=TAG)
-    assert advice.how_to_remove(params, main, planned(main)) == []
+    assert advice.how_to_remove(params, planned(main)) == []
 
 
 def test_nothing_to_publish_is_not_a_failure() -> None:
     params = form("data_correction", CONF)
-    found = correction.verify_published(
-        params, {"table": TABLE, "from_branch": "main", "branch": "fix"}, {"changed": False}
-    )
+    made = {"table": TABLE, "from_branch": "main", "branch": "fix"}
+    found = report.verify_published(params, [made], [{"changed": False}])
     assert found["snapshot"] is None
     assert "Nothing was published" in found["lines"][0]
 
@@ -624,7 +627,7 @@ def clean_up(
 ) -> tuple[list[str], list[str], list[str]]:
     """Clean up as the run does; gives what it says, and the branches and tags of its kind that are left."""
     made = planned(main) | {"tag": leftovers.run_tag(owner), "owner": owner}
-    lines = leftovers.clean_up_run(form("data_correction", {"table": "d.t", **conf}), made, kinds or {})
+    lines = leftovers.clean_up_run(form("data_correction", {"table": "d.t", **conf}), [made], kinds or {})
     return lines, main.branch_names(), [t for t in main.tag_names() if t.startswith(leftovers.RUN_TAG_PREFIX)]
 
 
@@ -736,7 +739,7 @@ def test_a_rollback_to_an_earlier_snapshot_undoes_a_publish_unless_it_keeps_what
     run(main, "rollback_to", tag=first.details["undo_tag"], keep_later=not whole)
     standing = [] if whole else ["fix"]
     assert [p.branch for p in standing_publishes(main)] == standing
-    outcome, _ = correction.describe_outcome(main, planned(main))
+    outcome, _ = report.describe_outcome(FORM, [planned(main)])
     assert outcome == (
         "the correction was published as snapshot 4 of main, and undone since"
         if whole

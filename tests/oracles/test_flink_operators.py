@@ -17,7 +17,7 @@ from airflow.sdk import DAG, task
 
 from airflow_paimon import open_table
 from airflow_paimon.core.branches.catch_up import check, parse_condition
-from airflow_paimon.dags import FlinkJob, correction_dag
+from airflow_paimon.dags import FlinkJob, correction_dag, pipeline_undo_dag
 from airflow_paimon.dags.flink_jobs import (
     FIELD,
     ResumeFlinkJobOperator,
@@ -237,7 +237,8 @@ def test_bad_input_names_the_way_out(connected: Flink, run_dag: RunDag, monkeypa
 def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
     connected: Flink, run_dag: RunDag, java_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """First its publish is refused; then it replaces what the job has open. A second job can't be started again."""
+    """First its publish is refused; then it replaces what the job has open, and so does its undo. A second job can't be
+    started again."""
     flink = connected
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(flink.warehouse)})
     set_connection(monkeypatch, "spark_default", "spark", host="local[2]")
@@ -304,9 +305,19 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
     assert done.tasks["merge"] == ("success", 2)
     (resumed,) = hook.running("ops dag")
     assert resumed == done.xcom("resume_ops_dag")
+    rows = {n: n for n in range(1, 2001)}
+    assert flink.query("SELECT id, v FROM ops_dag.k") == sorted(rows.items(), key=repr)
+
+    undo = pipeline_undo_dag("ops_undo", flink_jobs=jobs[:1], defaults={"approval": False}, default_args=tries)
+    undone = run_dag(undo, run_conf={"tables": ["ops_dag.k"], "branch": done.xcom("check_params")["branch"]})
+    states = {name: state for name, (state, _) in undone.tasks.items()}
+    expected = dict.fromkeys(states, "success") | dict.fromkeys(("diff[0]", "rejected", "how_to_go_on"), "skipped")
+    assert states == expected and {"stop_ops_dag", "wait_for_quiet[0]", "undo"} < set(states)
+    (resumed,) = hook.running("ops dag")
+    assert resumed == undone.xcom("resume_ops_dag")
     flink.feed("ops_dag", [(1, 55)], resumed)
     flink.stop(resumed)
-    rows = {n: n for n in range(1, 2001)} | {7: 7, 1: 55}
+    rows = {n: n * 100 for n in range(1, 2001)} | {7: 777, 1: 55}
     assert flink.query("SELECT id, v FROM ops_dag.k") == sorted(rows.items(), key=repr)
 
 

@@ -214,9 +214,9 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         whose = f"snapshot {target.id}"
         check_moving_keys(view.label, changes, schema, whose)
         refuse_other_keys(view, schema, changes, theirs, head, whose)
-        replaced = {c.bucket for c in changes if c.delete}
-        replaced |= set() if keys is None else keys.buckets
-        refuse_open(view, schema, replaced, head, now_ms, "changed")
+        if not request.dry_run:  # a plan describes them: they may be closed by then
+            replaced = {c.bucket for c in changes if c.delete} | (set() if keys is None else keys.buckets)
+            refuse_open(view, schema, replaced, head, now_ms, "changed")
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []

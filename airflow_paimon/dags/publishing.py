@@ -1,0 +1,167 @@
+"""What the DAGs have in common that change main: the tasks of those that correct, and the order around a publish."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from airflow.providers.common.compat.sdk import AirflowSkipException
+from airflow.sdk import task
+
+from airflow_paimon.dags.factory import OwnTasks, add_own_tasks
+from airflow_paimon.dags.flink_jobs import FlinkJob, add_flink_jobs, all_are_stopped, need_not_wait, stopped_jobs
+from airflow_paimon.runbooks import advice
+from airflow_paimon.runbooks import report as pages
+from airflow_paimon.runbooks.form import (
+    end_as_failed,
+    error_lines,
+    failed_errors,
+    form_of,
+    form_of_table,
+    in_airflows_terms,
+    report_lines,
+)
+from airflow_paimon.runbooks.leftovers import clean_up_run, clean_up_unpublished
+from airflow_paimon.shown.markdown import escape
+from airflow_paimon.task_run import triggering_user
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+LABEL = "{{ task.table | truncate(200, True) }}"
+"""What a mapped task is called."""
+QUIET: dict[str, Any] = {
+    "task_id": "wait_for_quiet",
+    "time_limit": "{{ params.wait_for_quiet or '0 s' }}",
+    "writers_stopped": "{{ params.writers_stopped }}",
+    "deferrable": True,
+    "poke_interval": 30,
+    "pre_execute": need_not_wait,
+}
+"""Of the sensor right before main changes."""
+
+
+def chosen(*names: str, **renamed: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Make a function for ``map``, which chooses arguments of a task from what is planned for a table."""
+
+    def of_table(one: dict[str, Any]) -> dict[str, Any]:
+        return {name: one[name] for name in names} | {name: one[said] for name, said in renamed.items()}
+
+    return of_table
+
+
+def tables_of(context: Context) -> list[dict[str, Any]] | None:
+    """Return what ``check_params`` has planned for each table; None where it failed."""
+    planned = context["ti"].xcom_pull(task_ids="check_params")
+    return [planned] if isinstance(planned, dict) else planned
+
+
+def _results(context: Context, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return what the tasks have found about each table, as ``plan_publishes`` takes it."""
+    ti, found = context["ti"], []
+    replayed = ti.xcom_pull(task_ids="replay")
+    foreseen = ti.xcom_pull(task_ids="check_params", key="foreseen")
+    for number, one in enumerate(planned):
+        index = -1 if replayed is None else number
+        its = {name: ti.xcom_pull(task_ids=name, map_indexes=index) for name in ("correct", "wait", "check", "diff")}
+        wrote = replayed[number] if one.get("replay") else its["correct"]
+        notice = pages.noticed_by(one["foreseen"]["notice"]) if "foreseen" in one else pages.who_will_notice(foreseen)
+        found.append({**its, "wrote": wrote, "wait": its["wait"]["snapshot_id"], "notice": notice})
+    return found
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False)
+def report(**context: Any) -> dict[str, Any]:
+    """Render the request and the changes for the approver, plan the publish, pin what is approved.
+
+    Skipped, as all that follows, when nothing has changed.
+    """
+    form, planned = form_of(context), tables_of(context) or []
+    if stops := all_are_stopped(context):
+        form["writers_stopped"] = True
+    with in_airflows_terms():
+        done = _results(context, planned)
+        made = pages.plan_publishes(form, planned, done, triggering_user(context))
+    if not made["changes"]:
+        cleaned = clean_up_unpublished(form, planned)
+        report_lines("Nothing to publish: main already holds what its branch holds", *cleaned)
+        raise AirflowSkipException("The correction has changed nothing, so nobody is asked")
+    if jobs := stopped_jobs(context):
+        made["markdown"] += "\n\nFlink jobs that are stopped for the publish, and started after it: "
+        made["markdown"] += escape(", ".join(jobs)) + ("." if stops else "; other jobs of this DAG go on.")
+    report_lines(made["subject"], *made["markdown"].splitlines())
+    return made
+
+
+def what_stands(context: Context) -> tuple[str, list[str]]:
+    """Clean up after a rejection; returns the outcome, and lines about what stands."""
+    params, planned = form_of(context), tables_of(context) or []
+    cleaned = clean_up_run(params, planned, {})
+    outcome, standing = pages.describe_outcome(params, planned)
+    helps = [line for one in planned for line in advice.how_to_remove(form_of_table(params, one), one)]
+    return outcome, [*cleaned, *standing, pages.TO_CORRECT_DIFFERENTLY, *helps]
+
+
+@task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed_min_one_success")
+def verify(**context: Any) -> dict[str, Any]:
+    """Compare main of each table with its branch, bucket by bucket, and say how to undo."""
+    params, planned = form_of(context), tables_of(context) or []
+    published = context["ti"].xcom_pull(task_ids=params.get("publish", "publish"))
+    with in_airflows_terms():
+        found = pages.verify_published(params, planned, published if isinstance(published, list) else [published])
+    report_lines(*found["lines"])
+    return found
+
+
+@task(trigger_rule="one_failed", retries=0)
+def how_to_go_on(**context: Any) -> None:
+    """Say what failed, what stands and what helps, and clean up. Never touches main, and fails the run."""
+    if not (errors := failed_errors(context)):
+        raise AirflowSkipException("Nothing failed")
+    planned, first = tables_of(context), next(iter(errors))
+    if planned is None:
+        helps = advice.for_the_form(errors[first])
+        end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), *helps)
+    with in_airflows_terms():
+        params = form_of(context)
+        kinds = {name.partition("[")[0]: error["kind"] if error else None for name, error in errors.items()}
+        cleaned = clean_up_run(params, planned, kinds)
+        outcome, standing = pages.describe_outcome(params, planned)
+        steps = advice.next_steps(params, planned, first.partition("[")[0], errors[first])
+    end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *cleaned, *standing, *steps)
+
+
+def add_in_order(
+    steps: Sequence[Any],
+    rejected: Any,
+    quiet: Any,
+    publishes: Sequence[Any],
+    after: Sequence[Any],
+    last: Any,
+    *,
+    flink_jobs: Sequence[FlinkJob] = (),
+    before_approval: OwnTasks | None = None,
+    after_publish: OwnTasks | None = None,
+) -> None:
+    """Order the tasks of a DAG that changes main.
+
+    ``steps``: up to the approval, the last of them. ``quiet``: what waits for open buckets. ``publishes``: what changes
+    main, of which a run takes one. ``after``: the check of main first, then the cleaning up. ``last``: what says how to
+    go on. The rest as ``correction_dag`` takes it.
+
+    Raises:
+        InvalidInputError: as ``add_flink_jobs`` and ``add_own_tasks`` do.
+    """
+    *_, reported, approve = steps
+    for earlier, later in pairwise(steps):
+        earlier >> later
+    approve >> [quiet, rejected]
+    quiet >> publishes >> after[0]
+    for earlier, later in pairwise(after):
+        earlier >> later
+    [*steps, quiet, *publishes, *after] >> last
+    add_flink_jobs(flink_jobs, quiet, publishes, last)
+    add_own_tasks("before_approval", before_approval, reported, approve, last)
+    *_, cleaning = after[:2]
+    add_own_tasks("after_publish", after_publish, after[0], cleaning, last)
