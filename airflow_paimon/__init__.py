@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.replace_main import main_state
+    from airflow_paimon.core.publish.undo_statement import undo_statement
     from airflow_paimon.core.schema.databases import create_database, drop_database
     from airflow_paimon.notebook.create import create_table
     from airflow_paimon.notebook.functions import *  # noqa: F403
@@ -67,6 +68,7 @@ __all__ = [  # noqa: F405
     "storage_usage",
     "table_health",
     "trigger_tag_automatic_creation",
+    "undo_statement",
 ]
 
 _PLACES = {
@@ -79,6 +81,7 @@ _PLACES = {
     "main_state": "core.publish.replace_main",
     "open_table": "notebook.table",
     "open_table_set": "notebook.table_set",
+    "undo_statement": "core.publish.undo_statement",
 }
 """Where the names are that are no functions of operations."""
 

@@ -77,7 +77,7 @@ def as_list(name: str, value: Any) -> list[str]:
         parsed = [value] if isinstance(value, int) else value
     items = None if isinstance(parsed, Mapping) or not isinstance(parsed, Iterable) else list(parsed)
     if items is None or any(isinstance(item, bool | Mapping | list | tuple | set) for item in items):
-        raise InvalidInputError(f"{name} must be a list of texts, got {parsed!r}")
+        raise InvalidInputError(f"{name} must be a list of strings, got {parsed!r}")
     return [str(item) for item in items]
 
 

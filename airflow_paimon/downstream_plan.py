@@ -42,7 +42,7 @@ def downstream_of(
 def _read(graph: Any) -> tuple[dict[str, Mapping[str, Any]], dict[str, list[str]]]:
     found = graph.get("graph") if isinstance(graph, Mapping) else None
     if not isinstance(found, list) or not all(isinstance(n, Mapping) and isinstance(n.get("id"), str) for n in found):
-        raise ValueError("the answer is no graph of lineage")
+        raise ValueError("the answer is not a graph of lineage")
     after: dict[str, list[str]] = {}
     for node in found:
         for edge in (*(node.get("inEdges") or ()), *(node.get("outEdges") or ())):

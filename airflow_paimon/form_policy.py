@@ -149,9 +149,9 @@ class FormPolicy:
         self, what: str, known: Collection[str], extra: str, name: str, kind: str = ""
     ) -> UnsafeOperationError:
         return UnsafeOperationError(
-            f"{what} can't come from a form: allowed {kind or 'there'} are {', '.join(known)}. To open it to everybody "
-            f"who may trigger the DAG, add {name!r} to {extra} in the extra forms of connection {self.connection!r}; "
-            f"or write it into the DAG's own code"
+            f"{what} can't come from a form: allowed {kind or 'there'} are {', '.join(known)}. To open it to every "
+            f"user who may trigger the DAG, add {name!r} to {extra} in the extra forms of connection "
+            f"{self.connection!r}; or write it into the DAG's own code"
         )
 
 
@@ -177,7 +177,7 @@ def parse_policy(connection: str, warehouse: str, extra: Mapping[str, Any]) -> F
 
 def _texts(where: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) and one for one in value):
-        raise InvalidInputError(f"{where} must be a list of texts; it is {value!r}")
+        raise InvalidInputError(f"{where} must be a list of strings, got {value!r}")
     return tuple(value)
 
 

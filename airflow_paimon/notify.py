@@ -108,13 +108,13 @@ def four_eyes_note(required: bool, asked: str | None) -> str:
     """
     if not required:
         raise InvalidInputError(
-            "Four eyes need an approval: switch it on. They are asked for by the form, by the Paimon connection "
-            "(four_eyes), or by the table (option airflow-paimon.four-eyes)"
+            "The four-eyes rule needs an approval: switch it on. The rule comes from the form, the Paimon connection "
+            "(four_eyes), or the table (option airflow-paimon.four-eyes)"
         )
     if asked is None:
         raise UnsafeOperationError(
-            "Four eyes: Airflow doesn't say who triggered this run, so nobody can be kept from approving their own. "
-            "Trigger it as a user, from Airflow's page or its API"
+            "The four-eyes rule can't be applied: Airflow doesn't report who triggered this run. Trigger it as a user, "
+            "from Airflow's page or its API"
         )
     return f"{escape(asked)} triggered this run, so somebody else has to approve it."
 

@@ -43,7 +43,7 @@ def _raw(rules: Any, where: str) -> Any:
     try:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(rules, yaml.SafeLoader)):
             # with a few of them, some lines stand for gigabytes
-            raise InvalidInputError(f"{where}: aliases (*name) are not taken; write out what they stand for")
+            raise InvalidInputError(f"{where}: aliases (*name) are not supported; write out what they refer to")
         return yaml.safe_load(rules)
     except RecursionError:
         raise InvalidInputError(f"{where}: it is nested too deeply; a rule has two levels") from None

@@ -43,7 +43,7 @@ LANDING = (
     "tests/test_reference.py",
 )
 """Other engines and their tables, servers, browsers and whole Airflows, which take long to start, and random lives in
-Spark of what the tests of the embedded engine have, too.
+Spark of what the tests of the built-in engine have, too.
 """
 
 

@@ -1,4 +1,4 @@
-"""Parses the command line, runs the look-up or the job, prints; errors are one line, exit codes those of the jobs."""
+"""Parses the command line, runs the command or the job, prints; errors are one line, exit codes those of the jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ from airflow_paimon.core.requests.printed import printable
 if TYPE_CHECKING:
     from airflow_paimon.core.table.table import Table
 
+_PROGRAM = "python -m airflow_paimon"
 _DEFAULT_LIMIT = 50
+_EPILOG = (
+    "exit codes: 0 done; 2 wrong request, or it does not exist; 1 anything else. A job has its own, which its --help "
+    "lists.\ndocs: runbook, reference/jobs"
+)
+_EXAMPLES = {
+    "head": "--where \"dt = '2026-11-18'\"",
+    "plan": "--sql \"UPDATE branch SET amount = 0 WHERE dt = '2026-11-18'\"",
+    "audit": "--from 2026-11-01",
+}
 _HELP = "--help lists the commands and flags"
 JOB = "job"
 CALL = "call"
@@ -31,9 +41,9 @@ DATABASES = {
 }
 _FIRST_ROWS = 10
 _OF_ROWS = ("head", "count")
-"""Look-ups that read rows."""
+"""Commands that read rows."""
 _OF_A_VERSION = ("schema", "partitions", "files", *_OF_ROWS)
-"""Look-ups that show a table as of a version."""
+"""Commands that show a table as of a version."""
 _VERSION_FLAGS = ("--tag", "--snapshot", "--version-as-of")
 """Flags that people try who want an earlier state."""
 _JOB_HELP = """\
@@ -52,22 +62,22 @@ LOOKUPS = {
     "schema": "columns of a branch: types and keys",
     "head": "some rows of a branch, as a reader sees them; masked columns are hidden",
     "count": "number of rows of a branch, as a reader sees them",
-    "options": "options that are set on a branch, with their defaults; unknown ones are pointed out",
+    "options": "options that are set on a branch, with their defaults; unknown ones are marked",
     "branches": "branches of a table, main included",
     "tags": "tags of a branch",
     "snapshots": "snapshots of a branch, newest first",
     "partitions": "partitions of a branch: stored rows, files, bytes",
-    "plan": "what a correction would read, write and meet",
+    "plan": "cost and effect of a correction before it runs",
     "chain": "a chain table: its groups, and what each partition is read from",
     "files": "data files of a branch",
     "audit": "publishes, undos and corrections: who asked, why, by what, who approved; without --table of all tables",
-    "storage": "bytes that each branch, tag and range of snapshots holds, and what its end would free",
-    "health": "how a table fares, with reasons; without --table all tables, the worst first",
+    "storage": "bytes that each branch, tag and range of snapshots keeps, and what its deletion would free",
+    "health": "health of a table, with reasons; without --table all tables, the worst first",
 }
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one look-up or one job as a program."""
+    """Run one command or one job as a program."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     collect_seldom()
     try:
@@ -166,7 +176,7 @@ def _database(options: argparse.Namespace) -> int:
         print(f"Database {options.name} {'created' if done else 'exists'}")
         return 0
     done = drop_database(options.warehouse, options.name, if_missing=options.otherwise, **given)
-    print(f"Database {options.name} {'dropped' if done else 'is not there'}")
+    print(f"Database {options.name} {'dropped' if done else 'does not exist'}")
     return 0
 
 
@@ -182,60 +192,78 @@ class _Parser(argparse.ArgumentParser):
 
 def _parser() -> _Parser:
     parser = _Parser(
-        prog="python -m airflow_paimon",
-        description="Look at Paimon tables, or run one of the jobs on them.",
+        prog=_PROGRAM,
+        description="Inspect Paimon tables, or run one of the jobs on them.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"airflow-paimon {__version__}")
     commands = parser.add_subparsers(dest="what", required=True, metavar="COMMAND")
     commands.add_parser(JOB, help="run a bundled job, e.g. job create_branch --help; job --help lists them")
-    call = commands.add_parser(CALL, help='run a job by Paimon\'s name: call --warehouse W "CALL sys.compact(...)"')
-    call.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
-    call.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
+    required, call = _command(
+        commands, CALL, "run a job by Paimon's name", "\"CALL sys.compact(table => 'sales.orders')\""
+    )
+    required.add_argument("statement", help="CALL sys.procedure(name => value, ...)")
     call.add_argument("--operation-id", metavar="ID", help="a retry with the same id does not do the work twice")
-    call.add_argument("statement", help="CALL sys.procedure(name => value, ...)")
     for name, (text, otherwise, meaning) in DATABASES.items():
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        command.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
-        command.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
+        required, command = _command(commands, name, text, "sales")
         command.add_argument(otherwise, dest="otherwise", choices=("fail", "skip"), default="fail", help=meaning)
-        command.add_argument("name", help="the database")
+        required.add_argument("name", help="the database")
     for name, text in LOOKUPS.items():
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False)
-        command.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
-        command.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
-        command.add_argument("--json", action="store_true", help="print JSON instead of a table")
-        command.add_argument(
-            "--limit",
-            type=_limit,
-            help=f"rows to show, 0 = all; default {_FIRST_ROWS}"
-            if name == "head"
-            else f"rows to show, 0 = all; default {_DEFAULT_LIMIT}, with --json all",
-        )
-        if name == "sets":
-            command.add_argument("--name", metavar="SET", help="only the versions of this set, newest first")
-        elif name not in ("databases", "tables"):
-            known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
-            text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
-            text += "; several as sales.* or with commas" if name == "audit" else ""
-            command.add_argument("--table", required=name not in ("audit", "health"), help=text)
-        if name in ("schema", "options", "tags", "snapshots", "partitions", "files", "plan", *_OF_ROWS):
-            command.add_argument("--branch", help="branch; default main")
-        if name == "head":
-            command.add_argument("--columns", metavar="NAME,...", help="only these columns; default all")
-        if name in _OF_ROWS:
-            command.add_argument("--where", metavar="CONDITION", help="only rows like \"dt = '2026-11-18' AND id > 3\"")
-        if name == "plan":
-            command.add_argument("--sql", metavar="SQL", help="the statement or SELECT, or a file that ends in .sql")
-            command.add_argument("--function", metavar="MODULE:NAME", help="instead of SQL; it is not called")
-            command.add_argument("--view", action="append", metavar="NAME=TABLE", help="further view (repeat)")
-            command.add_argument("--partitions", action="append", help="of a SELECT: partition to overwrite (repeat)")
-            command.add_argument("--mode", choices=("overwrite", "upsert"), help="of a SELECT; default overwrite")
-        if name == "audit":
-            command.add_argument("--from", dest="since", help="only from this date or ISO time with an offset on")
-            command.add_argument("--to", dest="until", help="only before this date or ISO time with an offset")
-            command.add_argument("--format", choices=("json", "csv", "markdown"), help="print a document")
+        example = "" if name in ("databases", "tables", "sets") else f"--table sales.orders {_EXAMPLES.get(name, '')}"
+        _add_flags_of(name, *_command(commands, name, text, example))
     return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[_Parser], name: str, text: str, example: str
+) -> tuple[argparse._ArgumentGroup, argparse._ArgumentGroup]:
+    """Return the groups of a command's flags: the required ones, and the others."""
+    command = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"example: {_PROGRAM} {name} --warehouse s3://bucket/warehouse {example}".rstrip() + f"\n{_EPILOG}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    required = command.add_argument_group("required")
+    required.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
+    others = command.add_argument_group(f"options of {name}")
+    others.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
+    return required, others
+
+
+def _add_flags_of(name: str, required: argparse._ArgumentGroup, command: argparse._ArgumentGroup) -> None:
+    """Add the flags of a command that shows something."""
+    command.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    default = str(_FIRST_ROWS) if name == "head" else f"{_DEFAULT_LIMIT}, with --json all"
+    command.add_argument("--limit", type=_limit, help=f"rows to show, 0 = all; default {default}")
+    if name == "sets":
+        command.add_argument("--name", metavar="SET", help="only the versions of this set, newest first")
+    elif name not in ("databases", "tables"):
+        known = ", or either with @VERSION: tag, snapshot id, branch.tag, branch.snapshot"
+        text = "table as db.table, or db.table$branch_name" + (known if name in _OF_A_VERSION else "")
+        text += "; several as sales.* or with commas" if name == "audit" else ""
+        is_needed = name not in ("audit", "health")
+        (required if is_needed else command).add_argument("--table", required=is_needed, help=text)
+    if name in ("schema", "options", "tags", "snapshots", "partitions", "files", "plan", *_OF_ROWS):
+        command.add_argument("--branch", help="branch; default main")
+    if name == "head":
+        command.add_argument("--columns", metavar="NAME,...", help="only these columns; default all")
+    if name in _OF_ROWS:
+        command.add_argument("--where", metavar="CONDITION", help="only rows like \"dt = '2026-11-18' AND id > 3\"")
+    if name == "plan":
+        command.add_argument("--sql", metavar="SQL", help="the statement or SELECT, or a file that ends in .sql")
+        command.add_argument("--function", metavar="MODULE:NAME", help="instead of SQL; it is not called")
+        command.add_argument("--view", action="append", metavar="NAME=TABLE", help="further view (repeat)")
+        command.add_argument("--partitions", action="append", help="for a SELECT: partition to overwrite (repeat)")
+        command.add_argument("--mode", choices=("overwrite", "upsert"), help="for a SELECT; default overwrite")
+    if name == "audit":
+        command.add_argument("--from", dest="since", help="only from this date or ISO time with an offset on")
+        command.add_argument("--to", dest="until", help="only before this date or ISO time with an offset")
+        command.add_argument("--format", choices=("json", "csv", "markdown"), help="print a document")
 
 
 def _check_command(argv: Sequence[str]) -> None:

@@ -114,7 +114,7 @@ class UnsupportedError(PaimonError):
 
 
 class UnsupportedFeatureError(UnsupportedError):
-    """A table feature that the embedded engine does not read or write."""
+    """A table feature that the built-in engine does not read or write."""
 
 
 class UnsupportedStorageError(UnsupportedError):

@@ -49,8 +49,8 @@ def check_operation_id(table: Table, operation_id: Any) -> None:
     """Refuse anything but a text that says something."""
     if operation_id is not None and not (isinstance(operation_id, str) and operation_id.strip()):
         raise InvalidInputError(
-            f"{table.label}: operation_id is a text that identifies this write, not {_named(operation_id)}; leave it "
-            f"out when no retry has to find the write again"
+            f"{table.label}: operation_id is a string that identifies this write, not {_named(operation_id)}; leave it "
+            "out when no retry has to find the write again"
         )
 
 
@@ -60,8 +60,8 @@ def partition_argument(table: Table, partition: Any) -> PartitionSpec:
         parse_partition_text(partition)
     elif not isinstance(partition, Mapping):
         raise InvalidInputError(
-            f"{table.label}: a partition must be a dict of columns and values, or a text like dt=2026-11-18/region=eu, "
-            f"not {_named(partition)}"
+            f"{table.label}: a partition must be a dict of columns and values, or a string like "
+            f"dt=2026-11-18/region=eu, not {_named(partition)}"
         )
     spec: PartitionSpec = partition
     return spec

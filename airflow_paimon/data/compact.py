@@ -137,8 +137,8 @@ class _Run:
             if not sum([self._commit(tried, planned, chunk) for chunk in self._chunks(planned.groups)]):
                 return self._receipt(planned)
         raise ConflictError(
-            f"{self._table.label}: other commits changed the files in each of {MAX_ROUNDS} tries to compact them; run "
-            f"it again when there are fewer writers"
+            f"{self._table.label}: other commits changed the files in each of {MAX_ROUNDS} attempts to compact them; "
+            "run it again when there are fewer writers"
         )
 
     def _count_landed(self, tried: Attempt) -> None:

@@ -67,8 +67,8 @@ class BinWork:
 def wrong_count(label: str, files: Sequence[DataFile], found: int, expected: int) -> FormatError:
     """Return the error for files whose manifest says another number of rows."""
     return FormatError(
-        f"{label}: files to compact, {files[0].file_name} among them, hold {found} rows where their manifest says "
-        f"{expected}; nothing was committed. Run check_table"
+        f"{label}: files to compact, {files[0].file_name} among them, have {found} rows instead of the {expected} in "
+        "their manifest; nothing was committed. Run check_table"
     )
 
 

@@ -262,9 +262,9 @@ class DynamicBuckets:
         stored = StoredPartitions(self.schema)
         where = f"partition {stored.text(partition)}" if self.schema.partition_keys else "the table"
         return FormatError(
-            f"{self.label}: {where} can't be written, as a key could get into two buckets: {why}. Read the rows of "
-            f"{where} and write them with mode=overwrite: that gives each key one bucket, and a new index. Or stop the "
-            f"writers and let repair_table build the index anew (--finding hash-index:BRANCH)",
+            f"{self.label}: {where} can't be written, as a key could get into two buckets: {why}. Read its rows and "
+            "write them back with mode=overwrite; or stop the writers and run repair_table --finding "
+            "hash-index:BRANCH",
             code="broken-hash-index",
             details={"partition": stored.text(partition)},
         )

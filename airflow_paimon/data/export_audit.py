@@ -39,7 +39,9 @@ def export_audit(context: Context, request: ExportAudit) -> OperationResult:
         NotFoundError: no such table. FormatError: the audit of a table is unreadable, and is not to be left out.
     """
     if request.uri is None and request.to_table is None:
-        raise InvalidInputError(f"{request.table}: export_audit writes a file (--uri), a table (--to-table), or both")
+        raise InvalidInputError(
+            f"{request.table}: export_audit writes a file, uri (--uri), a table, to_table (--to-table), or both"
+        )
     since, until = moments(("--from", request.from_), ("--to", request.to), request.table)
     place = None if request.uri is None else file_place(request.uri, request.storage_options, "--uri")
     form = _form(request)
@@ -91,9 +93,9 @@ def _target(request: ExportAudit, name: str) -> Table:
         helps = f"alter_table --change {missing[0]!r}" if missing and not more else "name another table"
         lacks, besides = ", ".join(m.split()[2] for m in missing), ", ".join(more)
         raise InvalidInputError(
-            f"{name} is no table of export_audit: it lacks {lacks or 'nothing'}, has {besides or 'nothing'} besides, "
-            f"and its primary key is {', '.join(schema.primary_keys) or 'none'} (expected: {', '.join(KEY)}). What "
-            f"helps: {helps}"
+            f"{name} is not a table of export_audit: missing columns: {lacks or 'none'}; other columns: "
+            f"{besides or 'none'}; its primary key is {', '.join(schema.primary_keys) or 'none'} (expected: "
+            f"{', '.join(KEY)}). Way out: {helps}"
         )
     return table
 

@@ -175,9 +175,9 @@ def read_places(table: Table, schema: TableSchema, head: Snapshot | None) -> Key
     rows = sum(f.row_count for s in plan.splits for f in s.files)
     if rows > MOST_KEYS:
         raise UnsupportedFeatureError(
-            f"{table.label}: a write has to know the keys of all partitions, as the primary key lacks partition "
-            f"columns; the files hold {rows:,} rows, more than the {MOST_KEYS:,} that are read into memory. Compact "
-            f"the table, or write it with Paimon's own Spark connector"
+            f"{table.label}: its primary key lacks partition columns, so a write reads the keys of all partitions; "
+            f"{rows:,} rows are more than the {MOST_KEYS:,} that fit into memory. Compact the table, or write with "
+            "Paimon's own Spark connector"
         )
     form = StoredPartitions(schema).canonical
     read, splits = plan_read(plan, columns=schema.primary_keys, time_travel=True, layered=True, whole_buckets=True)

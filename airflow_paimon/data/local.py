@@ -97,7 +97,7 @@ def _each(processes: int, function: Callable[[W], R], works: Sequence[W]) -> Ite
             yield from pool.map(function, works)
         except BrokenProcessPool as error:
             raise StorageError(
-                f"One of {processes} processes was killed while it wrote files, maybe for want of memory, or it could "
-                f"not start: a script that asks for processes runs its work below if __name__ == '__main__'. What "
-                f"was committed stands; run it again, with fewer processes"
+                f"One of {processes} processes was killed (maybe for lack of memory) or could not start: a script with "
+                "processes runs its work below if __name__ == '__main__'. What was committed stays; run it again with "
+                "fewer processes"
             ) from error

@@ -112,7 +112,9 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
 def _sql(request: PlanCorrection) -> str | None:
     """Read the SQL; None: a function gives the rows."""
     if (request.sql is None) == (request.function is None):
-        raise InvalidInputError("plan_correction takes --sql or --function module:name, one of the two")
+        raise InvalidInputError(
+            "plan_correction takes sql (--sql) or function (--function) module:name, one of the two"
+        )
     if request.sql is None:
         return None
     return sql_text(request.table, request.sql)
@@ -129,15 +131,15 @@ def _check_sql(request: PlanCorrection, target: _Target, sql: str) -> None:
             opened, version = viewed_table(request.warehouse, text, request.storage_options)
             columns[name] = read_schema(opened, version).field_names
         except NotFoundError as error:
-            raise NotFoundError(f"{main.name}: --view {name}={text}: {error.message}") from None
+            raise NotFoundError(f"{main.name}: view (--view) {name}={text}: {error.message}") from None
     check_columns(sql, columns, {BRANCH: target.view.label, MAIN_VIEW: f"main of {main.name}"})
 
 
 def _target(main: Table, request: PlanCorrection) -> _Target:
     if request.branch == MAIN:
         raise InvalidInputError(
-            f"{main.name}: correct_branch writes a branch, which is published when it is right; leave --branch out to "
-            f"plan on main"
+            f"{main.name}: correct_branch writes a branch, which is published when it is right; leave branch "
+            "(--branch) out to plan on main"
         )
     base = main.branch(request.from_branch).require()
     branch = main.branch(request.branch) if request.branch else base

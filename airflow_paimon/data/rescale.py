@@ -248,8 +248,8 @@ class _Run:
             raise
         self._discard(list(self.written))
         raise ConflictError(
-            f"{self.view.label}: other commits changed the partitions in each of {MAX_ROUNDS} tries to rescale them; "
-            f"nothing was changed. Run it again while nobody writes to these partitions"
+            f"{self.view.label}: other commits changed the partitions in each of {MAX_ROUNDS} attempts to rescale "
+            "them; nothing was changed. Run it again when no other writer writes to them"
         )
 
     def _write(self, found: _Gathered) -> None:

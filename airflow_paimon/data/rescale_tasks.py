@@ -90,8 +90,8 @@ def _buckets(work: ShareWork, batch: pa.RecordBatch) -> np.ndarray:
     if (found % share.divisor != share.rest).any():
         old = ", ".join(str(b.bucket) for b in share.old)
         raise FormatError(
-            f"{work.read.label}: bucket {old} holds rows whose key belongs into another bucket, so it can't be "
-            f"rescaled; nothing was committed. Overwrite the partition with its rows"
+            f"{work.read.label}: bucket {old} has rows whose key belongs into another bucket, so it can't be rescaled; "
+            "nothing was committed. Overwrite the partition with its rows"
         )
     return found
 

@@ -93,7 +93,7 @@ def fill_row_columns(batch: pa.RecordBatch, file: DataFile, start: int) -> pa.Re
             ids = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
             batch = _replaced(batch, ROW_ID, pc.coalesce(batch.column(ROW_ID), ids))
         if batch.column(ROW_ID).null_count:
-            raise FormatError(f"Data file {file.file_name} holds rows whose {ROW_ID} is null; run check_table")
+            raise FormatError(f"Data file {file.file_name} has rows whose {ROW_ID} is null; run check_table")
     if FILE_NAME in batch.schema.names:
         batch = _replaced(batch, FILE_NAME, pa.repeat(file.file_name, batch.num_rows))
     if FILE_POSITION in batch.schema.names:

@@ -83,7 +83,7 @@ def delete_rows(
 
 
 def two_of_one_name(label: str) -> UnsupportedFeatureError:
-    return UnsupportedFeatureError(f"{label}: two data files have one name, by which rows can't be told apart")
+    return UnsupportedFeatureError(f"{label}: two data files have the same name, so their rows can't be distinguished")
 
 
 def _check(file: DataFile, vector: Positions, label: str) -> None:

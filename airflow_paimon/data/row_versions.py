@@ -195,7 +195,7 @@ def _equal(field: DataField, value: Any, label: str) -> pc.Expression:
         scalar = pa.scalar(value)
         return pc.field(field.name) == scalar.cast(arrow_type(field.type))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        raise InvalidInputError(f"{label}: {value!r} is no value of column {field.name!r}, {field.type}") from None
+        raise InvalidInputError(f"{label}: {value!r} can't be cast to {field.type} (column {field.name!r})") from None
 
 
 def _files(layers: Sequence[Layer]) -> frozenset[object]:

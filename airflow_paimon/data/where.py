@@ -82,7 +82,7 @@ def where_argument(
         return where
     if not isinstance(where, str):
         raise InvalidInputError(
-            f"{table.label}: where is a condition as text or a pyarrow expression, not {type(where).__name__}"
+            f"{table.label}: where is a condition (string) or a pyarrow expression, not {type(where).__name__}"
         )
     schema = with_row_columns(read_schema(table, version, timestamp))
     with naming_table(table.label):

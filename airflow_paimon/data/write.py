@@ -424,7 +424,7 @@ def _assigned(
 
     if known is None:
         if write.dynamic is not None and write.dynamic.sizes is not None:  # known keys would get a second bucket
-            raise AssertionError(f"{write.label}: rows came without the buckets that were looked up for them")
+            raise AssertionError(f"{write.label}: rows came without their buckets")
         return _hashed(write, rows, codes, partitions, assigned)
     new = np.flatnonzero(known < 0)
     if not len(new):
@@ -649,8 +649,8 @@ def check_partition_values(
         for key, value in zip(schema.partition_keys, values, strict=True):
             if isinstance(value, str) and value in reserved:
                 raise InvalidInputError(
-                    f"{label}: partition column {key!r} holds the text {value!r}, which represents null in "
-                    f"partition names (option partition.default-name); write null, or another text"
+                    f"{label}: partition column {key!r} has the string {value!r}, which represents null in partition "
+                    "names (option partition.default-name); write null, or another string"
                 )
             _check_folder(store, label, key, value)
 
@@ -661,7 +661,7 @@ def _check_folder(store: Store, label: str, key: str, value: Any) -> None:
     size = len(f"{escape_path_name(key)}={escape_path_name(value)}".encode())
     if size > LONGEST_NAME:
         raise InvalidInputError(
-            f"{label}: partition column {key!r} holds a text of {len(value)} characters ({value[:40]!r}...): its "
+            f"{label}: partition column {key!r} has a string of {len(value)} characters ({value[:40]!r}...): its "
             f"folder name would have {size} bytes, and the file system allows {LONGEST_NAME}; partition by a shorter "
-            f"value"
+            "value"
         )

@@ -215,8 +215,18 @@ class PaimonOperator(StrictTemplates, BaseOperator):
                 yield
             except PaimonError as error:
                 self._error = error_to_json(error)
-                send_failure(self.paimon_conn_id, self.table, self.operation or self.task_type, error.kind)
+                self._count_failure(context, error)
                 raise
+
+    def _count_failure(self, context: Context, error: PaimonError) -> None:
+        """Count a failed operation; of one job on several tables each that failed, and report those that are done."""
+        is_job = bool(self.operation) and OPERATIONS[self.operation].needs_spark
+        of_each = error.details.get("tables") if is_job else None
+        for one in of_each or [{"table": self.table, "error": self._error}]:
+            if "error" in one:
+                send_failure(self.paimon_conn_id, one["table"], self.operation or self.task_type, one["error"]["kind"])
+            else:
+                self._done(context, one)
 
     def _done(self, context: Context, result: dict[str, Any], of: PaimonOperator | None = None) -> dict[str, Any]:
         """Log a result, count it and emit its events; of one job on several tables, those of each.

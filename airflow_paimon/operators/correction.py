@@ -88,7 +88,7 @@ def start_from_base(
         whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage is gone"
         raise UnsafeOperationError(
             f"{view.label} was not made by this run ({whose}). Trigger the DAG again with the name of a branch that "
-            f"isn't there yet"
+            "doesn't exist yet"
         )
     base, mine = lineage.snapshot_id, operation_id(context)
     later = view.snapshots([i for i in view.snapshot_ids() if i > base])

@@ -313,8 +313,8 @@ class FlinkSqlOperator(FlinkOperator):
             known = _DATES | ({"ti", "task_instance"} if name == "savepoint" else set())
             if not _names_only(known, declared, name):
                 raise UnsafeOperationError(
-                    f"{name} is not the DAG's own code alone: its templates may name {', '.join(sorted(known))}. What "
-                    f"comes from a form could run anything in Flink; to allow that to everybody who may trigger the "
+                    f"{name} is not the DAG's own code alone: its templates may name {', '.join(sorted(known))}. "
+                    f"Values of a form could run anything in Flink; to allow that to every user who may trigger the "
                     f'DAG, set "any_sql": "true" in the extra of connection {self.flink_conn_id!r}'
                 )
 
@@ -335,7 +335,7 @@ def statements_of(sql: str) -> list[str]:
     if not found:
         raise InvalidInputError("sql is empty")
     if queries := [one for one in found if _first_word(one) in ("select", "with", "values", "table")]:
-        raise InvalidInputError(f"sql has a query, whose rows nobody gets: INSERT them INTO a table: {queries[0]}")
+        raise InvalidInputError(f"sql has a query, whose rows would be lost: INSERT them INTO a table: {queries[0]}")
     if early := [one for one in found[:-1] if starts_job(one)]:
         raise InvalidInputError(
             f"Only the last statement may start a job, not: {early[0]}. Put several into one EXECUTE STATEMENT SET "

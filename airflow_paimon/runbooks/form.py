@@ -44,7 +44,7 @@ _FIELDS = {
     "--skip-checks": "Skip checks",
     "--expiration-time": "Expire after",
 }
-_FLAG = re.compile(rf"(?:{'|'.join(_FIELDS)})(?![\w-])")
+_FLAG = re.compile(rf"\w+ \(({'|'.join(_FIELDS)})\)|({'|'.join(_FIELDS)})(?![\w-])")
 
 
 def report_lines(*lines: str, level: int = logging.INFO) -> None:
@@ -210,8 +210,8 @@ def error_lines(errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
 
 
 def in_form_words(text: str) -> str:
-    """Name the form's fields instead of a job's flags."""
-    return _FLAG.sub(lambda flag: _FIELDS[flag[0]], text)
+    """Name the form's fields instead of arguments and flags."""
+    return _FLAG.sub(lambda flag: _FIELDS[flag[1] or flag[2]], text)
 
 
 def has_active_runs(context: Context, dag_id: str, run_id: str | None = None) -> bool:

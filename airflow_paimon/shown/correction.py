@@ -48,9 +48,11 @@ def plan(
 ) -> PlanView:
     """Look the plan up. ``sql``: the text, or a file whose name ends in ``.sql``."""
     if (sql is None) == (function is None):
-        raise InvalidInputError(f"{table}: plan takes --sql or --function, one of the two")
+        raise InvalidInputError(f"{table}: plan takes sql (--sql) or function (--function), one of the two")
     if sql is not None and not sql.strip():
-        raise InvalidInputError(f"{table}: --sql is empty; give one statement or SELECT, or a file that ends in .sql")
+        raise InvalidInputError(
+            f"{table}: sql (--sql) is empty; give one statement or SELECT, or a file that ends in .sql"
+        )
     if sql is not None and names_file(sql, (".sql",)):
         sql = sql_text(table, sql)
     return PlanView(details=plan_of(reach, table, sql=sql, **{**values, "function": function}))

@@ -1,4 +1,4 @@
-"""The plan of a correction as lines for people: the log, the look-up and the task of a DAG show the same."""
+"""The plan of a correction as lines for people: the log, the command and the task of a DAG show the same."""
 
 from __future__ import annotations
 
@@ -11,31 +11,38 @@ from airflow_paimon.shown.listing import counted, size_text
 _SHOWN = 10
 
 
+class Conflict(str):
+    """A line about what the publish will meet on main or on another branch; a page marks it."""
+
+    is_conflict = True
+
+
 def plan_lines(details: Mapping[str, Any]) -> list[str]:
     """Return what ``plan_correction`` found, one fact a line; ``details`` is that of its result.
 
-    In Airflow ``lineage`` (what a backend of OpenLineage said), ``pipeline`` (a form filled in) and ``page`` are there,
-    too.
+    In Airflow it has ``lineage`` (from a backend of OpenLineage), ``pipeline`` (a form filled in) and ``page``, too.
     """
     return [*figure_lines(details), *audience_lines(details), *map(_sentence, details["notes"]), *_next_lines(details)]
 
 
 def figure_lines(details: Mapping[str, Any]) -> list[str]:
-    """Say what is read and written, what streaming readers see, and what hinders the publish."""
+    """List what is read and written, what streaming readers see, and what hinders the publish."""
     reads, replaces, writes = details["reads"], details["replaces"], details["writes"]
     most = "at most " if details["at_most"] else ""
     lines = [
         f"Reads {most}{_amount(reads)}",
         *(f"Reads of {name} at most {_amount(one)}" for name, one in details["other_tables"].items()),
         f"Replaces {most}{_amount(replaces)}{_partitions(replaces)}",
-        f"The branch will hold {most}{size_text(writes['bytes'])} of its own; the replaced files stay until the "
+        f"The branch will have {most}{size_text(writes['bytes'])} of new files; the replaced files stay until the "
         f"snapshots that have them expire",
         _sentence(details["streaming_readers"]["note"]),
         *filter(None, [_sentence(details["open_writers"]["note"])]),
     ]
     if details["changed_on_main_count"]:
         where = _listed(details["changed_on_main"], details["changed_on_main_count"])
-        lines.append(f"CONFLICT: main has changed {where} since the branch was made, so merge_branch will refuse")
+        lines.append(
+            Conflict(f"Conflict: main has changed {where} since the branch was made; merge_branch refuses that")
+        )
     return lines
 
 
@@ -75,7 +82,7 @@ def _next_lines(details: Mapping[str, Any]) -> list[str]:
         lines.append(f"OpenLineage at {lineage['asked']} could not be asked: {lineage['problem']}")
     if details.get("pipeline"):
         lines.append(
-            "To make these tables again as well: complete this form, and trigger pipeline_correction (the DAG with the "
+            "To rebuild these tables as well: complete this form, and trigger pipeline_correction (the DAG with the "
             "tag airflow-paimon:pipeline) with it"
         )
         lines.append(json.dumps(details["pipeline"], ensure_ascii=False))
@@ -102,8 +109,8 @@ def _listed(names: Sequence[str], count: int) -> str:
 def _conflict(one: Mapping[str, Any]) -> str:
     if one["unreadable"]:
         return f"Branch {one['branch']} can't be compared: {one['unreadable']}"
-    return (
-        f"CONFLICT: branch {one['branch']} changes {_listed(one['buckets'], one['bucket_count'])} as well: the second "
+    return Conflict(
+        f"Conflict: branch {one['branch']} changes {_listed(one['buckets'], one['bucket_count'])} as well: the second "
         f"of the two to be published is merged by key, or refused"
     )
 

@@ -231,19 +231,22 @@ def records(found: Sequence[AuditRecord]) -> Listing:
             _made(r),
             r.figures.get("files_added"),
             r.figures.get("bytes_added"),
+            r.undo_tag,
             r.undone_by,
         )
         for r in reversed(found)
     ]
     names = heads(
         f"{'table | ' if several else ''}snapshot: number | what | on | committed: utc | branch: name | asked by: name"
-        " | approved by: name | reason | made by: sql | files: number | size: size | undone by: number"
+        " | approved by: name | reason | made by: sql | files: number | size: size | undo tag: name"
+        " | undone by: number"
     )
     help = {
         "made by": "The newest statement or function that it brought",
         "files": "Put in",
         "size": "Put in",
-        "undone by": "The snapshot that took it back",
+        "undo tag": "rollback_to with this tag and keep_later undoes it",
+        "undone by": "The snapshot that undid it",
     }
     return Listing(title="records", columns=names, rows=rows, help=help)
 

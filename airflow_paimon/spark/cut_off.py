@@ -75,9 +75,9 @@ def refuse_finer(fields: Iterable[DataField], label: str) -> None:
 def lossy(label: str, column: str, other_way: str | None = None) -> UnsupportedFeatureError:
     """Return the refusal to write a column that was cut off. ``other_way``: than the one that always works."""
     return UnsupportedFeatureError(
-        f"{label}: column {column!r} is finer than microseconds, the finest that Spark has, and would be written "
-        f"without the digits after them. Read the rows with airflow_paimon.data.read_arrow and write them with "
-        f"write_arrow, which keep all digits{f', or use {other_way}' if other_way else ''}",
+        f"{label}: column {column!r} is finer than microseconds, the finest that Spark has, and would lose digits. "
+        "Read the rows with airflow_paimon.data.read_arrow and write them with write_arrow, which keep all "
+        f"digits{f', or use {other_way}' if other_way else ''}",
         details={"column": column},
     )
 

@@ -247,8 +247,8 @@ class PaimonDataSource(DataSource):
     def _open_head(self) -> Table:
         if self._version() is not None:
             raise InvalidInputError(
-                f"{NAME}: only a batch read takes a version ({self._version()}); writes and streams go on from the "
-                f"head of a branch"
+                f"{NAME}: only a batch read takes a version ({self._version()}); writes and streams start from the "
+                "head of a branch"
             )
         if self._system_table() is not None:
             raise InvalidInputError(f"{NAME}: {self._get('table')} is a system table, which only a batch read takes")

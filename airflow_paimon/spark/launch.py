@@ -178,7 +178,7 @@ def _failed(request: Request, error: Exception) -> Outcome:
         log.exception("%s failed", request.operation)
         missing = UnsupportedFeatureError(
             f"{request.operation} runs in Spark, which could not be started here: it needs Java (JAVA_HOME; the log "
-            f"has what Spark said), or submit the job with spark-submit. {_WITHOUT_SPARK}"
+            f"has Spark's own message), or submit the job with spark-submit. {_WITHOUT_SPARK}"
         )
         return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     if isinstance(error, PaimonError):

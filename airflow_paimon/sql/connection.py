@@ -208,8 +208,8 @@ class Cursor:
             other = names.setdefault((mention.database.lower(), mention.name.lower()), mention)
             if other != mention:
                 raise InvalidInputError(
-                    f"SQL: {other} and {mention} differ only in upper and lower case, which DuckDB doesn't tell "
-                    f"apart; write the table's name the same way each time"
+                    f"SQL: {other} and {mention} differ only in upper and lower case, which DuckDB doesn't "
+                    "distinguish; write the table's name the same way each time"
                 )
         for at, mention in enumerate(mentions):
             found = self._connection.source(mention)

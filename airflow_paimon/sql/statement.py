@@ -82,7 +82,7 @@ def tables_of(session: duckdb.DuckDBPyConnection, engine: Any, statement: str) -
             )
         if (database := str(table["schema_name"])).lower() in _CATALOGS:
             raise InvalidInputError(
-                f"SQL: DuckDB has a {database} of its own; write the table's whole name in one pair of quotes: "
+                f"SQL: DuckDB itself has a {database}; write the table's whole name in one pair of quotes: "
                 f'"{database}.{table["table_name"]}"'
             )
     found = {Mention(str(t["schema_name"]), str(t["table_name"])) for t in tables}

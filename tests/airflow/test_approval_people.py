@@ -324,11 +324,11 @@ def test_four_eyes_without_an_approval_or_a_requester_are_refused_at_once(
     asked, day = {**form, "four_eyes": False, "approval": True}, timedelta(hours=24)
     check_approval(asked, day, "ann")
     check_approval({**form, "approval": False}, day, "ann"), "the undo's form: it is asked all the same"
-    with pytest.raises(UnsafeOperationError, match="doesn't say who triggered"):
+    with pytest.raises(UnsafeOperationError, match="doesn't report who triggered"):
         check_approval({**form, "approval": False}, day, None)
-    with pytest.raises(InvalidInputError, match="need an approval"):
+    with pytest.raises(InvalidInputError, match="needs an approval"):
         check_approval({**asked, "approval": False}, day, "ann")
-    with pytest.raises(UnsafeOperationError, match="doesn't say who triggered"):
+    with pytest.raises(UnsafeOperationError, match="doesn't report who triggered"):
         check_approval(asked, day, None)
 
 

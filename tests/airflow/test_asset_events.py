@@ -197,7 +197,7 @@ def test_a_key_names_each_partition_that_a_snapshot_wrote(warehouse: Path) -> No
         append(main, dt)
     assert partitions_written(main, 0, 2) == ["dt=1", "dt=2"]
     assert partitions_written(main, 1, 3) == ["dt=2"]
-    with pytest.raises(NotFoundError, match="are gone"):
+    with pytest.raises(NotFoundError, match="have expired"):
         partitions_written(main, 3, 4)
 
 

@@ -144,7 +144,7 @@ def test_what_is_made_from_a_table_directly_and_further_on(marquez: Marquez) -> 
         (302, b"", "it answered 302"),
         (200, b"<html>", "its answer is not JSON"),
         (200, b"[" * 100_000, ""),
-        (200, b"{}", "the answer is no graph of lineage"),
+        (200, b"{}", "the answer is not a graph of lineage"),
         (200, b'{"graph": [{"id": "dataset:x", "outEdges": [7]}]}', ""),
         (200, b"9" * (9 << 20), "its answer has more than 8 MiB"),
     ],

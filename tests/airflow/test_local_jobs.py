@@ -103,7 +103,7 @@ def test_the_connection_says_what_runs_beside_its_task(
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": "/w", **given})
     assert PaimonHook().local_execution == found
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": "/w", "local_execution": "writes"})
-    with pytest.raises(InvalidInputError, match="local_execution is one of none, reads, all"):
+    with pytest.raises(InvalidInputError, match="local_execution must be one of none, reads, all"):
         PaimonHook().check_settings()
 
 

@@ -14,15 +14,19 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Context
 
 from airflow_paimon import metrics
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform, run_operation
+from airflow_paimon.core.requests.operations import perform, run_here, run_operation
+from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import DeleteTagOperator
-from airflow_paimon.operators.maintenance import TableHealthOperator
+from airflow_paimon.operators.maintenance import CompactOperator, TableHealthOperator
 from airflow_paimon.operators.pipeline import UndoTablesOperator
 from tests.airflow.conftest import RunDag
 from tests.core.tables import append, make_table, rewrite, run
@@ -124,6 +128,34 @@ def test_the_health_of_several_tables_has_the_gauges_of_each(small_files: Path, 
     metrics.send_success("lake", run_operation(asked).to_json(), try_number=1)
     found = packets()
     assert [found[f"airflow.paimon.health.score.lake.d__{t}"] for t in "tu"] == ["76|g", "100|g"]
+
+
+class CompactsHere(CompactOperator):
+    """Does without Spark, which a job on several tables would start."""
+
+    def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
+        return run_here(request).to_json()
+
+
+def test_when_one_of_several_tables_fails_those_that_are_done_are_counted(
+    warehouse: Path, packets: Packets, run_dag: RunDag
+) -> None:
+    for name in ("d.t", "d.u"):
+        table = make_table(warehouse, name, primary=False)
+        for k in range(2):
+            write_arrow(table, pa.table({"k": pa.array([k], pa.int64()), "v": ["a"], "dt": ["1"]}))
+    for path in table.store.walk("dt=1"):
+        table.store.delete(path)
+    with DAG("compacts", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        CompactsHere(task_id="compact", table="d.*", min_files=2)
+    done = run_dag(dag)
+    assert done.tasks == {"compact": ("failed", 1)}
+    counted = {name.removeprefix("airflow.paimon.operation."): v for name, v in packets().items()}
+    assert [name for name in counted if "duration" not in name] == [
+        "success.paimon_default.d__t.compact",
+        "changed.paimon_default.d__t.compact",
+        "failure.paimon_default.d__u.compact.corrupt",
+    ]
 
 
 def test_without_tags_the_name_says_it_all(packets: Packets) -> None:

@@ -149,7 +149,7 @@ def test_a_list_may_come_as_a_rendered_text(value: Any, meant: list[str]) -> Non
 
 @pytest.mark.parametrize("value", [True, [False], "[true]", [["dt=1"]], [{"dt": 1}], {"dt": 1}, 1.5])
 def test_what_is_no_list_of_texts_is_no_argument(value: Any) -> None:
-    with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):
+    with pytest.raises(InvalidInputError, match="partitions must be a list of strings"):
         as_list("partitions", value)
 
 
@@ -367,7 +367,7 @@ WRONG_LITERALS: dict[str, tuple[str, dict[str, Any], str]] = {
     "a number": ("create_tag", {"tag": "t", "snapshot": "ten"}, "must be a whole number, got 'ten'"),
     "a switch": ("merge_branch", {"branch": "b", "writers_stopped": "yes"}, "must be true or false, got 'yes'"),
     "too small": ("diff_branches", {"branch": "b", "sample": -1}, "must be at least 0"),
-    "a type": ("create_tag", {"tag": True}, "must be a text, got True"),
+    "a type": ("create_tag", {"tag": True}, "must be a string, got True"),
     "a table": ("delete_tag", {"tag": "t", "table": "orders"}, "'orders'"),
 }
 

@@ -136,7 +136,7 @@ def test_a_table_of_a_jdbc_catalog(warehouse: Path, tmp_path: Path, monkeypatch:
     assert hook.storage_options == {**options, "metastore": "jdbc"}
     good, message = hook.test_connection()
     assert not good
-    assert "no Paimon catalog" in message
+    assert "not a Paimon catalog" in message
     hook.get_catalog().register("d", "t", table.schema())
     assert hook.get_table("d.t").latest_snapshot_id() == 1
     assert hook.test_connection() == (True, f"1 database in catalog {options['uri']}, key 'production': d")

@@ -147,12 +147,12 @@ def test_names_stay_texts(warehouse: Path, native: bool, name: str) -> None:
 
 def test_texts_are_wanted_where_names_are(warehouse: Path) -> None:
     number = CreateTagOperator(task_id="n", table="d.t", tag=1.1)  # type: ignore[arg-type]
-    with pytest.raises(InvalidInputError, match=r"tag \(--tag\) must be a text, got 1\.1: put it in quotes"):
+    with pytest.raises(InvalidInputError, match=r"tag \(--tag\) must be a string, got 1\.1: put it in quotes"):
         number._request(PaimonHook(), _context())
     assert as_list("partitions", 20261118) == ["20261118"]
-    with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):
+    with pytest.raises(InvalidInputError, match="partitions must be a list of strings"):
         as_list("partitions", {"dt": 1})
-    with pytest.raises(InvalidInputError, match="partitions must be a list of texts"):
+    with pytest.raises(InvalidInputError, match="partitions must be a list of strings"):
         as_list("partitions", 1.5)
 
 

@@ -175,7 +175,7 @@ def test_plan(warehouse: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     details = data(capsys, "plan", *asked)
     assert details["statement"] == "UPDATE" and details["replaces"]["files"]
     refused = {"--sql=DROP TABLE x": "SQL starts with 'DROP'", "--sql=none.sql": "can't be read",
-               "--sql= ": "--sql is empty", "": "one of the two"}  # fmt: skip
+               "--sql= ": "sql (--sql) is empty", "": "one of the two"}  # fmt: skip
     cases = [([flag] if flag else [], says) for flag, says in refused.items()]
     for wrong, says in [*cases, ([f"--sql={sql}", "--view=v=d.no"], "no table d.no")]:
         assert run(["plan", *on(warehouse), *wrong]) == 2
@@ -326,6 +326,7 @@ def test_the_audit_of_a_warehouse_and_of_some_tables(warehouse: Path, capsys: py
     heads, *lines = capsys.readouterr().out.splitlines()
     assert heads.split()[0] == "TABLE"
     assert [line.split()[0] for line in lines] == ["a.two", "a.one"], "the newest first"
+    assert all("airflow-paimon-undo-" in line for line in lines), "what rollback_to needs for an undo"
     assert run(["audit", "--warehouse", str(warehouse), "--table", "a.o*", "--format", "csv"]) == 0
     out = capsys.readouterr().out
     assert "for a.one" in out

@@ -194,6 +194,6 @@ def test_a_storage_without_conditions_says_that_it_may_have_deleted_another_file
     table = copied(made)
     run(table, "create_tag", tag="t", snapshot=1)
     data = table.store.read("tag/tag-t")
-    with pytest.raises(OutcomeUnknownError, match=r"tag/tag-t was deleted .* after the look at it"):
+    with pytest.raises(OutcomeUnknownError, match=r"tag/tag-t was deleted .* after it was read"):
         operation("delete_tag", tag="t")(changed(table, store=NoConditions(table.store)))
     assert parse_tag(data, "t").snapshot.id == 1

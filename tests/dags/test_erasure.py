@@ -112,7 +112,7 @@ def test_a_table_with_four_eyes_and_required_checks_is_not_erased_from_unasked(w
     operate(table, "alter_table", change=["set airflow-paimon.four-eyes=true"])
     run = run_dag(DAG, {**CONF, "skip_checks": True})
     assert run.state == "failed" and rows(table) == kept
-    assert "Four eyes need an approval" in str(run.xcom("check_params", "paimon_error"))
+    assert "The four-eyes rule needs an approval" in str(run.xcom("check_params", "paimon_error"))
 
 
 def test_nothing_is_erased_before_the_approval() -> None:

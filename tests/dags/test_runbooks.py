@@ -407,7 +407,7 @@ def all_kinds() -> list[str]:
 
 
 REFUSALS_FOR_SAFETY: dict[str, tuple[str, dict[str, Any], str | None]] = {
-    "what the SQL reaches": ("correct", {"message": "--sql reaches beyond the tables"}, None),
+    "what the SQL reaches": ("correct", {"message": "sql (--sql) reaches beyond the tables"}, None),
     "four eyes": ("merge", {"message": "merge_branch needs four eyes, and nobody approved it"}, None),
     "a form's field": ("check_params", {"message": "spark_options jars can't come from a form"}, None),
     "open writers": ("report", {"message": "Use --writers-stopped when no writer is open"}, "with Writers are stopped"),
@@ -775,7 +775,10 @@ def test_the_cleanup_leaves_a_branch_that_is_written_after_its_last_look(warehou
 
 
 def test_a_jobs_flags_are_named_as_the_fields_of_the_form() -> None:
-    error = {"kind": "invalid-input", "message": "--sql: it takes every row; confirm with --all-rows (not --sql-file)"}
+    error = {
+        "kind": "invalid-input",
+        "message": "sql (--sql): it takes every row; confirm with --all-rows (not --sql-file)",
+    }
     assert error_lines({"correct": error, "report": None}) == [
         "correct: invalid-input: SQL: it takes every row; confirm with Allow full-table change (not --sql-file)",
         "report: its log says why",

@@ -127,9 +127,9 @@ def test_a_read_that_begins_before_and_plans_after(warehouse: str) -> None:
     whole = plan_or_whole(branch, more_than=0)
     assert isinstance(whole, WholeRead)
     make_anew(branch)
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="recreated"):
         plan_states(states, travels=False)
-    with pytest.raises(ConflictError, match="made anew"):
+    with pytest.raises(ConflictError, match="recreated"):
         by_groups(whole)
 
 

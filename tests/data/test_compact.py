@@ -242,7 +242,7 @@ def wrong_count(folder: Path) -> Table:
 
 def test_files_with_fewer_rows_than_their_manifest_says_are_not_replaced(tmp_path: Path) -> None:
     table = wrong_count(tmp_path)
-    with pytest.raises(FormatError, match="hold 6 rows where their manifest says 7"):
+    with pytest.raises(FormatError, match="have 6 rows instead of the 7 in their manifest"):
         run(table)
     assert table.latest_snapshot_id() == 6
     assert len(list((tmp_path / "wh" / "d.db" / "t" / "bucket-0").iterdir())) == 6

@@ -253,7 +253,7 @@ def test_a_compaction_that_never_gets_its_files_is_a_conflict(tmp_path: Path) ->
         refill()
 
     refill()
-    with pytest.raises(ConflictError, match="in each of 5 tries"):
+    with pytest.raises(ConflictError, match="in each of 5 attempts"):
         run(table, beside)
     assert rows(table) == [("a", 9, None, "x")]
 
@@ -431,7 +431,7 @@ def test_files_with_fewer_rows_than_their_manifest_says_are_not_replaced(tmp_pat
     (split,) = plan_scan(table).splits
     wrong = replace_rows(table)
     head = table.latest_snapshot_id()
-    with pytest.raises(FormatError, match=f"{wrong} among them, hold 2 rows where their manifest says 3"):
+    with pytest.raises(FormatError, match=f"{wrong} among them, have 2 rows instead of the 3 in their manifest"):
         run(table)
     assert table.latest_snapshot_id() == head
     assert len(list(tmp_path.rglob("*.parquet"))) == len(split.files)

@@ -294,7 +294,7 @@ def test_tasks_that_get_known_buckets_with_their_rows_write_the_same(
 def test_a_task_without_an_index_refuses_rows_without_their_known_buckets(table: Table) -> None:
     write_arrow(table, rows([1, 2], "old"))
     placed = plan_write(table).after_look_up()
-    with pytest.raises(AssertionError, match="rows came without the buckets"):
+    with pytest.raises(AssertionError, match="rows came without their buckets"):
         write_rows(placed, [conform_rows(rows([1], "new"), placed.schema, placed.label)])
     assert read_arrow(table).num_rows == 2
 
@@ -525,7 +525,7 @@ def test_a_dropped_partition_is_not_put_back_beside_new_keys(table: Table) -> No
     dropped = table.latest_snapshot()
     assert dropped is not None
     write_arrow(table, rows([3, 7], "b"))
-    with pytest.raises(ConflictError, match=r"1 of the partitions to restore got an index \(HASH\) meanwhile"):
+    with pytest.raises(ConflictError, match=r"1 of the partitions to restore got a new index \(HASH\)"):
         restore_partitions(table, before, dropped, chosen, beside_appends=True)
     check_indexes(table)
     assert shown(table) == {("x", 3): "b", ("x", 7): "b", ("y", 1): "other partition"}

@@ -139,7 +139,12 @@ def test_a_table_that_can_not_be_read_stops_all_unless_it_is_to_be_left_out(
         ("*", {"uri": "x/"}, InvalidInputError, "--uri 'x/' names a folder"),
         ("*", {"uri": "x", "from_": "soon"}, InvalidInputError, "--from takes a date"),
         ("*", {"uri": "x", "from_": "2026-01-02", "to": "2026-01-01"}, InvalidInputError, "is not before"),
-        ("*", {"to_table": "d.one"}, InvalidInputError, "d.one is no table of export_audit: it lacks table_name"),
+        (
+            "*",
+            {"to_table": "d.one"},
+            InvalidInputError,
+            "d.one is not a table of export_audit: missing columns: table_name",
+        ),
         ("*", {"to_table": "d.one$branch_fix"}, InvalidInputError, "not a branch"),
         ("d.one, d.four", {"uri": "x"}, NotFoundError, "has no table 'd.four'"),
         ("f.*", {"uri": "x"}, NotFoundError, "has no table"),
@@ -161,5 +166,7 @@ def test_a_table_of_an_older_version_says_which_column_to_add(tables: list[Table
     export(tmp_path / "wh", to_table="audit.log")
     log = open_table(str(tmp_path / "wh"), "audit.log")
     alter_table(log, [DropColumn(name="diff")])
-    with pytest.raises(InvalidInputError, match=r"lacks diff, has nothing .*--change 'add column diff STRING'"):
+    with pytest.raises(
+        InvalidInputError, match=r"missing columns: diff; other columns: none.*--change 'add column diff STRING'"
+    ):
         export(tmp_path / "wh", to_table="audit.log")

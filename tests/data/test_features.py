@@ -1,4 +1,4 @@
-"""What the embedded engine does not do is refused by name, with the way out; what changes nothing is ignored."""
+"""What the built-in engine does not do is refused by name, with the way out; what changes nothing is ignored."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_neither_read_nor_written(what: str, options: dict[str, Any]) -> None:
     for check, verb in ((check_readable, "read"), (check_writable, "write")):
         error = refusal(check, options)
         assert what in error.message
-        assert error.message.startswith(f"d.t: the embedded engine does not {verb} ")
+        assert error.message.startswith(f"d.t: the built-in engine does not {verb} ")
         assert "; " in error.message  # and then the way out
         assert (error.kind, error.exit_code) == ("unsupported", 2)
 

@@ -46,7 +46,7 @@ def test_many_small_partitions_are_one_commit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_refusal_changes_nothing_and_is_the_operations(tmp_path: Path, processes: int) -> None:
     table = wrong_count(tmp_path)
-    with pytest.raises(FormatError, match="hold 6 rows where their manifest says 7"):
+    with pytest.raises(FormatError, match="have 6 rows instead of the 7 in their manifest"):
         run_here(asked(tmp_path, table=table.name), processes)
     assert table.latest_snapshot_id() == 6
 

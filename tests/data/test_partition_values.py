@@ -85,7 +85,7 @@ def test_the_text_that_names_null_is_refused_as_a_partition(tmp_path: Path, defa
     table = make_table(tmp_path, TEXTS, partition_keys=["p"], partition__default_name=default)
     write_arrow(table, rows_of(TEXTS, [{"p": None, "k": 1}]))
     for value in {default, "__DEFAULT_PARTITION__"}:
-        with pytest.raises(InvalidInputError, match=f"'p' holds the text '{value}', which represents null"):
+        with pytest.raises(InvalidInputError, match=f"'p' has the string '{value}', which represents null"):
             write_arrow(table, rows_of(TEXTS, [{"p": "a", "k": 2}, {"p": value, "k": 2}]), mode=mode)
     assert partitions(table) == [("None", 1)]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1

@@ -136,9 +136,9 @@ def test_what_is_no_correction_is_refused(warehouse: str, tmp_path: Path) -> Non
     for sql, flags, says in (
         ("UPDATE brnch SET amount = 1 WHERE id = 1", {}, "name it branch, not 'brnch'"),
         ("INSERT INTO TABLE sales.orders SELECT * FROM main", {}, "name it branch, not 'sales.orders'"),
-        ("DELETE FROM branch WHERE id = 1", {"partitions": ["dt=a"]}, "DELETE says by itself which rows change"),
+        ("DELETE FROM branch WHERE id = 1", {"partitions": ["dt=a"]}, "DELETE determines by itself which rows change"),
         ("SELECT * FROM branch", {"view": ["x"]}, "'x' is not of the form name=db.table"),
-        ("SELECT * FROM branch", {"view": ["main=sales.orders"]}, "there is a view 'main' already"),
+        ("SELECT * FROM branch", {"view": ["main=sales.orders"]}, "the view 'main' exists already"),
     ):
         with pytest.raises(InvalidInputError, match=says):
             planned(table, tmp_path, sql, **flags)

@@ -439,7 +439,7 @@ def test_a_writer_that_never_pauses(tmp_path: Path) -> None:
     upsert(table, *(("a", k, "v") for k in range(20)))
     tasks, rounds = beside(lambda n: upsert(table, ("a", n, f"{n}")))
     before = data_files(tmp_path)
-    with pytest.raises(ConflictError, match="in each of 5 tries to rescale them; nothing was changed"):
+    with pytest.raises(ConflictError, match="in each of 5 attempts to rescale them; nothing was changed"):
         run(table, 4, tasks)
     assert len(rounds) == 5 and counts(table) == {"a": {2}} and option(table) == "2"
     assert data_files(tmp_path) == before + 5
@@ -659,7 +659,7 @@ def test_rows_that_lie_in_a_wrong_bucket(tmp_path: Path) -> None:
         (folder / file.file_name).rename(other / file.file_name)
     commit_append(table, [replace(one, bucket=1 - one.bucket)], planned_on=write.planned_on)
     before = data_files(tmp_path)
-    with pytest.raises(FormatError, match="holds rows whose key belongs into another bucket"):
+    with pytest.raises(FormatError, match="has rows whose key belongs into another bucket"):
         run(table, 4)
     assert (data_files(tmp_path), counts(table)) == (before, {"a": {2}})
 

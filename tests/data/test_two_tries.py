@@ -134,7 +134,7 @@ def test_what_came_before_a_head_that_has_expired_is_unknown(table: Table) -> No
         write_arrow(table, one_row(k))
     for number in range(1, 5):
         table.store.delete(table.paths.snapshot(number))
-    with pytest.raises(OutcomeUnknownError, match="snapshot 4, which could say so, is expired"):
+    with pytest.raises(OutcomeUnknownError, match="snapshot 4, which would show it, has expired"):
         write_arrow(table, ROWS, operation_id="op")
     assert sorted(read_arrow(table).column("k").to_pylist()) == [1, 2, 10, 11, 20, 21, 22]
 

@@ -101,7 +101,8 @@ def test_a_table_that_is_not_there_is_reported_before_spark_starts(
 
 
 @pytest.mark.parametrize(
-    ("more", "text"), [([], "takes --sql or --function"), (["--sql=good.sql", "--view=p=d.none"], "d.none")]
+    ("more", "text"),
+    [([], "takes sql (--sql) or function (--function)"), (["--sql=good.sql", "--view=p=d.none"], "d.none")],
 )
 def test_a_wrong_correction_is_refused_before_spark_starts(
     warehouse: Path, tmp_path: Path, without_spark: dict[str, str], more: list[str], text: str

@@ -163,10 +163,10 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
         (lambda: create_tag(table, "x", warehouse=warehouse), "an opened table knows its warehouse"),
         (lambda: create_tag(open_core_table(warehouse, "d.t"), "x"), "was not opened by airflow_paimon.open_table"),
         (lambda: create_tag(open_table(path=f"{warehouse}/d.db/t"), "x"), "was not opened by"),
-        (lambda: create_tag(table.branch("b"), "x", branch="c"), "name says branch 'b', and branch"),
+        (lambda: create_tag(table.branch("b"), "x", branch="c"), "name has branch 'b', and branch"),
         (lambda: compact(table, processes=0), "processes is a number from 1 on"),
         (lambda: compact(table, min_files=1), "at least 2"),
-        (lambda: compact(table, partitions=5), r"partitions \(--partitions\) takes texts"),  # type: ignore[arg-type]
+        (lambda: compact(table, partitions=5), r"partitions \(--partitions\) must be a list of strings"),  # type: ignore[arg-type]
     ]
     for call, says in refused:
         with pytest.raises(InvalidInputError, match=says):

@@ -234,7 +234,7 @@ def test_wrong_arguments_are_named(orders: ReadableTable) -> None:
     refusals: list[tuple[dict[str, Any], str]] = [
         ({"snapshot": 1, "tag": "before"}, "a snapshot or a tag, not both"),
         ({"limit": -1}, "limit is a number of rows"),
-        ({"where": 5}, "where is a condition as text or a pyarrow expression, not int"),
+        ({"where": 5}, "or a pyarrow expression, not int"),
         ({"where": "amuont > 1"}, "there is no column 'amuont'"),
         ({"columns": ["nope"]}, "no column 'nope'"),
         ({"tag": 3}, "tag is the name of a tag"),

@@ -27,7 +27,7 @@ from tests.spark.jobs.operations import correct, make_branch, rows_of, run
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# What the rows of a statement must be, the tests of the embedded engine say in each run.
+# What the rows of a statement must be, the tests of the built-in engine say in each run.
 pytestmark = [pytest.mark.oracle, pytest.mark.every(4)]
 
 Run = Callable[..., dict[str, Any]]

@@ -2,7 +2,7 @@
 
 Java upserts and deletes and leaves files of level 0; we correct on a branch by a query and by statements, and publish;
 Java reads, upserts, deletes and compacts; we append and compact. After each step both read the rows of a model, each
-key once. What the embedded engine refuses by name changes nothing, and is left out: what is lifted later is tested from
+key once. What the built-in engine refuses by name changes nothing, and is left out: what is lifted later is tested from
 then on. ``make product`` runs all combinations.
 """
 
@@ -125,7 +125,7 @@ class Case:
         try:
             work()
         except UnsupportedFeatureError as error:
-            assert "embedded engine" in error.message and "d.t" in error.message
+            assert "built-in engine" in error.message and "d.t" in error.message
             assert (view.latest_snapshot(), self.world.data_files()) == (before, files)
             return False
         return True

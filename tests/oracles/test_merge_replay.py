@@ -123,7 +123,7 @@ class Replay:
         try:
             ours(table)
         except UnsupportedFeatureError as error:
-            assert "the embedded engine does not" in error.message
+            assert "the built-in engine does not" in error.message
             assert table.latest_snapshot() == before
             theirs()
 

@@ -111,7 +111,7 @@ def test_the_plan_names_what_is_touched_and_fills_the_forms(get: Get) -> None:
     assert answer.status_code == 200
     shown = texts(answer.text)
     assert "Replaces at most 1 file" in shown and "1,200 stored rows, in dt=1" in shown
-    assert "CONFLICT: branch rival changes dt=1" in shown
+    assert "Conflict: branch rival changes dt=1" in shown and '<li class="bad">Conflict: branch rival' in answer.text
     assert "plan_report DAG scheduled on its asset plans.daily" in shown
     assert "plan_alias DAG scheduled on an alias of its asset; paused" in shown
     assert "plans.made table replayed as raw, from snapshot 1 on plans.made" in shown
@@ -142,7 +142,7 @@ def test_dags_that_the_user_may_not_read_are_not_named(get: Get, monkeypatch: py
     [
         ({"sql": "UPDATE branch SET v = 1 WHERE kk > 5"}, "branch has no column kk (did you mean k?)"),
         ({"sql": "DROP TABLE branch"}, "SQL starts with 'DROP'"),
-        ({"sql": "SELECT * FROM branch"}, "name the partitions to overwrite with Partitions"),
+        ({"sql": "SELECT * FROM branch"}, "name the partitions to overwrite in Partitions"),
         ({"partitions": "day=1"}, "'day' is not a partition column"),
         ({"sql": "<script>alert(1)</script>"}, "SQL starts with '<'"),
     ],

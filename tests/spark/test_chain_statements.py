@@ -234,7 +234,7 @@ def test_correct_branch_upserts_and_overwrites(spark: SparkSession, tmp_path: Pa
     assert days(table)["20250811"] == [(3, 1, "a"), (4, 1, "up"), (8, 1, "a")]
     same = "SELECT k, s, upper(v) AS v, dt FROM branch WHERE dt = '{}'"
     before = seen(table)
-    with pytest.raises(UnsafeOperationError, match="dt=20250811 holds deletes"):
+    with pytest.raises(UnsafeOperationError, match="dt=20250811 contains deletes"):
         correct(spark, tmp_path, same.format("20250811"), partitions=["dt=20250811"])
     assert seen(table) == before
     correct(spark, tmp_path, same.format("20250812"), partitions=["dt=20250812"])

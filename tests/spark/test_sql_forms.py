@@ -71,7 +71,7 @@ def test_a_set_up_can_be_finished_and_not_be_undone(spark: SparkSession, tmp_pat
     assert run(tmp_path, "create_chain_table").changed
     assert rows(spark, tmp_path, "SELECT * FROM d.t") == []
     for name in ("t", "t$branch_delta"):
-        with pytest.raises(InvalidInputError, match="would not be one chain table any more"):
+        with pytest.raises(InvalidInputError, match="would no longer form one chain table"):
             sql(spark, warehouse, f"ALTER TABLE d.`{name}` UNSET TBLPROPERTIES ('scan.fallback-delta-branch')")
 
 

@@ -42,9 +42,9 @@ COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("changes", "STRING", "JSON: the newest of them, with their statements or functions"),
     ("diff", "STRING", "JSON: the diff that was looked at"),
     *((name, "BIGINT", "as files count them") for name in FIGURES),
-    ("undo_tag", "STRING", "takes it back"),
+    ("undo_tag", "STRING", "rollback_to with it undoes it"),
     ("undo_retention", "STRING", "how long that tag lives"),
-    ("undone_by", "BIGINT", "the snapshot that took it back"),
+    ("undone_by", "BIGINT", "the snapshot that undid it"),
     ("duration_ms", "BIGINT", "from the operation's beginning until its snapshot was put"),
     ("row_digest", "STRING", "of the other columns; an export writes what differs from it"),
 )

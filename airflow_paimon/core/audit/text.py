@@ -84,7 +84,7 @@ def _section(record: AuditRecord) -> str:
 
 
 def _facts(record: AuditRecord) -> list[tuple[str, str]]:
-    undone = "" if record.undone_by is None else f"taken back by snapshot {record.undone_by}"
+    undone = "" if record.undone_by is None else f"undone by snapshot {record.undone_by}"
     brought = ""
     if record.from_branch:
         brought = (

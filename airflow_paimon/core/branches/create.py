@@ -176,7 +176,7 @@ def recheck_source(table: Table, source: BranchSource) -> None:
         raise ConflictError(f"{view.label}: snapshot {snapshot.id} disappeared during the creation ({error})") from None
     if lost:
         raise ConflictError(
-            f"{view.label}: snapshot {snapshot.id} is being expired: {lost[0]} is gone; branch from a later one"
+            f"{view.label}: snapshot {snapshot.id} is being expired: {lost[0]} was deleted; branch from a later one"
         )
 
 

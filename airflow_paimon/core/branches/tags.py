@@ -57,7 +57,9 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
             f"leave time_retained out"
         )
     if request.hold is None and request.held_by is not None:
-        raise InvalidInputError(f"{context.table.name}: held_by says who asked for a hold; say why, by hold")
+        raise InvalidInputError(
+            f"{context.table.name}: held_by (--held-by) names who asked for a hold; give its reason in hold (--hold)"
+        )
     view = context.table.branch(request.branch).require()
     if request.timestamp is not None:
         if request.snapshot is not None:
@@ -284,7 +286,7 @@ def _refuse_changed(view: Table, held: Tag, expected: Tag) -> None:
     else:
         forget_hold(view, held.name)
     raise ConflictError(
-        f"{view.label}: tag {held.name!r} was changed while it was put under a hold; look at it, and try again"
+        f"{view.label}: tag {held.name!r} was changed while it was put under a hold; inspect it, then run this again"
     )
 
 
@@ -296,8 +298,8 @@ def _refuse_second_hold(view: Table, existing: Tag, request: CreateTag) -> None:
     """
     if request.hold is not None and (existing.hold, existing.held_by) != (request.hold, request.held_by):
         raise AlreadyExistsError(
-            f"{view.label}: tag {existing.name!r} {existing.hold_text} already, which ends without asking you; put "
-            f"your hold on a tag of its own on snapshot {existing.snapshot.id}"
+            f"{view.label}: tag {existing.name!r} {existing.hold_text} already, which can end without you; put your "
+            f"hold on a separate tag on snapshot {existing.snapshot.id}"
         )
 
 
@@ -449,8 +451,8 @@ def refuse_tag_of_set(view: Table, tag: Tag) -> None:
     version = version_of_tag(view, tag)
     if version is not None:
         raise UnsafeOperationError(
-            f"{view.label}: tag {tag.name!r} is of version {version.number} of table set {version.name!r}, and goes "
-            f"when that is over (create_table_set --keep, --retention)"
+            f"{view.label}: tag {tag.name!r} is of version {version.number} of table set {version.name!r}, and is "
+            "deleted with it, after keep (--keep) and retention (--retention) of create_table_set"
         )
 
 

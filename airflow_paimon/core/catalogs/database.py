@@ -103,8 +103,8 @@ class Database:
         code, text = _code_of(error), _text_of(error)
         if code in ("42P01", 1146) or text.startswith("no such table"):
             return NotFoundError(
-                f"{self.label} is no Paimon catalog: {text}. Check the uri; a new catalog gets its tables when Flink "
-                f"or Spark opens it first"
+                f"{self.label} is not a Paimon catalog: {text}. Check the uri; a new catalog gets its tables when "
+                "Flink or Spark opens it first"
             )
         if code in _PG_REFUSED or code in _MYSQL_REFUSED:
             return UnsafeOperationError(f"{self.label} refuses the user {self.user!r}: {text}")

@@ -43,8 +43,8 @@ class FilesystemCatalog(Catalog):
         left = [path for path in self.warehouse.walk(folder) if path != f"{folder}/{_MARK}"]
         if left:
             raise UnsafeOperationError(
-                f"Database {name!r} of {self.label} holds {len(left)} files, such as {left[0]}, so it was not dropped: "
-                f"look at them, and delete them first"
+                f"Database {name!r} of {self.label} contains {len(left)} files, such as {left[0]}, so it was not "
+                "dropped: check them, and delete them first"
             )
         self.warehouse.delete(f"{folder}/{_MARK}")
         self.warehouse.delete_empty(folder)

@@ -91,8 +91,8 @@ class RestCatalog(Catalog):
 
     def warehouse_store(self) -> Store:
         raise UnsupportedCatalogError(
-            f"{self.label}: its server keeps the warehouse, where table sets would lie, so there are none; tag the "
-            f"tables one by one with create_tag"
+            f"{self.label}: its server manages the warehouse, so table sets are not supported; tag the tables one by "
+            "one with create_tag"
         )
 
     def register(self, database: str, table: str, schema: TableSchema) -> None:

@@ -104,7 +104,7 @@ class DlfAuth(Auth):
             return DlfKey(str(raw["AccessKeyId"]), str(raw["AccessKeySecret"]), raw.get("SecurityToken"))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
-                f"The file of dlf.token-path, {self.path}, holds no DLF key ({type(error).__name__})"
+                f"The file of dlf.token-path, {self.path}, contains no DLF key ({type(error).__name__})"
             ) from None
 
 

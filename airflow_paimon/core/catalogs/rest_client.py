@@ -150,7 +150,7 @@ class RestClient:
                 if not left or error.late or not (error.status in _BUSY or error.status == 0):
                     raise self._error(request, path, error) from None
             time.sleep(_FIRST_WAIT_S * 2 ** (_TRIES - 1 - left))
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("the last attempt returns or raises")
 
     def _once(self, request: Request) -> dict[str, Any]:
         url = f"{self.uri}{request.path}" + (f"?{urlencode(request.query, quote_via=quote)}" * bool(request.query))
@@ -191,7 +191,7 @@ class RestClient:
         if failed.status in (405, 406, 501):
             return UnsupportedCatalogError(f"{self.label} does not offer {what} ({answer})")
         if request.method == "POST" and failed.sent:
-            return OutcomeUnknownError(f"{self.label}: it is not known whether {what} was made ({answer})")
+            return OutcomeUnknownError(f"{self.label}: cannot determine whether {what} was made ({answer})")
         return StorageError(f"{self.label}: {what} failed ({answer})")
 
     def _masked(self, text: str) -> str:

@@ -74,7 +74,7 @@ def _token(client: RestClient, table: tuple[str, str]) -> _Token:
     raw = client.get(["databases", table[0], "tables", table[1], "token"])
     options, ends = raw.get("token"), raw.get("expiresAtMillis")
     if not isinstance(options, dict) or not isinstance(ends, int):
-        raise FormatError(f"{client.label}: its answer holds no token for the data of {'.'.join(table)}")
+        raise FormatError(f"{client.label}: its answer contains no token for the data of {'.'.join(table)}")
     fresh = _Token(options, ends - min(_SAFE_MS, max(ends - now, 0) // 2))
     _known[client, table] = fresh
     return fresh

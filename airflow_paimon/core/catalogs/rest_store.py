@@ -92,10 +92,12 @@ class RestTable:
             if branch == MAIN and error.details.get(RESOURCE) != "SNAPSHOT":
                 raise
             return None
-        what = f"The newest snapshot of {self.database}.{self.name}, branch {branch}, as told by {self.client.label},"
+        what = (
+            f"The newest snapshot of {self.database}.{self.name}, branch {branch}, as returned by {self.client.label},"
+        )
         raw = (answer.get("snapshot") or {}).get("snapshot")
         if not isinstance(raw, dict):
-            raise FormatError(f"{what} is none")
+            raise FormatError(f"{what} is not a snapshot")
         return snapshot_from_json(raw, what)
 
 

@@ -83,13 +83,25 @@ def parse_targets(
     """
     is_range = first is not None or last is not None
     if pending and is_range:
-        raise _refused(layout, "give a range (--from, --to) or --pending, not both")
+        raise _refused(layout, "give a range, from_ (--from) and to (--to), or pending (--pending), not both")
     if not partitions and not is_range and not pending:
-        raise _refused(layout, "name what to compact: --partition, --from/--to, or --pending with --max-chain-length")
+        raise _refused(
+            layout,
+            (
+                "name what to compact: partition (--partition), from_ and to (--from, --to), or pending (--pending) "
+                "with max_chain_length (--max-chain-length)"
+            ),
+        )
     if pending != (max_chain_length is not None):
-        raise _refused(layout, "--pending and --max-chain-length N go together: N deltas may stay unmerged")
+        raise _refused(
+            layout,
+            (
+                "pending (--pending) and max_chain_length (--max-chain-length) go together: so many deltas may stay "
+                "unmerged"
+            ),
+        )
     if max_chain_length is not None and max_chain_length < 0:
-        raise _refused(layout, f"--max-chain-length must be 0 or more, not {max_chain_length}")
+        raise _refused(layout, f"max_chain_length (--max-chain-length) must be 0 or more, not {max_chain_length}")
     bounds = [None if text is None else _moment(layout, text) for text in (first, last)]
     if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
         raise _refused(layout, f"--from {first} is later than --to {last}")
@@ -322,7 +334,7 @@ class _GroupPlanner:
         targets, lost = self._targets, self._known.lost.get(values)
         again = targets.overwrite or values in targets.again
         if not again and (why is None or (self._is_asked_by_name and not self._hangs(values))):
-            note = "" if why is None else f"; it is stale ({why}): --overwrite rebuilds it"
+            note = "" if why is None else f"; it is stale ({why}): overwrite (--overwrite) rebuilds it"
             return Action.ALREADY_THERE, f"the snapshot branch has it{note}"
         if why is None and moment not in self._deltas and values not in targets.again:
             return Action.NOTHING_TO_DO, "the snapshot branch has it, and there is no delta of its own to build it from"
@@ -331,11 +343,11 @@ class _GroupPlanner:
         gone = self._known.incomplete.get(values)
         if gone is not None and not (targets.overwrite and targets.names(self._layout, moment)):
             return Action.ALREADY_THERE, (
-                f"it is stale: {gone}; if those rows should be gone, name the partition with --overwrite, which "
-                f"rebuilds it without them"
+                f"it is stale: {gone}; if those rows should be deleted, name the partition with overwrite "
+                "(--overwrite), which rebuilds it without them"
             )
         if unproven is not None:
-            return Action.ALREADY_THERE, f"it is stale ({why}), but {unproven}: --overwrite of it rebuilds it"
+            return Action.ALREADY_THERE, f"it is stale ({why}), but {unproven}: overwrite (--overwrite) rebuilds it"
         if why is not None:
             return Action.STALE_REBUILD, why
         return Action.COMPACT, f"rebuilt: {self._parts(anchor, deltas)}"
@@ -347,7 +359,10 @@ class _GroupPlanner:
             return Action.COMPACT, self._parts(anchor, deltas)
         if self._targets.gap_policy == "carry_forward":
             return Action.COMPACT, f"a gap, carried forward: {self._parts(anchor, deltas)}"
-        return Action.GAP, "no delta of its own; --gap-policy carry_forward makes it full from the partitions before"
+        return (
+            Action.GAP,
+            "it has no delta; gap_policy=carry_forward (--gap-policy) makes it full from the partitions before",
+        )
 
     def _parts(self, anchor: Values | None, deltas: tuple[Values, ...]) -> str:
         start = "no anchor" if anchor is None else f"anchor {self._layout.text_of(anchor)}"

@@ -188,8 +188,7 @@ class _PlanHolds:
         wanted = (deltas, self.plan.keys(snapshot.branch_name))
         if (now.keys(delta.branch_name), now.keys(snapshot.branch_name)) != wanted:
             raise ConflictError(
-                f"{self.expiry.layout.label}: the branches changed since the expiry was planned: its plan no longer "
-                f"holds"
+                f"{self.expiry.layout.label}: the branches changed since the expiry was planned; nothing was dropped"
             )
 
 

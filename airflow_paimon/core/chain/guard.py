@@ -101,9 +101,9 @@ class DropCheck:
         texts = sorted(map(self.layout.text_of, self.dropped))
         before = self.plan.snapshot.id if self.plan.snapshot is not None else None
         return UnsafeOperationError(
-            f"{self.main.label}: {self.role} partitions {listed(texts)} are dropped, but the check whether another "
-            f"writer dropped the partitions with their rows at the same time failed ({why}). Inspect them with "
-            f"check_chain_table; rollback_to --branch {self.branch} --snapshot {before} restores them",
+            f"{self.main.label}: {self.role} partitions {listed(texts)} are dropped, but the check for a concurrent "
+            f"drop of their rows failed ({why}). Inspect them with check_chain_table; to restore them, run rollback_to "
+            f"--branch {self.branch} --snapshot {before}",
             details={"partitions": texts, "snapshot": before},
         )
 
@@ -361,8 +361,8 @@ def _hidden(main: Table, layout: ChainLayout, hidden: Sequence[Values]) -> Unsaf
     never = f" ({listed(timeless)} is without a partition time, so it can't be rebuilt)" if timeless else ""
     return UnsafeOperationError(
         f"{main.label}: rows written to {listed(texts)} of branch {layout.delta_branch} would be invisible: the "
-        f"snapshot branch holds that partition in full. Write with on_stale='record', which lists it as stale, and "
-        f"rebuild it with compact_chain_table --pending{never}; or write the rows to a later partition",
+        "snapshot branch has that partition in full. Write with on_stale='record' and run compact_chain_table "
+        f"--pending{never}, or write to a later partition",
         details={"partitions": texts},
     )
 
@@ -418,9 +418,8 @@ def _check_buckets(
             if count != total:
                 raise InvalidInputError(
                     f"{layout.label}: partition {layout.text_of(values)} would have {total} buckets, but "
-                    f"{layout.text_of(other)}, which it is merged with, has {count}: a key must have one bucket in all "
-                    f"of a chain; write with option bucket={count} in all three branches, or write the other "
-                    f"partitions again"
+                    f"{layout.text_of(other)}, which it is merged with, has {count}: a key needs one bucket in all of "
+                    f"a chain. Write with bucket={count} in all three branches, or rewrite the others"
                 )
 
 
@@ -445,8 +444,8 @@ def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
         return None
     if on_stale in ("rebuild", "drop"):
         raise InvalidInputError(
-            f"{table.label}: on_stale={on_stale!r} is not supported for writes: write with on_stale='record', then "
-            f"rebuild the stale partitions with compact_chain_table --pending"
+            f"{table.label}: on_stale={on_stale!r} is not supported for writes: write with on_stale='record', then run "
+            "compact_chain_table --pending to rebuild the stale partitions"
         )
     if on_stale not in ("refuse", "record"):
         raise InvalidInputError(f"on_stale is one of refuse, record, not {on_stale!r}")

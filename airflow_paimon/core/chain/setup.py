@@ -320,9 +320,9 @@ def check_one_branch(branch: Table, changes: Sequence[SchemaChange]) -> None:
     problems = [p for p in _problems(branch, after, new) if p not in known]
     if problems:
         raise InvalidInputError(
-            f"{branch.label}: nothing was changed, as its three branches would not be one chain table any more: "
-            f"{'; '.join(problems)}. Options that may change are altered in all three by alter_chain_table; "
-            f"create_chain_table makes an ordinary table a chain table",
+            f"{branch.label}: nothing was changed, as its three branches would no longer form one chain table: "
+            f"{'; '.join(problems)}. Use alter_chain_table to change options in all three, or create_chain_table to "
+            "convert a table",
             details={"problems": problems},
         )
 

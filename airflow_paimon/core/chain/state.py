@@ -115,8 +115,8 @@ def heads_together(views: Sequence[Table]) -> list[ScanPlan]:
             return [ScanPlan(view, head, view.schema()) for view, head in zip(views, heads, strict=True)]
     label = views[0].label
     raise ConflictError(
-        f"{label}: the branches were committed to in each of {_MAX_LOOKS} tries to read them together; run it again "
-        f"when fewer writers commit at once"
+        f"{label}: cannot read the branches at one point in time: other writers committed during each of {_MAX_LOOKS} "
+        "attempts; run it again when fewer writers commit"
     )
 
 

@@ -26,8 +26,8 @@ def check_columns(rules: Sequence[Rule], schema: TableSchema, label: str) -> Non
         if isinstance(rule, Drift) and rule.date is not None and rule.date not in schema.partition_keys:
             keys = ", ".join(schema.partition_keys) or "none"
             raise InvalidInputError(
-                f"{label}: rule {rule.name!r} takes its dates from {rule.date!r}, which is no partition column; those "
-                f"are: {keys}"
+                f"{label}: rule {rule.name!r} takes its dates from {rule.date!r}, which is not a partition column; "
+                f"those are: {keys}"
             )
 
 

@@ -177,7 +177,7 @@ def read_rules(path: str, table: str) -> tuple[Rule, ...]:
     Raises:
         InvalidInputError: it can't be read, is not JSON, or holds something else than rules.
     """
-    text = read_text(path, f"{table}: --rules takes the path of a JSON file, and {path!r}")
+    text = read_text(path, f"{table}: rules (--rules) takes the path of a JSON file, and {path!r}")
     return parse_rules_text(text, f"{table}: --rules")
 
 
@@ -225,7 +225,7 @@ def _accepted_values(value: Any, where: str, common: _Common) -> Rule:
     raw = _object(value, ("column", "values"), where)
     values = raw.get("values")
     if not isinstance(values, list) or not values or any(isinstance(v, list | dict) or v is None for v in values):
-        raise InvalidInputError(f"{where}: values is a list of texts, numbers or booleans; it is {_short(values)}")
+        raise InvalidInputError(f"{where}: values must be a list of strings, numbers or booleans, got {_short(values)}")
     return AcceptedValues(column=_text(raw.get("column"), f"{where}: column"), values=tuple(values), **common)
 
 
@@ -291,14 +291,14 @@ def _only(raw: Mapping[str, Any], known: Sequence[str], where: str) -> None:
 
 def _object(value: Any, known: Sequence[str], where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise InvalidInputError(f"{where} takes an object with {', '.join(known)}; it is {_short(value)}")
+        raise InvalidInputError(f"{where} must be an object with {', '.join(known)}, got {_short(value)}")
     _only(value, known, where)
     return value
 
 
 def _text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise InvalidInputError(f"{where} takes a text; it is {_short(value)}")
+        raise InvalidInputError(f"{where} must be a string, got {_short(value)}")
     return value
 
 
@@ -306,7 +306,7 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     if isinstance(value, str):
         value = [value]
     if not isinstance(value, list) or not value or not all(isinstance(v, str) and v for v in value):
-        raise InvalidInputError(f"{where} takes a column or a list of columns; it is {_short(value)}")
+        raise InvalidInputError(f"{where} must be a column or a list of columns, got {_short(value)}")
     return tuple(value)
 
 
@@ -317,7 +317,7 @@ def _optional_text(raw: Mapping[str, Any], key: str, where: str) -> str | None:
 def _choice(raw: Mapping[str, Any], key: str, choices: tuple[str, ...], where: str) -> str:
     value = raw.get(key, choices[0])
     if value not in choices:
-        raise InvalidInputError(f"{where}: {key} must be one of {', '.join(choices)}; it is {_short(value)}")
+        raise InvalidInputError(f"{where}: {key} must be one of {', '.join(choices)}, got {_short(value)}")
     return str(value)
 
 
@@ -325,7 +325,7 @@ def _amount(value: Any, where: str) -> Amount:
     match = _PERCENT.fullmatch(value.strip()) if isinstance(value, str) else None
     number = _finite(value if match is None else float(match[1]))
     if number is None:
-        raise InvalidInputError(f"{where} takes a number from 0 on, or a part such as '5 %'; it is {_short(value)}")
+        raise InvalidInputError(f"{where} must be a number from 0 on, or a part such as '5 %', got {_short(value)}")
     return Amount(number, percent=match is not None)
 
 

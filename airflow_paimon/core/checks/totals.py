@@ -81,7 +81,7 @@ def _number(value: Any) -> Decimal:
     try:
         return Decimal(0) if value is None else Decimal(str(value))
     except InvalidOperation:
-        raise InvalidInputError(f"A drift compares numbers, and {value!r} is none") from None
+        raise InvalidInputError(f"drift needs a numeric column, got {value!r}") from None
 
 
 def _change(old: Decimal, new: Decimal) -> str | None:

@@ -60,8 +60,8 @@ def find_landed(
     if lost is None or (identity.retry_mark is not None and not table.store.exists(identity.retry_mark)):
         return None
     raise OutcomeUnknownError(
-        f"{table.label}: cannot tell whether operation {identity.user} landed: snapshot {lost}, which could say so, is "
-        f"expired. Look at the table, then run it again with a new operation id"
+        f"{table.label}: cannot determine whether operation {identity.user} committed: snapshot {lost}, which would "
+        "show it, has expired. Check the table's rows, then run it again with a new operation id"
     )
 
 
@@ -198,8 +198,8 @@ def _lost_its_lists(table: Table, snapshot: Snapshot) -> bool:
 def unknown_outcome(table: Table, snapshot: Snapshot, why: str) -> OutcomeUnknownError:
     """Return the error for a snapshot that may or may not be in the table."""
     return OutcomeUnknownError(
-        f"{table.label}: it is not known whether snapshot {snapshot.id} (uuid {snapshot.uuid}) landed: {why}. "
-        f"Nothing was cleaned up. Run it again with the same operation id: it checks first",
+        f"{table.label}: cannot determine whether snapshot {snapshot.id} (uuid {snapshot.uuid}) was committed: {why}. "
+        "Nothing was cleaned up. Run it again with the same operation id: it checks first",
         details={"snapshot": snapshot.id, "uuid": snapshot.uuid, "commit_user": snapshot.commit_user},
     )
 

@@ -87,7 +87,7 @@ def _perform(table: Table, action: Action) -> None:
             | UpdateCatalog()
             | PutSnapshot()
         ):
-            raise AssertionError(f"{action.path}: a {type(action).__name__} is no file action")
+            raise AssertionError(f"{action.path}: a {type(action).__name__} is not a file action")
         case PutNew():
             try:
                 table.store.create(action.path, action.data)

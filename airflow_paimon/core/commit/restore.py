@@ -69,8 +69,8 @@ def _refuse_second_index(
     if twice:
         what = ", ".join(sorted({kind for _, kind, _ in twice}))
         raise ConflictError(
-            f"{table.label}: {len({p for p, _, _ in twice})} of the partitions to restore got an index ({what}) "
-            f"meanwhile, beside which their old one can't stand"
+            f"{table.label}: {len({p for p, _, _ in twice})} of the partitions to restore got a new index ({what}), "
+            "which their old one contradicts; nothing was restored"
         )
 
 

@@ -157,7 +157,7 @@ def unpublished(branch: Table) -> Table:
 def unpublished_snapshots(view: Table) -> list[Snapshot]:
     """Return the snapshots that were committed to an ``unpublished`` view, ascending."""
     if not isinstance(view.store, Unpublished):
-        raise InvalidInputError(f"{view.label} is no unpublished view")
+        raise InvalidInputError(f"{view.label} is not an unpublished view")
     return [view.snapshot(number) for number in numbered(view.store.held(view.paths.snapshot_dir), SNAPSHOT_PREFIX)]
 
 
@@ -270,8 +270,8 @@ def _merged(staging: Staging) -> _Change:
     onto, head, staged = staging.onto, staging.head, staging.view.latest_snapshot()
     if staged is None:
         raise ConflictError(
-            f"{staging.view.label} is gone: another try of this operation has deleted it; nothing was published. Run "
-            f"it again"
+            f"{staging.view.label} was deleted by another attempt of this operation; nothing was published. Run it "
+            "again"
         )
     diff = difference(staging.view, head, staged)
     changes = [

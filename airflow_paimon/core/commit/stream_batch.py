@@ -66,8 +66,8 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
         return identity, find_landed(table, identity, since, head)
     except OutcomeUnknownError as error:
         raise OutcomeUnknownError(
-            f"{table.label}: cannot tell whether batch {batch} of stream {query} landed: snapshots since {since.id} "
-            f"have expired. Look at the table (commit user {query}), then use a new checkpoint location"
+            f"{table.label}: cannot determine whether batch {batch} of stream {query} was committed: snapshots since "
+            f"{since.id} have expired. Check the table's rows (commit user {query}), then use a new checkpoint location"
         ) from error
 
 
@@ -92,10 +92,9 @@ def check_same_batch(
         else (f"with other rows than its commit, snapshot {landed.id}")
     )
     raise UnsafeOperationError(
-        f"{table.label}: stream {query} repeats batch {batch} {says}: its checkpoint is older than the table, and the "
-        f"other rows would be lost. Go on with the newest checkpoint, or roll the table back and use a new checkpoint "
-        f"location. If the query computes other rows each time (random numbers), say so with the sink's option "
-        f"sink.other-rows-when-repeated",
+        f"{table.label}: stream {query} repeats batch {batch} {says}: its checkpoint is older than the table, so rows "
+        "would be lost. Use the newest checkpoint, or a new one after a rollback; for random results set "
+        "sink.other-rows-when-repeated",
         details={"snapshot": landed.id, "rows": rows, "committed": known},
     )
 
@@ -139,14 +138,14 @@ def _landed_unrecorded(
 def _check(table: Table, query: str, batch: int, found: BatchRecord) -> None:
     if found.branch != table.branch_name:
         raise UnsafeOperationError(
-            f"{table.label}: stream {query} has written to branch {found.branch!r} before: a batch could land on "
-            f"both. Use a new checkpoint location for another branch"
+            f"{table.label}: stream {query} has written to branch {found.branch!r} before: a batch could be on both. "
+            "Use a new checkpoint location for another branch"
         )
     if found.batch > batch:
         raise UnsafeOperationError(
-            f"{table.label}: stream {query} repeats batch {batch}, but has tried batch {found.batch} already: its "
-            f"checkpoint is older than the table, so rows would come twice. Go on with the newest checkpoint, or roll "
-            f"the table back and use a new checkpoint location"
+            f"{table.label}: stream {query} repeats batch {batch}, but has begun batch {found.batch} already: its "
+            "checkpoint is older than the table, so rows would come twice. Use the newest checkpoint, or a new "
+            "location after a rollback"
         )
 
 
@@ -155,9 +154,9 @@ def _check_history(table: Table, query: str, batch: int, since: KnownHead, head:
     before = table.find_snapshot(since.id) if since.id else None
     if newest < since.id or (before is not None and before.identity != since.identity):
         raise UnsafeOperationError(
-            f"{table.label} was rolled back or fast-forwarded by another engine at or below snapshot {since.id} while "
-            f"batch {batch} of stream {query} was being written: it can't be told whether its rows are in. Look at the "
-            f"table, and use a new checkpoint location"
+            f"{table.label} was rolled back or fast-forwarded by another engine at or below snapshot {since.id} during "
+            f"batch {batch} of stream {query}: cannot determine whether it has its rows. Check them, then use a new "
+            "checkpoint location"
         )
 
 

@@ -60,8 +60,8 @@ def read_deletion_vectors(
             raise FormatError(f"{prefix}the deletion vector of {entry.data_file} is corrupt: {e.message}") from None
         if entry.cardinality is not None and entry.cardinality != len(positions):
             raise FormatError(
-                f"{prefix}the deletion vector of {entry.data_file} has {len(positions)} positions, "
-                f"its index manifest says {entry.cardinality}"
+                f"{prefix}the deletion vector of {entry.data_file} has {len(positions)} positions instead of the "
+                f"{entry.cardinality} in its index manifest"
             )
         out[entry.data_file] = positions
     return out
@@ -142,7 +142,7 @@ def _read_bin(data: bytes, offset: int, length: int) -> Positions:
     else:
         raise FormatError(f"its magic number {stored[:4].hex()} is unknown")
     if length != expected:
-        raise FormatError(f"it has {expected} bytes, the index manifest says {length}")
+        raise FormatError(f"it has {expected} bytes instead of the {length} in the index manifest")
     if stop != len(stored):
         raise FormatError("its bitmap ends too early")
     return high

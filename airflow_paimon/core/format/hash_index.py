@@ -78,7 +78,7 @@ def _memory_for(entries: Sequence[IndexEntry]) -> npt.NDArray[np.int32]:
     """
     for e in entries:
         if not 0 <= e.row_count <= _MOST_HASHES:
-            raise FormatError(f"{e.file_name}: its index manifest says that it has {e.row_count} hashes")
+            raise FormatError(f"{e.file_name}: its index manifest gives it {e.row_count} hashes")
     try:
         return np.empty(sum(e.row_count for e in entries), _STORED)
     except MemoryError:
@@ -90,7 +90,7 @@ def _memory_for(entries: Sequence[IndexEntry]) -> npt.NDArray[np.int32]:
 def _check_size(size: int, row_count: int, name: str) -> None:
     if size != row_count * _STORED.itemsize:
         raise FormatError(
-            f"{name}: the hash index has {size} bytes, but its index manifest says {row_count} hashes of 4 bytes"
+            f"{name}: the hash index has {size} bytes, but its index manifest has {row_count} hashes of 4 bytes"
         )
 
 

@@ -100,5 +100,5 @@ def _value(kind: Any, raw: Any) -> Any:
 
 def _of_type(kind: type, raw: Any) -> Any:
     if type(raw) is not kind:
-        raise TypeError(f"{raw!r:.60} is no {kind.__name__}")
+        raise TypeError(f"{raw!r:.60} is not of type {kind.__name__}")
     return raw

@@ -118,7 +118,7 @@ class Snapshot:
         except ValueError:
             found = None
         if not isinstance(found, kind):
-            raise FormatError(f"Snapshot {self.id}: its property {name} is no JSON of this package: {text!r:.100}")
+            raise FormatError(f"Snapshot {self.id}: its property {name} is not JSON of this package: {text!r:.100}")
         return found
 
     @property
@@ -220,7 +220,7 @@ def load_json_object(data: bytes, name: str) -> dict[str, Any]:
     except ValueError as error:
         raise FormatError(f"{name} is truncated or not JSON ({error}); {RESTORE}") from None
     if not isinstance(value, dict):
-        raise FormatError(f"{name} does not hold a JSON object; {RESTORE}")
+        raise FormatError(f"{name} does not contain a JSON object; {RESTORE}")
     return value
 
 
@@ -275,7 +275,7 @@ def _checked(attribute: str, key: str, value: Any, name: str) -> Any:
     if not isinstance(value, expected) or isinstance(value, bool):
         raise FormatError(f"{name}: {key} should be {expected.__name__}, it is {value!r}")
     if isinstance(value, int) and not _fits(value):
-        raise FormatError(f"{name}: {key} is no number of 64 bits; {RESTORE}")
+        raise FormatError(f"{name}: {key} is not a number of 64 bits; {RESTORE}")
     return value
 
 

@@ -61,7 +61,7 @@ def parse_stats_mode(text: str) -> StatsMode:
         return StatsMode(upper.lower())
     if match := _TRUNCATE.fullmatch(upper):
         return StatsMode("truncate", int(match[1]))
-    raise InvalidInputError(f"Statistics mode {text!r} is unknown: it is none, counts, full or truncate(16)")
+    raise InvalidInputError(f"Statistics mode {text!r} is unknown; use none, counts, full or truncate(16)")
 
 
 def _kept(text: str) -> int:

@@ -27,5 +27,5 @@ def modified_ms(data: bytes, name: str) -> int:
     """
     found = load_json_object(data, name).get(_MODIFIED)
     if not isinstance(found, int):
-        raise FormatError(f"{name} is no success file: it lacks {_MODIFIED}")
+        raise FormatError(f"{name} is not a success file: it lacks {_MODIFIED}")
     return found

@@ -257,7 +257,7 @@ def parse_type_text(text: str, column: str) -> DataType:
         InvalidInputError: an unknown type, or a length, precision or scale out of bounds.
     """
     if not isinstance(text, str):
-        raise InvalidInputError(f"Column {column}: the type must be a text, it is {text!r}; {_HINT}")
+        raise InvalidInputError(f"Column {column}: the type must be a string, got {text!r}; {_HINT}")
     nested = _NESTED.fullmatch(text.strip())
     if nested is not None:
         return with_nullable(_nested(nested[1].upper(), nested[2], column), (nested[3] or "").upper()[:3] != "NOT")

@@ -18,9 +18,9 @@ def grace_millis(table: Table, request: Expiry | EraseRows) -> int:
     grace_ms = duration_ms(request.grace, "grace")
     if grace_ms < duration_ms(LEAST_GRACE, "grace") and not request.writers_stopped:
         raise InvalidInputError(
-            f"{table.name}: grace must be at least {LEAST_GRACE}, got {request.grace!r}: a reader may still read what "
-            f"expires now, and another engine may be making a tag or branch of it. If all writers and readers are "
-            f"stopped, say so with writers_stopped (--writers-stopped)"
+            f"{table.name}: grace must be at least {LEAST_GRACE}, got {request.grace!r}: other processes may still "
+            "read what expires now, or tag it. If all writers and readers are stopped, set writers_stopped "
+            "(--writers-stopped)"
         )
     return grace_ms
 
@@ -60,5 +60,5 @@ def time_before(text: str | None, now_ms: int, where: str) -> int | None:
                 f"2026-11-21T02:00:00+00:00), not {text!r}"
             ) from None
     if found > now_ms:
-        raise InvalidInputError(f"{where}: older_than ({text}) lies in the future; nothing was deleted")
+        raise InvalidInputError(f"{where}: older_than ({text}) is in the future; nothing was deleted")
     return found

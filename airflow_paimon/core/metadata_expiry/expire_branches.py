@@ -145,8 +145,8 @@ def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
             # As it was when its expiry was decided? remove_branch looks again before it deletes.
             if removal.head != age.head or removal.record is None or Lineage.parse(removal.record, age.name) != record:
                 raise ConflictError(
-                    f"{table.name}: branch {age.name!r} was changed while it was being looked at; the next run decides "
-                    f"again"
+                    f"{table.name}: branch {age.name!r} was changed while it was checked and stays; the next run "
+                    "checks it again"
                 )
             remove_branch(table, removal)
     except (ConflictError, UnsafeOperationError, NotFoundError) as error:

@@ -295,8 +295,8 @@ def why_due(age: BranchAge, rules: BranchRules, now_ms: int) -> str | None:
         return None
     if record is not None and record.retention is not None:
         return f"its retention of {record.retention} is over"
-    parts = ["it was created before the time that --older-than gives"] if rules.older_than is not None else []
-    parts += ["nothing was committed to it for the time that --idle-for gives"] if rules.idle_for is not None else []
+    parts = ["it was created before the time of older_than (--older-than)"] if rules.older_than is not None else []
+    parts += ["nothing was committed to it for the time of idle_for (--idle-for)"] if rules.idle_for is not None else []
     return " and ".join(parts)
 
 
@@ -344,6 +344,6 @@ def why_unpublished(commits: int, *, on_main: bool | None, drop: bool) -> str | 
     if on_main is None:
         return (
             f"it can't be told whether main has its {counted}: it was published, and main has changed since, whose "
-            f"snapshots are expired; --drop-unpublished expires it"
+            "snapshots are expired; drop_unpublished (--drop-unpublished) expires it"
         )
-    return f"it has {counted} that main doesn't have; --drop-unpublished expires it"
+    return f"it has {counted} that main doesn't have; drop_unpublished (--drop-unpublished) expires it"

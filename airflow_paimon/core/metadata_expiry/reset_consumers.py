@@ -53,8 +53,8 @@ def _check_position(view: Table, wanted: int) -> None:
     first, following = (ids[0], ids[-1] + 1) if ids else (1, 1)
     if not first <= wanted <= following:
         raise InvalidInputError(
-            f"{view.label}: next_snapshot {wanted} is not there: a consumer can stand between {first} and {following} "
-            f"(the next commit)"
+            f"{view.label}: next_snapshot must be from {first} to {following} (the next commit); snapshot {wanted} "
+            "does not exist"
         )
 
 
@@ -99,4 +99,4 @@ def _expression(option: str, text: str | None) -> re.Pattern[str] | None:
     try:
         return None if text is None else re.compile(text)
     except re.error as error:
-        raise InvalidInputError(f"clear_consumers: {option} {text!r} is no regular expression: {error}") from None
+        raise InvalidInputError(f"clear_consumers: {option} {text!r} is not a regular expression: {error}") from None

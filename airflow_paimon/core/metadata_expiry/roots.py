@@ -247,7 +247,7 @@ def _root(view: Table, path: str, kind: str, name: str, data: bytes) -> Root:
         return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=tag.snapshot, tag=tag)
     snapshot = parse_snapshot(data, f"{view.name}: {path}")
     if str(snapshot.id) != name:
-        raise FormatError(f"{view.name}: {path} holds id {snapshot.id}; {RESTORE}")
+        raise FormatError(f"{view.name}: {path} has the id {snapshot.id} inside; {RESTORE}")
     return Root(kind=kind, branch=view.branch_name, name=name, path=path, data=data, snapshot=snapshot)
 
 

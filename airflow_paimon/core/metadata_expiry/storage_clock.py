@@ -27,7 +27,7 @@ def storage_now(table: Table) -> int:
     delete_files(table, [f"{_CLOCK}/{n}" for n in dict.fromkeys([name, *left])])
     if now is None:
         raise UnsupportedStorageError(
-            f"{table.name}: this storage doesn't say when a file was written, so the age of a file can't be told and "
-            f"nothing was deleted"
+            f"{table.name}: this storage doesn't report when a file was written, so its age is unknown; nothing was "
+            "deleted"
         )
     return now

@@ -116,6 +116,6 @@ class _Worker:
         except subprocess.TimeoutExpired:
             status = "it closed its output"
         return StorageError(
-            f"One of the processes that read manifests and folders ended early ({status}), maybe for want of memory: "
-            f"nothing was changed on account of what it read. Run it again"
+            f"One of the processes that read manifests and folders ended early ({status}), maybe for lack of memory. "
+            "Nothing was changed. Run it again"
         )

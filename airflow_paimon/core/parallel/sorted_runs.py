@@ -56,9 +56,9 @@ class SortedRuns:
                 rest = rest[written:]
         except OSError as error:
             raise StorageError(
-                f"What is known of a table's files can't be written to a temporary file{_in_folder()}: "
-                f"{error.strerror}. Name a folder with more space by the environment variable TMPDIR, or allow more "
-                f"memory where there is an option for it (--memory-mb)"
+                f"The list of a table's files can't be written to a temporary file{_in_folder()}: {error.strerror}. "
+                "Name a folder with more space by the environment variable TMPDIR, or raise memory_mb (--memory-mb) "
+                "where the job has it"
             ) from error
         return Kept(size, file=self._file, start=at)
 
@@ -97,7 +97,7 @@ class Kept:
         while len(found) < end - start:
             more = os.pread(self.file.number, end - start - len(found), self.start + start + len(found))
             if not more:
-                raise StorageError("A temporary file with what is known of a table's files was cut short; run it again")
+                raise StorageError("A temporary file with the list of a table's files was truncated; run it again")
             found += more
         return bytes(found)
 

@@ -106,7 +106,7 @@ def expiry_rule(
     form = formatter or options.text("partition.timestamp-formatter")
     if pattern is not None and _filled(pattern, dict.fromkeys(schema.partition_keys, "")) == pattern:
         raise InvalidInputError(
-            f"{label}: partition.timestamp-pattern {pattern!r} holds no partition column; write e.g. "
+            f"{label}: partition.timestamp-pattern {pattern!r} contains no partition column; write e.g. "
             f"'${schema.partition_keys[0]}' (partition columns: {', '.join(schema.partition_keys)})"
         )
     return ExpiryRule(strategy=chosen, age=age, pattern=pattern, formatter=parse_format(form) if form else None)

@@ -71,8 +71,8 @@ def with_branch_of_table(cls: type[Request], values: Mapping[str, Any]) -> dict[
     given = values.get(at)
     if given not in (None, names[at], found.branch):
         raise InvalidInputError(
-            f"{cls.operation}: the table's name says branch {found.branch!r}, and {at} ({flag_name(at)}) says "
-            f"{given!r}: name the table {table}, or leave {at} out"
+            f"{cls.operation}: the table's name has branch {found.branch!r}, and {at} ({flag_name(at)}) is {given!r}: "
+            f"name the table {table}, or leave {at} out"
         )
     return {**values, "table": table, at: found.branch}
 
@@ -80,7 +80,7 @@ def with_branch_of_table(cls: type[Request], values: Mapping[str, Any]) -> dict[
 def _coerce(operation: str, spec: dataclasses.Field[Any], value: Any) -> Any:
     if spec.metadata.get("repeat"):
         if not isinstance(value, Iterable):
-            raise InvalidInputError(f"{_named(operation, spec)} takes texts, such as a list of them; got {value!r}")
+            raise InvalidInputError(f"{_named(operation, spec)} must be a list of strings, got {value!r}")
         items = (value,) if isinstance(value, str) else tuple(value)
         for item in items:
             _refuse_nothing(operation, spec, item)
@@ -133,7 +133,7 @@ def _coerce_text(name: str, value: Any) -> str:
         return value.isoformat()
     if isinstance(value, int) and not isinstance(value, bool):
         return str(value)
-    raise InvalidInputError(f"{name} must be a text, got {value!r}: put it in quotes")
+    raise InvalidInputError(f"{name} must be a string, got {value!r}: put it in quotes")
 
 
 def check_argument(operation: str, name: str, value: Any) -> None:
@@ -215,7 +215,7 @@ def parse_arguments(operation: str, argv: Sequence[str]) -> JobArguments:
     """
     for word in argv:
         if word.startswith("--") and word.partition("=")[2] == "--":  # argparse drops it, and gives an empty list
-            raise InvalidInputError(f"{word.partition('=')[0]}: '--' is no value")
+            raise InvalidInputError(f"{word.partition('=')[0]}: '--' is not a value")
     values = {k: v for k, v in vars(_parser(operation).parse_args(list(argv))).items() if v is not None}
     result_uri = values.pop(RESULT_URI, None)
     once = values.pop(STORAGE_OPTIONS_ONCE, None)
@@ -279,8 +279,8 @@ def read_storage_options(path: str) -> dict[str, Any]:
         is_file = False
     if not is_file and not path.endswith(".json"):
         raise InvalidInputError(
-            "--storage-options takes the path of a file with one JSON object, and what was given is not the path of a "
-            "file (it is not shown here: it may hold secrets). Write the options into a file that only you can read"
+            "--storage-options must be the path of a file with one JSON object; what was given is not, and isn't "
+            "shown, as it may contain secrets. Write the options into a file that only you can read"
         )
     try:
         options = json.loads(Path(path).read_bytes())
@@ -289,7 +289,7 @@ def read_storage_options(path: str) -> dict[str, Any]:
     except ValueError:
         raise InvalidInputError(f"The storage options file {path} is not JSON") from None
     if not isinstance(options, dict):
-        raise InvalidInputError(f"The storage options file {path} must hold one JSON object")
+        raise InvalidInputError(f"The storage options file {path} must contain one JSON object")
     return options
 
 
@@ -352,6 +352,43 @@ _EXIT_CODES = (
     "exit codes: 0 done, or nothing to do; 2 wrong request; 3 conflict with another writer; 4 refused for safety;\n"
     "            5 outcome unknown, a retry checks first; 1 anything else. The last line on stdout is the result."
 )
+_VALUES = {
+    "warehouse": "s3://bucket/warehouse",
+    "table": "sales.orders",
+    "branch": "fix",
+    "to_branch": "fix2",
+    "tag": "november",
+    "to_tag": "november-2026",
+    "table_set": "daily",
+    "consumer": "invoices",
+    "where": '"customer = 7"',
+}
+_SQL = """--sql "UPDATE branch SET amount = 0 WHERE dt = '2026-11-18'\""""
+_EXAMPLES = {
+    "alter_branch": "--retention '30 d'",
+    "replace_tag": "--snapshot 7",
+    "create_table_set": "--member sales.customers",
+    "reset_consumer": "--next-snapshot 7",
+    "clear_consumers": "--idle-for '7 d'",
+    "alter_table": "--change 'add column note STRING'",
+    "rollback_to": "--timestamp 2026-11-18T06:00Z",
+    "check_branch_data": '--rules \'[{"not_null": ["amount"]}]\'',
+    "correct_branch": _SQL,
+    "plan_correction": _SQL,
+    "replay_branch": "--source raw=sales.raw --function jobs.daily:refresh",
+    "rescale": "--bucket-num 8",
+    "expire_branches": "--idle-for '30 d'",
+    "export_audit": "--uri audit.csv --format csv",
+    "repair_table": "--finding hash-index:main",
+    "create_chain_table": "--timestamp-pattern '$dt' --timestamp-formatter yyyyMMdd",
+    "alter_chain_table": "--change 'add column note STRING'",
+    "compact_chain_table": "--partition dt=20261118",
+    "expire_partitions": "--expiration-time '400 d'",
+    "mark_partition_done": "--partitions dt=2026-11-18",
+    "expire_snapshots": "--retain-max 100",
+    "expire_tags": "--older-than '90 d'",
+}
+"""What the example of a job has in addition to its required flags."""
 _COMMON = tuple(spec.name for spec in dataclasses.fields(Request) if spec.default != "")
 
 
@@ -361,11 +398,14 @@ def _parser(operation: str) -> _StrictParser:
     specs = dataclasses.fields(cls)
     required = [spec for spec in specs if spec.default == "" and not spec.metadata.get("repeat")]
     needed = " ".join(f"{flag_name(spec.name)} {spec.name.upper()}" for spec in required)
+    given = [f"{flag_name(spec.name)} {_VALUES[spec.name]}" for spec in required]
+    example = " ".join([f"python -m airflow_paimon job {operation}", *given, _EXAMPLES.get(operation, "")]).rstrip()
     parser = _StrictParser(
         prog=operation,
         usage=f"python -m airflow_paimon job {operation} {needed} [option ...]",
         description=summary,
-        epilog=f"{_EXIT_CODES}\ndocs: reference/jobs, and python -m airflow_paimon --help for commands that only read",
+        epilog=f"example: {example}\n{_EXIT_CODES}\n"
+        "docs: reference/jobs, and python -m airflow_paimon --help for commands that only read",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -38,9 +38,8 @@ def local_execution(value: Any, name: str, default: str = READS) -> str:
     text = "" if value is None else str(value).strip().lower()
     if text and text not in LOCAL_EXECUTION:
         raise InvalidInputError(
-            f"{name} is one of {', '.join(LOCAL_EXECUTION)}: what may run in plain Python beside its task, where it is "
-            f"small, instead of in Spark; none = always Spark, reads = diffs and checks, all = compactions and "
-            f"rescales, too. It is {value!r}"
+            f"{name} must be one of {', '.join(LOCAL_EXECUTION)}, got {value!r}: what may run in plain Python when it "
+            "is small (none: always Spark, reads: diffs and checks, all: also compactions and rescales)"
         )
     return text or default
 

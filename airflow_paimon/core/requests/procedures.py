@@ -344,7 +344,7 @@ def plan_call(call: Call, zone: tzinfo | None = None, database: str | None = Non
 
 def _with(call: Call, values: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
     for field in sorted(values.keys() & more.keys()):
-        raise InvalidInputError(f"{call.procedure}: two arguments say {field}; give one of them")
+        raise InvalidInputError(f"{call.procedure}: two arguments specify {field}; give one of them")
     return {**values, **more}
 
 
@@ -358,7 +358,7 @@ def _procedure_of(call: Call) -> Procedure:
         return Procedure(operation=call.procedure, arguments=tuple(map(_own_argument, named)))
     if call.procedure in NOT_HERE:
         instead = NOT_HERE[call.procedure]
-        raise UnsupportedFeatureError(f"sys.{call.procedure} is no operation of this package: {instead}; {_SEE}")
+        raise UnsupportedFeatureError(f"sys.{call.procedure} is not an operation of this package: {instead}; {_SEE}")
     names = sorted({*PROCEDURES, *OPERATIONS})
     near = get_close_matches(call.procedure, names, 1)
     hint = f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"
@@ -388,8 +388,8 @@ def _argument(call: Call, name: str, theirs: Iterable[Argument], own: Iterable[A
     given = next(g.name for g in call.arguments if g.name is not None and _plain(g.name) == name)
     if name in map(_plain, _SESSION_FIELDS):
         raise InvalidInputError(
-            f"{call.procedure}: {given} is no argument of CALL; give it to airflow_paimon.spark.sql, or on the command "
-            f"line as a flag"
+            f"{call.procedure}: {given} is not an argument of CALL; give it to airflow_paimon.spark.sql, or on the "
+            "command line as a flag"
         )
     names = sorted({"table", *(a.name for a in known)})
     near = get_close_matches(given, names, 1)
@@ -412,7 +412,7 @@ def _converted(call: Call, argument: Argument, value: Value, zone: tzinfo | None
     if argument.convert is not None:
         return argument.convert(value, zone)
     if isinstance(value, tuple | float):
-        raise InvalidInputError(f"{call.procedure}: {argument.name} takes one text, whole number or boolean")
+        raise InvalidInputError(f"{call.procedure}: {argument.name} takes one string, whole number or boolean")
     return {argument.fields[0]: value}
 
 

@@ -39,7 +39,9 @@ def sql_text(table: str, given: str) -> str:
     value = given.strip()
     if any(c.isspace() for c in value) and not names_file(value, (".sql",)):
         return value
-    text = read_text(value, f"{table}: --sql takes statements, or the path of a file with them, and {value!r}")
+    text = read_text(value, f"{table}: sql (--sql) takes statements, or the path of a file with them, and {value!r}")
     if not text.strip().rstrip(";").strip():
-        raise InvalidInputError(f"{table}: the file {value} (--sql) is empty; write one statement or SELECT into it")
+        raise InvalidInputError(
+            f"{table}: the file {value} of sql (--sql) is empty; write one statement or SELECT into it"
+        )
     return text

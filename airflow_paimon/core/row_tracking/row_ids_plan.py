@@ -320,7 +320,7 @@ def renumber(table: str, entries: Sequence[ManifestEntry], known: Collection[Fil
         if file.unknown and (out[at].file != file or at in rewrite):
             raise UnsupportedFeatureError(
                 f"{table}: the rows of {file.file_name} get other ids or versions on the target, and the file has "
-                f"fields of a later Paimon release, which may speak of them; publish with a newer airflow-paimon"
+                "fields of a later Paimon release, which may refer to them; publish with a newer airflow-paimon"
             )
     return Renumbering(entries=tuple(out), rewrite=rewrite, renumbered=renumbered)
 
@@ -365,8 +365,8 @@ def refuse_stored(table: str, found: Renumbering) -> None:
     if taken:
         raise UnsafeOperationError(
             f"{table}: {len(taken)} files of the branch, e.g. {', '.join(taken[:_LISTED])}, store row ids that main "
-            f"has given to other rows since the branch was made, so one _ROW_ID would be on two rows; nothing was "
-            f"published. Run it where rows can be written, or make a new branch from main's head",
+            "has since given to other rows; nothing was published. Run it where pyarrow is installed, which rewrites "
+            "them, or create a new branch from main's head",
             details={"files": taken[:_LISTED], "file_count": len(taken)},
         )
 

@@ -81,7 +81,9 @@ def _remove(table: Table, mark: bytes) -> None:
         again, once = division(table.store.walk(""))
         there = read_present(table.store, again)
         if read_if_there(table.store, RECORD) != mark:
-            raise ConflictError(f"{table.name} was dropped by another process meanwhile; look what is there now")
+            raise ConflictError(
+                f"{table.name} was dropped by another process in the meantime; check whether a new one exists"
+            )
         execute(table, [Delete(path=p, expected=there[p], reason="of a table that is dropped") for p in there])
         if left := delete_files(table, once):
             raise StorageError(f"{table.name}: {len(left)} of its files could not be deleted, e.g. {left[0]}; retry")

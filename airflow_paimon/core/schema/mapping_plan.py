@@ -56,7 +56,7 @@ def merge_columns(
         raise ConflictError(
             f"{table}: columns changed on main and on the branch since the branch point and can't be brought "
             f"together: {'; '.join(merge.problems)}. Or create a new branch from main's head, change its columns "
-            f"there, and make the correction again",
+            "there, and repeat the correction",
             details={"columns": merge.problems},
         )
     return MergedColumns(fields=fields, ids=merge.ids, highest=merge.highest)
@@ -330,9 +330,8 @@ def _merged(
         i != found.ids[i] for i in found.ids
     ):
         raise UnsupportedFeatureError(
-            f"{table}: the branch's new columns have other field ids than main's, and with option {_ICEBERG} its files "
-            f"are read as Iceberg's, by the ids that are written in them. Create a new branch from main's head, change "
-            f"its columns there, and make the correction again"
+            f"{table}: the branch's new columns have other field ids than main's, and option {_ICEBERG} needs the same "
+            "ids in all files. Create a new branch from main's head, add the columns there, and repeat the correction"
         )
     known = {_key(s): s.id for s in main}
     by_id = {s.id: s for s in branch}

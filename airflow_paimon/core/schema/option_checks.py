@@ -52,14 +52,14 @@ def check_same_layout(old: TableSchema, new: TableSchema, key: str, has_data: bo
         return
     if before.deletion_vectors != after.deletion_vectors and not before.flag("deletion-vectors.modifiable"):
         raise InvalidInputError(
-            f"Option {key}: on a table with data, readers would show deleted rows again or skip rows that are not "
-            f"compacted yet; set it on a new table and copy the rows, or compact every partition with Paimon's "
-            f"connector after setting deletion-vectors.modifiable=true"
+            f"Option {key}: on a table with data, readers would show deleted rows or skip uncompacted ones. Set it on "
+            "a new table and copy the rows, or set deletion-vectors.modifiable=true and compact all with Paimon's "
+            "connector"
         )
     if key in _IGNORING and before.flag(key) and not after.flag(key):
-        raise InvalidInputError(f"Option {key}: rows that were ignored are not there any more; leave it at true")
+        raise InvalidInputError(f"Option {key}: rows that were ignored no longer exist; leave it at true")
     if before.bucket != after.bucket and -1 in (before.bucket, after.bucket):
         raise InvalidInputError(
             f"Option {key}: the buckets of a table with data can't change from {before.bucket} to {after.bucket}, as "
-            f"a row would be looked for in another bucket than its own; set it on a new table and copy the rows"
+            "readers would search a row in the wrong bucket; use rescale, or set it on a new table and copy the rows"
         )

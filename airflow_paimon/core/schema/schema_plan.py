@@ -194,7 +194,7 @@ def _column_names(columns: Any) -> list[str]:
 def _check_keys(names: Sequence[str], partition_keys: Sequence[str], primary_keys: Sequence[str]) -> None:
     for kind, keys in (("partition", partition_keys), ("primary", primary_keys)):
         if isinstance(keys, str):
-            raise InvalidInputError(f"{kind}_keys is a list of column names, not the text {keys!r}; write [{keys!r}]")
+            raise InvalidInputError(f"{kind}_keys is a list of column names, not the string {keys!r}; write [{keys!r}]")
         bad = [k for k in keys if k not in names]
         if bad or len(set(keys)) != len(keys):
             raise InvalidInputError(
@@ -212,7 +212,7 @@ def _typed(given: str | DataType, column: str) -> DataType:
     if isinstance(given, DataType):
         return given
     if not isinstance(given, str):
-        raise InvalidInputError(f"Column {column}: a type is a text such as 'BIGINT NOT NULL', not {given!r}")
+        raise InvalidInputError(f"Column {column}: a type is a string such as 'BIGINT NOT NULL', not {given!r}")
     return parse_type_text(given, column)
 
 
@@ -223,7 +223,7 @@ def _check_distinct(names: Sequence[str]) -> None:
         if name.lower() in seen:
             other = seen[name.lower()]
             why = "twice" if other == name else f"as {other!r} and {name!r}, which differ in case only"
-            raise InvalidInputError(f"Column {name!r} is given {why}; give every column a name of its own")
+            raise InvalidInputError(f"Column {name!r} is given {why}; give every column another name")
         seen[name.lower()] = name
 
 
@@ -368,7 +368,7 @@ def _widen(schema: TableSchema, change: WidenColumn, has_data: bool) -> TableSch
         raise InvalidInputError(f"Column {change.name} is a key or orders rows; its type can't be changed")
     if not holds(new, old):
         raise InvalidInputError(
-            f"Column {change.name}: {new} does not hold every value of {old}; add a new column and fill it instead"
+            f"Column {change.name}: {new} can't represent every value of {old}; add a new column and fill it instead"
         )
     return _updated(schema, change.name, lambda f: replace(f, type=with_nullable(new, old.nullable)))
 
@@ -434,7 +434,7 @@ def _check_not_used(schema: TableSchema, name: str, what: str, *, keys: bool) ->
     if (check := check_naming(schema, name)) is not None:
         raise InvalidInputError(
             f"Column {name} is named by the required check {check!r}; it can't be {what}: set the option "
-            f"{REQUIRED_CHECKS_OPTION} without it first, in a change of its own or before this one"
+            f"{REQUIRED_CHECKS_OPTION} without it first, in a separate change or before this one"
         )
 
 

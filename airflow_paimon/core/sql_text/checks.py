@@ -20,11 +20,13 @@ def check_mode(schema: TableSchema, mode: str, partitions: Sequence[str], label:
         InvalidInputError: says which.
     """
     if mode == "upsert" and not schema.primary_keys:
-        raise InvalidInputError(f"{label} has no primary key to upsert by; use --mode overwrite with --partitions")
+        raise InvalidInputError(
+            f"{label} has no primary key to upsert by; use mode=overwrite with partitions (--partitions)"
+        )
     if mode == "overwrite" and schema.partition_keys and not partitions:
         raise InvalidInputError(
-            f"{label} is partitioned by {', '.join(schema.partition_keys)}: name the partitions to overwrite "
-            f"with --partitions, e.g. --partitions {schema.partition_keys[0]}=..."
+            f"{label} is partitioned by {', '.join(schema.partition_keys)}: name the partitions to overwrite in "
+            f"partitions (--partitions), e.g. {schema.partition_keys[0]}=..."
         )
 
 
@@ -52,8 +54,8 @@ def naming_statement(at: int, statements: Sequence[object]) -> Iterator[None]:
     except InvalidInputError as error:
         if len(statements) == 1:
             raise
-        message = error.message.removeprefix("--sql: ")
-        text = f"--sql, statement {at} of {len(statements)}: {message}"
+        message = error.message.removeprefix("sql (--sql): ")
+        text = f"sql (--sql), statement {at} of {len(statements)}: {message}"
         raise InvalidInputError(text, details=error.details) from error
 
 
@@ -71,8 +73,8 @@ def divided(sql: str) -> list[str]:
             check_is_query(text)
         if tokens_of(text)[0].is_word("select"):
             raise InvalidInputError(
-                f"--sql: statement {at} of {len(texts)} is a SELECT, which gives the rows of a branch by itself: give "
-                f"it alone, or as INSERT INTO {BRANCH}"
+                f"sql (--sql): statement {at} of {len(texts)} is a SELECT, which gives the rows of a branch by itself: "
+                f"give it alone, or as INSERT INTO {BRANCH}"
             )
     return texts
 
@@ -85,9 +87,8 @@ def check_for_connector(texts: Sequence[str]) -> None:
     """
     if len(texts) != 1 or statement_kind(texts[0]) is None:
         raise InvalidInputError(
-            "engine=connector takes one UPDATE, DELETE, MERGE or INSERT in --sql, and no SELECT and no function; write "
-            "a SELECT as INSERT OVERWRITE branch PARTITION (...), run several statements one at a time, or use "
-            "engine=embedded"
+            "engine=connector takes one UPDATE, DELETE, MERGE or INSERT, no SELECT or function. Write a SELECT as "
+            "INSERT OVERWRITE branch PARTITION (...), run statements one at a time, or use engine=embedded"
         )
 
 
@@ -100,7 +101,8 @@ def check_target(sql: str) -> None:
     target = target_of(sql)
     if target not in (None, BRANCH):
         raise InvalidInputError(
-            f"--sql: the target of a statement is the branch that is corrected, so name it {BRANCH}, not {target!r}"
+            f"sql (--sql): the target of a statement is the branch that is corrected, so name it {BRANCH}, not "
+            f"{target!r}"
         )
 
 
@@ -112,7 +114,8 @@ def check_statement_alone(kind: str, mode: str, partitions: Sequence[str]) -> No
     """
     if partitions or mode != "overwrite":
         raise InvalidInputError(
-            f"--sql: {kind} says by itself which rows change; --partitions and --mode are for a SELECT"
+            f"sql (--sql): {kind} determines by itself which rows change; leave out partitions (--partitions) and mode "
+            "(--mode), which are for a SELECT"
         )
 
 
@@ -126,9 +129,11 @@ def further_views(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, equals, table = (part.strip() for part in text.partition("="))
         if not equals or not name.isidentifier() or not table:
-            raise InvalidInputError(f"--view {text!r} is not of the form name=db.table, or name=db.table@version")
+            raise InvalidInputError(
+                f"view (--view) {text!r} is not of the form name=db.table, or name=db.table@version"
+            )
         split_version(table)
         if name.lower() in {BRANCH, MAIN_VIEW, *(v.lower() for v in views)}:
-            raise InvalidInputError(f"--view {text!r}: there is a view {name!r} already; give another name")
+            raise InvalidInputError(f"view (--view) {text!r}: the view {name!r} exists already; give another name")
         views[name] = table
     return views

@@ -63,7 +63,7 @@ def check_columns(sql: str, views: Mapping[str, Sequence[str]], tables: Mapping[
     has = [f"{of[view]} has {', '.join(known[view])}" for view in of]
     kind = kind_of(tokens) or "SQL"
     raise InvalidInputError(
-        f"The {kind} names columns that are not there: {'; '.join(dict.fromkeys(said))}. {'; '.join(has)}"
+        f"The {kind} names columns that do not exist: {'; '.join(dict.fromkeys(said))}. {'; '.join(has)}"
     )
 
 
@@ -274,7 +274,7 @@ def check_select(sql: str, columns: Sequence[str], optional: Sequence[str], tabl
     """
     tokens = _one_statement(sql, "SELECT")
     if not tokens:
-        raise InvalidInputError("SQL holds no statement; give one SELECT")
+        raise InvalidInputError("SQL contains no statement; give one SELECT")
     if not (tokens[0].is_word(*QUERIES) or tokens[0].is_mark("(")):
         raise InvalidInputError(f"SQL starts with {tokens[0].text!r}; give one SELECT, which is all that runs")
     names = _select_list(tokens) or []
@@ -297,7 +297,7 @@ def _one_statement(sql: str, kind: str) -> list[Token]:
     while tokens and tokens[-1].is_mark(";"):
         tokens.pop()
     if any(token.is_mark(";") for token in tokens):
-        raise InvalidInputError(f"SQL holds several statements; give one {kind}")
+        raise InvalidInputError(f"SQL contains several statements; give one {kind}")
     return tokens
 
 

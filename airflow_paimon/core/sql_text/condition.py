@@ -108,8 +108,8 @@ def parse_condition(text: str, schema: TableSchema, *, hidden: bool = False) -> 
             raise InvalidInputError(f"where: {fault}{at}; a condition takes {_HELP}") from None
         shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
         raise InvalidInputError(
-            f"where {shown!r}: {fault}{at}; a condition as text takes {_HELP}. For more use .where() of a DataFrame "
-            f"or a pyarrow expression"
+            f"where {shown!r}: {fault}{at}; a condition takes {_HELP}. For more use .where() of a DataFrame or a "
+            "pyarrow expression"
         ) from None
 
 
@@ -278,7 +278,9 @@ class _Reader(Cursor):
         try:
             like_pattern(given.value)
         except InvalidInputError:
-            raise _Fault("in a pattern of LIKE a backslash stands only before %, _ and another one", given.at) from None
+            raise _Fault(
+                "in a pattern of LIKE a backslash is allowed only before %, _ and another one", given.at
+            ) from None
         return str(given.value)
 
     def _column(self) -> DataField:

@@ -69,9 +69,11 @@ def checked_options(options: Mapping[str, Any], host: str) -> str:
     if host:
         found["account_name"] = host.partition(".")[0]
     if not found.get("account_name"):
-        raise InvalidInputError("Say the storage account: container@account.dfs.core.windows.net, or account_name")
+        raise InvalidInputError(
+            "The storage account is missing: write container@account.dfs.core.windows.net, or set account_name"
+        )
     if len(logins := [name for name in _LOGINS if found.get(name)]) > 1:
-        raise InvalidInputError(f"Only one of the storage options {', '.join(logins)} can say who asks")
+        raise InvalidInputError(f"Only one of the storage options {', '.join(logins)} can identify the user")
     if "client_secret" in logins and not (found.get("client_id") and found.get("tenant_id")):
         raise InvalidInputError("The storage option client_secret also needs client_id and tenant_id")
     try:

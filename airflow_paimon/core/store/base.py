@@ -214,9 +214,9 @@ class Store(Protocol):
         act()
         if (took := time.monotonic() - began) > LOOK_S:
             raise OutcomeUnknownError(
-                f"{join(self.uri, path)} was {what} {took:.0f} s after the look at it, and here a file can't be {what} "
-                f"only if it is unchanged: if another process has replaced it in that time, that content is gone. "
-                f"Look what is there before you try again",
+                f"{join(self.uri, path)} was {what} {took:.0f} s after it was read, and this storage has no "
+                "conditional delete: if another process replaced it in that time, that content is lost. Check the "
+                "object before you run this again",
                 code="unconditional-delete",
             )
         return True

@@ -160,8 +160,8 @@ class HdfsStore(Store):
         except FAILURES as error:
             raise OutcomeUnknownError(
                 f"{join(self.uri, path)} was renamed to be deleted, and may have been replaced by another process "
-                f"before ({self._reason(error)}). If {away} is there, the next listing of its folder deletes it or "
-                f"puts it back"
+                f"before ({self._reason(error)}). If {away} exists, the next listing of its folder deletes or restores "
+                "it"
             ) from error
 
     def delete_empty(self, path: str) -> None:
@@ -266,8 +266,8 @@ class HdfsStore(Store):
             found = None
         except (*FAILURES, PaimonError) as doubt:
             raise OutcomeUnknownError(
-                f"{doing.capitalize()} {where} failed ({self._reason(error)}), and so did looking at it "
-                f"({self._reason(doubt)}): it may still appear. Look for it before trying again"
+                f"{doing.capitalize()} {where} failed ({self._reason(error)}), and so did reading it back "
+                f"({self._reason(doubt)}): it may still appear. Check whether it exists before you run this again"
             ) from error
         if not fenced and (found == data or (overwrite and found is not None)):
             return True  # other content is another writer's, who has replaced ours since
@@ -422,7 +422,7 @@ def _checked_options(scheme: str, options: Mapping[str, Any] | None) -> str:
             f"and Hadoop's own, which begin with {', '.join(_HADOOP)}"
         )
     if wrong := sorted(name for name, value in given.items() if not isinstance(value, str)):
-        raise InvalidInputError(f"Storage options for {scheme}:// must be texts: {', '.join(wrong)}")
+        raise InvalidInputError(f"Storage options for {scheme}:// must be strings: {', '.join(wrong)}")
     return json.dumps(given, sort_keys=True)
 
 

@@ -56,7 +56,7 @@ def as_json(scheme: str, options: Mapping[str, Any]) -> str:
     if endpoint and ("@" in endpoint or "://" not in endpoint):
         raise InvalidInputError("The storage option endpoint_url must look like http://host:port, without credentials")
     if not isinstance(options.get("tries", 1), int) or not 1 <= options.get("tries", 1) <= 10:
-        raise InvalidInputError("The storage option tries must be a whole number from 1 to 10")
+        raise InvalidInputError("The storage option 'tries' must be a whole number from 1 to 10")
     try:
         return json.dumps(options, sort_keys=True)
     except (TypeError, ValueError) as error:

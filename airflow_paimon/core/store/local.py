@@ -297,8 +297,7 @@ class LocalStore(Store):
         except OSError as error:
             raise OutcomeUnknownError(
                 f"{join(self.uri, path)} was renamed to be deleted, and may have been replaced by another process "
-                f"before ({error.strerror}). If {away} is there, the next listing of its folder deletes it or puts it "
-                f"back"
+                f"before ({error.strerror}). If {away} exists, the next listing of its folder deletes or restores it"
             ) from error
 
     def check_reach(self, paths: Iterable[str]) -> None:
@@ -489,8 +488,8 @@ def _status(file: str) -> os.stat_result:
 
 def _linked(file: str) -> UnsafeOperationError:
     return UnsafeOperationError(
-        f"{file} is a symbolic link, and below a table's folder none is followed: what is behind it may be anybody's. "
-        f"Put in its place what it names, or mount that there (mount --bind); the table's folder itself may be a link",
+        f"{file} is a symbolic link; links below a table's folder are not followed, as they may lead anywhere. "
+        "Replace it by its target, or by a bind mount; the table's folder itself may be a link",
         code="symbolic-link",
     )
 

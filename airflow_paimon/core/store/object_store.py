@@ -183,8 +183,8 @@ class ObjectStore(Store):
             if self._is_ours(path, key, token, data, doubt):
                 return
         raise OutcomeUnknownError(
-            f"Creating {join(self.uri, path)} failed ({self._reason(doubt)}), but it may still appear. "
-            "Look for it before trying again"
+            f"Creating {join(self.uri, path)} failed ({self._reason(doubt)}), but it may still appear. Check whether "
+            "it exists before you run this again"
         ) from doubt
 
     def replace(self, path: str, data: bytes) -> None:
@@ -327,8 +327,8 @@ class ObjectStore(Store):
             if doubt.status == 404:
                 return False
             raise OutcomeUnknownError(
-                f"Creating {where} failed ({self._reason(error)}), and so did looking at it "
-                f"({self._reason(doubt)}): it may still appear. Look for it before trying again"
+                f"Creating {where} failed ({self._reason(error)}), and so did reading it back ({self._reason(doubt)}): "
+                "it may still appear. Check whether it exists before you run this again"
             ) from error
         raise AlreadyExistsError(f"{where} exists already") from error
 

@@ -118,4 +118,4 @@ def _refuse_secrets(uri: str) -> None:
     _, kind = _OBJECTS.get(scheme.lower(), ("", None))
     signed = "?" in rest and kind in (None, AzureStore) and scheme.lower() != "memory"
     if ":" in user or signed or (user and kind not in (None, AzureStore)):
-        raise InvalidInputError(f"A {scheme}:// URI must not hold credentials; pass them as storage options")
+        raise InvalidInputError(f"A {scheme}:// URI must not contain credentials; pass them as storage options")

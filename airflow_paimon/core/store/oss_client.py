@@ -65,12 +65,14 @@ def _set_place(found: dict[str, Any]) -> None:
     """Find the endpoint by the region, and the region, which each signature names, by the endpoint."""
     endpoint, region = str(found.get("endpoint_url") or ""), found.get("region")
     if not endpoint and not region:
-        raise InvalidInputError("Say where the bucket is: endpoint_url (oss-cn-hangzhou.aliyuncs.com) or region")
+        raise InvalidInputError(
+            "The bucket's place is missing: set endpoint_url (oss-cn-hangzhou.aliyuncs.com) or region"
+        )
     endpoint = endpoint or f"oss-{region}.aliyuncs.com"
     found["endpoint_url"] = endpoint if "://" in endpoint else f"https://{endpoint}"
     told = _REGION.match(urlsplit(found["endpoint_url"]).hostname or "")
     if not region and not told and not found.get("anon"):
-        raise InvalidInputError(f"The endpoint {endpoint} doesn't say its region: add the storage option region")
+        raise InvalidInputError(f"The endpoint {endpoint} doesn't contain its region: add the storage option region")
     found["region"] = str(region or (told[1] if told else "")).removeprefix("oss-")
 
 

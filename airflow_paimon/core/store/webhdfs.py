@@ -38,7 +38,7 @@ class WebHdfsStore(HdfsStore):
                 f"{', '.join(sorted(known))}"
             )
         if wrong := sorted(name for name, value in given.items() if not isinstance(value, str)):
-            raise InvalidInputError(f"Storage options for {self._scheme}:// must be texts: {', '.join(wrong)}")
+            raise InvalidInputError(f"Storage options for {self._scheme}:// must be strings: {', '.join(wrong)}")
         if not self._authority:
             raise InvalidInputError(
                 f"{self._scheme}:// needs a host and its HTTP port: {self._scheme}://host:9870/path"

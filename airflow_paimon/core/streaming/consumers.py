@@ -35,9 +35,9 @@ def claim_consumer(table: Table, name: str, snapshot_id: int, *, ignore_progress
     found = None if ignore_progress else find_consumer(table, check_consumer_id(name))
     if found not in (None, max(snapshot_id, 1)):
         raise UnsafeOperationError(
-            f"{table.label} has a consumer {name!r} already, which reads snapshot {found} next: a new stream would "
-            f"take its protection away from another job. Choose another consumer-id; or, if no other job uses it, set "
-            f"consumer.ignore-progress=true (and scan.snapshot-id={found} to go on from there)"
+            f"{table.label} has a consumer {name!r} already, next at snapshot {found}: sharing it could make another "
+            "job miss rows. Choose another consumer-id; if no job uses it, set consumer.ignore-progress=true "
+            f"(scan.snapshot-id={found} continues there)"
         )
     keep_from(table, name, snapshot_id)
 

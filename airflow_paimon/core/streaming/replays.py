@@ -64,7 +64,7 @@ def current_generation(view: Table, record: ReplayRecord | None) -> int:
     if record is not None and snapshots and snapshots[0].id > record.head + 1:
         raise UnsafeOperationError(
             f"{view.label}: its snapshots {record.head + 1} to {snapshots[0].id - 1} have expired since it was last "
-            f"replayed, so it can't be told whether it was rolled back meanwhile. Replay into a new branch"
+            "replayed, so a rollback in the meantime could go unnoticed. Replay into a new branch"
         )
     back = [s.id for s in snapshots if s.properties.get(OPERATION_PROPERTY) == _ROLLBACK]
     return max([0 if record is None else record.generation, *back])
@@ -96,7 +96,7 @@ def check_asked(table: Table, record: ReplayRecord, asked: str) -> None:
     if record.asked != asked:
         raise InvalidInputError(
             f"{table.label} was replayed before with another function, other tables or another start. Give the same "
-            f"again to go on, or start over on a new branch, or on this one after rollback_to its base"
+            "arguments to continue it, or start over: on a new branch, or on this one after rollback_to its base"
         )
 
 
@@ -112,8 +112,8 @@ def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool 
         execute(table, [action])
     except AlreadyExistsError:
         raise ConflictError(
-            f"{table.label}: another try of this replay has begun meanwhile; nothing was written. Run it again: it "
-            f"goes on with what that try reads"
+            f"{table.label}: another attempt of this replay has begun in the meantime; nothing was written. Run it "
+            "again: it continues that attempt"
         ) from None
 
 

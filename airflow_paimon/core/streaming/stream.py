@@ -82,8 +82,8 @@ class Stream:
                 raise self._expired(snapshot_id, ids[0])
             if snapshot_id != (ids[-1] if ids else 0) + 1:
                 raise InvalidInputError(
-                    f"{self.table.label} has no snapshot {snapshot_id} to start from; its newest is "
-                    f"{ids[-1] if ids else 'none'}"
+                    f"{self.table.label} has no snapshot {snapshot_id} to start from; "
+                    f"{f'its newest is {ids[-1]}' if ids else 'it has none'}"
                 )
         before = self.table.find_snapshot(snapshot_id - 1)
         return Position(snapshot=snapshot_id - 1) if before is None else _all_of(before)
@@ -237,17 +237,17 @@ class Stream:
 
     def _expired(self, snapshot_id: int, earliest: int) -> NotFoundError:
         return NotFoundError(
-            f"{self.table.label}: snapshot {snapshot_id}, which the stream reads next, has expired (the earliest is "
-            f"{earliest}), so rows would be missed. Start a new stream (a new checkpoint location) with "
-            f"scan.mode=latest-full, and set consumer-id, which keeps snapshots until they are read",
+            f"{self.table.label}: snapshot {snapshot_id}, which the stream reads next, has expired (earliest: "
+            f"{earliest}), so rows would be missed. Use a new checkpoint location with scan.mode=latest-full, and "
+            "consumer-id, which keeps unread snapshots",
             details={"snapshot": snapshot_id, "earliest": earliest},
         )
 
     def _replaced(self, snapshot_id: int) -> UnsafeOperationError:
         return UnsafeOperationError(
             f"{self.table.label} was rolled back or fast-forwarded by another engine at or below snapshot "
-            f"{snapshot_id}, up to which the stream has read: rows would be missed or come twice. Start a new stream "
-            f"(a new checkpoint location), or name its start with scan.mode and scan.snapshot-id",
+            f"{snapshot_id}, the stream's position: rows would be missed or come twice. Use a new checkpoint "
+            "location, or set scan.mode and scan.snapshot-id",
             details={"snapshot": snapshot_id},
         )
 

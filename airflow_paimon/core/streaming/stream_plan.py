@@ -146,7 +146,7 @@ def parse_offset(value: Mapping[str, Any], branch: str) -> Offset:
         if isinstance(error, InvalidInputError):
             raise
         raise FormatError(
-            f"The checkpoint holds an offset that is not of a stream of this source: {str(dict(value))[:200]}"
+            f"The checkpoint contains an offset that is not of a stream of this source: {str(dict(value))[:200]}"
         ) from None
 
 
@@ -278,15 +278,15 @@ def stream_rules(schema: TableSchema, asked: Mapping[str, str], row_kind: bool, 
         )
     if options.data_evolution:
         raise UnsupportedFeatureError(
-            f"{label}: a stream can't tell updated columns of a data-evolution table from new rows; compare two "
-            f"snapshots with diff_branches, or read it in batches"
+            f"{label}: a stream can't distinguish updated columns of a data-evolution table from new rows; compare two "
+            "snapshots with diff_branches, or read it in batches"
         )
     producer = options.text("changelog-producer", "none").lower() if keyed else "none"
     if keyed and options.merge_engine != "deduplicate" and producer == "none":
         raise UnsupportedFeatureError(
-            f"{label}: its merge engine {options.merge_engine} makes a row of several changes, which a stream of new "
-            f"files can't tell; set changelog-producer=lookup or full-compaction (input is read as well, but gives the "
-            f"records as they were written, not merged)"
+            f"{label}: its merge engine {options.merge_engine} merges several changes to one row, which new files "
+            "alone don't show; set changelog-producer=lookup or full-compaction (input returns records as written, "
+            "not merged)"
         )
     rules = StreamRules(keyed=keyed, producer=producer, overwrites=_overwrites(options, keyed, row_kind))
     if rules.merges_later and rules.overwrites is Overwrites.CHANGES:
@@ -326,9 +326,9 @@ def _of_overwrite(snapshot: Snapshot, rules: StreamRules, label: str) -> Source:
     match rules.overwrites:
         case Overwrites.FAIL:
             raise UnsafeOperationError(
-                f"{label}: snapshot {snapshot.id} replaced rows (OVERWRITE: an UPDATE, DELETE, INSERT OVERWRITE, a "
-                f"publish or a rollback), which a stream of new rows would miss. Set {READ_OVERWRITE}=true to get its "
-                f"rows (with {ROW_KIND_OPTION}=true its exact changes), or false to skip such snapshots",
+                f"{label}: snapshot {snapshot.id} replaced rows (an UPDATE, DELETE, INSERT OVERWRITE, publish or "
+                f"rollback), which a stream of new rows would miss. Set {READ_OVERWRITE}=true to read them (with "
+                f"{ROW_KIND_OPTION}=true as changes), or false to skip them",
                 code="stream-overwrite",
                 details={"snapshot": snapshot.id},
             )

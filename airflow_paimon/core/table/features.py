@@ -1,4 +1,4 @@
-"""Table features that the embedded engine does not read or write: refused by name instead of giving wrong rows.
+"""Table features that the built-in engine does not read or write: refused by name instead of giving wrong rows.
 
 The checks use the schema's options and types, the snapshot's index entries and the files' own fields. Options that
 do not affect a batch read or a batch write (file indexes, compaction and expiry settings, ...) are ignored. Each check
@@ -76,7 +76,7 @@ def check_readable(
     chained: bool = False,
     branch: str = "main",
 ) -> None:
-    """Refuse a table for which the embedded engine could return wrong rows.
+    """Refuse a table for which the built-in engine could return wrong rows.
 
     ``time_travel``: the read names its snapshot, so a starting point stored in the schema has no effect.
     ``layered``: the caller handles ``scan.fallback-branch`` / ``scan.primary-branch`` and reads one layer of it.
@@ -88,7 +88,7 @@ def check_readable(
 def check_writable(
     schema: TableSchema, *, table: str, branch: str = "main", chained: bool = False, by_buckets: bool = False
 ) -> None:
-    """Refuse a table that the embedded engine would write differently from Paimon's own writers.
+    """Refuse a table that the built-in engine would write differently from Paimon's own writers.
 
     ``chained``: the caller writes branches of a chain table as such and handles the effects on the other branches.
     ``by_buckets``: the caller replaces whole buckets by what a full compaction would read of them, with changes.
@@ -182,7 +182,7 @@ def file_format(file_name: str) -> str:
 def _refuse(table: str, verb: str, problems: Iterable[Problem]) -> None:
     for what, way_out in problems:
         raise UnsupportedFeatureError(
-            f"{table}: the embedded engine does not {verb} {what}; {way_out}",
+            f"{table}: the built-in engine does not {verb} {what}; {way_out}",
             details={"feature": what},
         )
 
@@ -386,7 +386,7 @@ def _partial_update_problems(options: TableOptions) -> Iterator[Problem]:
 def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets: bool) -> Iterator[Problem]:
     options = TableOptions(schema.options)
     if is_chain_main(options, branch) and not chained:
-        yield _CHAIN_MAIN[0], "name the branch whose rows are to change, as db.`t$branch_NAME` or --branch NAME"
+        yield _CHAIN_MAIN[0], "name the branch whose rows are to change, as db.`t$branch_NAME` or in branch (--branch)"
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _WRITE_RULES)
     yield from _manifest_problems(options)

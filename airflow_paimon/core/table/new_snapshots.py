@@ -94,7 +94,7 @@ def partitions_written(view: Table, after: int, until: int) -> list[str]:
     """
     snapshots = list(view.snapshots([i for i in view.snapshot_ids() if after < i <= until]))
     if not snapshots:
-        raise NotFoundError(f"{view.label}: the snapshots above {after} up to {until} are gone")
+        raise NotFoundError(f"{view.label}: the snapshots above {after} up to {until} have expired")
     stored = StoredPartitions(view.schema(snapshots[-1].schema_id))
     manifests = [m for snapshot in snapshots for m in read_delta_list(view, snapshot)]
     touched = {entry.partition for entries in read_entries(view, manifests) for entry in entries}

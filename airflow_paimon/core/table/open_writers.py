@@ -235,8 +235,8 @@ def refuse_open(
     users = first_few(sorted({b.user for b in found}), _LISTED)
     listed = first_few(sorted(names.values()), _LISTED)
     raise UnsafeOperationError(
-        f"{view.label}: a running job may have {listed} open (commit user {users}), "
-        f"and would merge its next rows with those that it remembers, so nothing was {done}. {way_out}",
+        f"{view.label}: a running job may have {listed} open (commit user {users}), and its next commit could undo "
+        f"this, so nothing was {done}. {way_out}",
         code="open-writer",
         details={
             "open_buckets": [b.to_json(names[b.bucket]) for b in found[:_LISTED]],

@@ -131,7 +131,7 @@ def _directory_text(value: Any, key: str, data_type: DataType, legacy: bool, zon
         try:
             return bytes(value).decode()
         except UnicodeDecodeError:
-            raise UnsupportedFeatureError(f"Partition column {key} holds bytes that are not UTF-8 text") from None
+            raise UnsupportedFeatureError(f"Partition column {key} has bytes that are not UTF-8") from None
     if root == "TIMESTAMP_LTZ" and not legacy:
         return _local_time(timestamp_of(value, local_zone=True), zone).to_sql(_precision(data_type))
     if legacy:
@@ -252,7 +252,9 @@ def parse_partition_spec(spec: PartitionSpec, keys: Sequence[str], types: Sequen
     elif isinstance(spec, Mapping):
         spec = {key: None if _names_null(value) else value for key, value in spec.items()}
     else:
-        raise InvalidInputError(f"A partition is a mapping of columns to values, or a text such as dt=a; got {spec!r}")
+        raise InvalidInputError(
+            f"A partition is a mapping of columns to values, or a string such as dt=a; got {spec!r}"
+        )
     if not spec:
         raise InvalidInputError(f"A partition needs at least one of the columns {', '.join(keys) or '(none)'}")
     by_key = dict(zip(keys, types, strict=True))

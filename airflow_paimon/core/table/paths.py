@@ -122,7 +122,7 @@ def checked_name(name: str) -> str:
         FormatError: it leads out of its folder.
     """
     if not is_file_name(name):
-        raise FormatError(f"Metadata names the file {name!r}, which is no name of a file; run check_table")
+        raise FormatError(f"Metadata names the file {name!r}, which is not a file name; run check_table")
     return name
 
 
@@ -225,8 +225,8 @@ def check_tag_name(name: str) -> str:
     """Check a name for a *new* tag: digits alone would read as a snapshot id in VERSION AS OF."""
     if not _TAG_NAME.fullmatch(name) or name.isdigit() or len(name) > 200:
         raise InvalidInputError(
-            f"Tag name {name!r} is not allowed: start with a letter, digit or '_', go on with these or '.+=@:-', "
-            f"not only digits, at most 200 characters"
+            f"Tag name {name!r} is not allowed: start with a letter, digit or '_', continue with these or '.+=@:-', "
+            "not only digits, at most 200 characters"
         )
     return name
 

@@ -208,7 +208,7 @@ def like_pattern(pattern: str) -> tuple[re.Pattern[str], str]:
     segments, prefix, is_open = [""], "", True
     for part in re.findall(r"\\.|.", pattern, re.DOTALL):
         if part[0] == "\\" and part[1:] not in ("%", "_", "\\"):
-            raise InvalidInputError(f"LIKE {pattern!r}: a backslash stands only before %, _ and another one")
+            raise InvalidInputError(f"LIKE {pattern!r}: a backslash is allowed only before %, _ and another one")
         is_open = is_open and part not in ("%", "_")
         prefix += part[-1] if is_open else ""
         if part == "%":

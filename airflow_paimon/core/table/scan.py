@@ -454,7 +454,7 @@ def _require_same_branch(view: Table, stored: TableSchema) -> None:
     data = read_if_there(view.store, view.paths.schema(stored.id))
     now = None if data is None else parse_schema(data, f"{view.label}: schema-{stored.id}")
     if now is None or (now.fields, now.time_millis) != (stored.fields, stored.time_millis):
-        raise ConflictError(f"{view.label} was deleted or made anew while its files were planned; read it again")
+        raise ConflictError(f"{view.label} was deleted or recreated while its files were planned; read it again")
 
 
 def with_schemas_of_branch(plan: ScanPlan) -> ScanPlan:

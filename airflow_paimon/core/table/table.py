@@ -235,7 +235,7 @@ class Table:
                     continue  # the first snapshot was put between the two listings
                 raise FormatError(
                     f"{self.label} has no snapshots, although {proof} proves that it had: {self.paths.snapshot_dir} "
-                    f"was deleted. Nothing was read or written; run check_table, which says what can be restored"
+                    "was deleted. Nothing was read or written; run check_table, which lists what can be restored"
                 )
             found = self.find_snapshot(latest)
             if found is not None:
@@ -268,7 +268,7 @@ class Table:
     def _parsed(self, snapshot_id: int, data: bytes) -> Snapshot:
         snapshot = parse_snapshot(data, f"{self.label}: snapshot-{snapshot_id}")
         if snapshot.id != snapshot_id:
-            raise FormatError(f"{self.label}: snapshot-{snapshot_id} holds id {snapshot.id}")
+            raise FormatError(f"{self.label}: the file snapshot-{snapshot_id} has the id {snapshot.id} inside")
         return snapshot
 
     def find_snapshot(self, snapshot_id: int) -> Snapshot | None:
@@ -397,7 +397,7 @@ def open_table(
         raise InvalidInputError("open_table takes a warehouse and a table name, or path= of a table folder")
     for what, given in (("warehouse", warehouse), ("name", name), ("branch", branch), ("path", path)):
         if given is not None and not isinstance(given, str | os.PathLike):
-            raise InvalidInputError(f"open_table: {what} is a text, not {given!r}")
+            raise InvalidInputError(f"open_table: {what} is a string, not {given!r}")
         if isinstance(given, str) and not given.strip():
             raise InvalidInputError(f"open_table: {what} is empty" + ("; main is the default" * (what == "branch")))
     if storage_options is not None and not isinstance(storage_options, Mapping):
@@ -427,7 +427,7 @@ def open_or_place(warehouse: str, name: str, storage_options: Mapping[str, Any] 
     """
     table = open_table(warehouse, name, storage_options=storage_options)
     if table.is_gone():
-        raise UnsafeOperationError(f"{table.missing().message}. Nothing was created: it would stand for the old one")
+        raise UnsafeOperationError(f"{table.missing().message}. Nothing was created: it could be taken for the old one")
     if table.catalog is None or not isinstance(table.store, NoStore):
         return table
     database, _, short = table.name.partition(".")

@@ -153,8 +153,8 @@ def snapshot_in_set(table: Table, name: str, number: int | None) -> Snapshot:
     if snapshot is not None and snapshot.identity == pin.identity:
         return snapshot
     raise NotFoundError(
-        f"{table.name}: snapshot {pin.snapshot_id} of version {found.number} of table set {name!r} is gone, and so is "
-        f"the tag {found.tag!r}: the version has expired, or somebody deleted the tag. Read the newest version, "
+        f"{table.name}: snapshot {pin.snapshot_id} of version {found.number} of table set {name!r} and its tag "
+        f"{found.tag!r} don't exist: the version has expired, or the tag was deleted. Read the newest version, "
         f"{VERSION_PREFIX}{name}"
     )
 

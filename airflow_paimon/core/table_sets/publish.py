@@ -129,8 +129,8 @@ class Sets:
         options = TableOptions(view.require().schema().options)
         if options.chain_table or options.fallback_branch or options.primary_branch:
             raise UnsupportedFeatureError(
-                f"{view.name}: what its readers see lies on several branches (a chain table, or a fallback branch), "
-                f"and a table set pins main alone; leave it out"
+                f"{view.name}: its readers see several branches (a chain table, or a fallback branch), and a table set "
+                "pins main alone; leave it out"
             )
         require_committable(view)
         return view
@@ -176,7 +176,9 @@ def make_version(
             return finish(sets, claim, now_ms)
         except ConflictError as error:
             lost = error
-    raise lost or ConflictError(f"Table set {sets.name!r}: others make new versions all the time; run it again later")
+    raise lost or ConflictError(
+        f"Table set {sets.name!r}: other operations kept creating new versions; run it again when they have ended"
+    )
 
 
 def version_of(sets: Sets, operations: Collection[str], now_ms: int) -> TableSet | None:
@@ -215,9 +217,9 @@ def _next(sets: Sets, mine: Collection[str], now_ms: int, *, abandon: bool = Fal
         old = now_ms - claim.since_ms > parse_duration(OPEN_FOR, "OPEN_FOR").total_seconds() * 1000
         if not (abandon or old or claim.operation_id in mine):
             raise ConflictError(
-                f"Table set {sets.name!r}: operation {claim.operation_id} is publishing its tables, so that a version "
-                f"made now could have some of them published and others not. Run it again when that has ended; if it "
-                f"was killed and won't be retried, give abandon (--abandon), or wait for {OPEN_FOR}",
+                f"Table set {sets.name!r}: operation {claim.operation_id} is publishing its tables, so a new version "
+                "could mix old and new rows. Run it again when that has ended; if it was killed and won't be "
+                f"retried, use abandon (--abandon), or wait {OPEN_FOR}",
                 details={"operation_id": claim.operation_id, "number": claim.number},
             )
         give_up(sets, claim, "its publish did not end", now_ms)
@@ -287,7 +289,7 @@ def _read_claim(sets: Sets, number: int) -> Claim | None:
     except (ValueError, KeyError, TypeError, AttributeError, FormatError) as error:
         raise FormatError(
             f"Table set {sets.name!r}: {sets.folder.store.uri}/{claim_file(number)} is damaged ({error}); delete the "
-            f"file if nobody is making that version"
+            "file if no operation is making that version"
         ) from None
 
 
@@ -314,7 +316,7 @@ def _tag(view: Table, name: str, pin: Pin) -> None:
         try:
             execute(view, [action])
         except AlreadyExistsError:
-            raise ConflictError(f"{view.name}: tag {name!r} was set by somebody else meanwhile") from None
+            raise ConflictError(f"{view.name}: tag {name!r} was set by another process in the meantime") from None
     _require_held(view, tag)
 
 
@@ -380,7 +382,9 @@ def begin(sets: Sets, operation_id: str, earlier: Collection[str], now_ms: int) 
         except AlreadyExistsError:
             continue
         return claim
-    raise ConflictError(f"Table set {sets.name!r}: others make new versions all the time; run it again later")
+    raise ConflictError(
+        f"Table set {sets.name!r}: other operations kept creating new versions; run it again when they have ended"
+    )
 
 
 def _require_whole(sets: Sets, latest: TableSet | None) -> None:
@@ -390,9 +394,9 @@ def _require_whole(sets: Sets, latest: TableSet | None) -> None:
         except ConflictError:
             assert latest is not None
             raise NotFoundError(
-                f"Table set {sets.name!r}: snapshot {pin.snapshot_id} of {name}, which version {latest.number} has, "
-                f"is gone (somebody deleted the tag {latest.tag!r}, or the table), so that no version can be made from "
-                f"it. Nothing was published. Make a new version with create_table_set, of the tables that it is to have"
+                f"Table set {sets.name!r}: snapshot {pin.snapshot_id} of {name}, pinned by version {latest.number}, "
+                f"was deleted with the tag {latest.tag!r} or the table, so no version can follow it. Nothing was "
+                "published. Create a new version with create_table_set"
             ) from None
 
 

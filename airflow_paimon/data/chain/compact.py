@@ -185,7 +185,7 @@ class _Run:
         texts = [state.layout.text_of(v) for v in self._deferred]
         raise ConflictError(
             f"{self._context.table.label}: anchor or deltas of {', '.join(texts[:5])} changed in each of {MAX_ROUNDS} "
-            f"tries while they were compacted; run it again when there are fewer writers",
+            "attempts while they were compacted; run it again when there are fewer writers",
             details={"partitions": texts},
         )
 

@@ -36,10 +36,13 @@ def planned_changes(context: Context, request: CheckBranchData) -> DiffPlan:
     view = context.table.branch(request.branch).require()
     (of, target), head = resolve_version(view, request.version), view.latest_snapshot()
     if of.branch_name != view.branch_name:
-        raise InvalidInputError(f"{view.label}: {request.version} is a version of {of.label}; give one of its own")
+        raise InvalidInputError(
+            f"{view.label}: {request.version} is a version of {of.label}; give a version of {view.label}"
+        )
     if target is None or head is None or target.identity == head.identity:
         raise InvalidInputError(
-            f"{view.label}: {request.version} is its newest snapshot, so nothing goes back to it; leave --version out"
+            f"{view.label}: {request.version} is its newest snapshot, so nothing goes back to it; leave version "
+            "(--version) out"
         )
     before = head if request.against == MAIN else view.snapshot(target.id + 1)
     asked = DiffBranches(table=context.table.name, branch=request.branch, against=f"{request.branch}@{before.id}")

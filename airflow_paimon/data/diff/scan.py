@@ -191,7 +191,7 @@ def _other_side(
     if base is None:
         raise UnsafeOperationError(
             f"{branch.label} shares no snapshot with main (created empty, or the history is expired), so it has no "
-            f"base; compare it with a branch: --against main"
+            "base; compare it with a branch, such as main, in against (--against)"
         )
     return branch, base, schema
 

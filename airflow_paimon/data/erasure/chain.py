@@ -40,10 +40,9 @@ def check_condition(label: str, schema: TableSchema, search: Search) -> None:
     other = sorted({f.name for f in search.fields} - set(allowed))
     if other:
         raise UnsupportedFeatureError(
-            f"{label} is a chain table: what a day shows of a key is made of several stored rows, and without one of "
-            f"them an older one would be seen again. So rows are erased by key, on all days; leave {', '.join(other)} "
-            f"out of the condition, and name {', '.join(allowed) or 'nothing: it has no other key column'}. Rows of a "
-            f"person are found by reading the table: erase the keys that they have"
+            f"{label} is a chain table, where rows are erased by key on all days: without one stored row an older one "
+            f"would be visible. Leave {', '.join(other)} out of the condition, and name "
+            f"{', '.join(allowed) or 'nothing: it has no other key column'}; read the table to find the keys"
         )
 
 

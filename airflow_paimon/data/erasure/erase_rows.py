@@ -270,11 +270,11 @@ class _Erasure:
             for view, files in sorted(names, key=lambda one: 0 if chain is None else chain.order(one[0])):
                 self._from_branch(view, files, chain)
         raise ConflictError(
-            f"{table.name}: rows are left after {_ROUNDS} tries to erase them from all branches. "
+            f"{table.name}: rows are left after {_ROUNDS} attempts to erase them from all branches. "
             + (
                 f"The last commit was refused ({self.refused}): run it again when there are fewer writers"
                 if self.refused
-                else "A writer goes on writing such rows: stop that first, then run it again"
+                else "A writer keeps writing such rows: stop it first, then run it again"
             )
         )
 

@@ -61,15 +61,15 @@ def search_of(table: Table, where: str) -> Search:
     schema = table.branch(MAIN).schema()
     if TableOptions(schema.options).data_evolution:
         raise UnsupportedFeatureError(
-            f"{table.name}: with data-evolution.enabled the columns of a row lie in several files, so no single file "
-            f"tells whether it holds such a row"
+            f"{table.name}: with data-evolution.enabled the columns of a row are in several files, so no single file "
+            "shows whether it has such a row"
         )
     search = parse_search(where, schema)
     if combines_rows(schema) and not keeps_values(search.condition, schema):
         raise UnsupportedFeatureError(
-            f"{table.name}: with merge-engine={TableOptions(schema.options).merge_engine} a row is made of several "
-            f"stored ones, so no single one tells whether the condition holds for it; name columns of the primary "
-            f"key, and with AND one other at most, whose value is one that was written"
+            f"{table.name}: with merge-engine={TableOptions(schema.options).merge_engine} a row is merged from several "
+            "stored ones, so none of them alone decides the condition; name columns of the primary key, and with AND "
+            "one other at most, whose value is one that was written"
         )
     return search
 

@@ -204,10 +204,12 @@ def _in_unlisted(table: Table, search: Search, file: StoredFile, schemas: Sequen
     known = list(dict.fromkeys(name for some in names for name in some))
     reused = [n for n in known if len({f.id for s in schemas for f in s.fields if f.name == n}) > 1]
     if reused:
-        raise FormatError(f"no manifest says which version of column {reused[0]!r} this file has")
+        raise FormatError(f"no manifest records which version of column {reused[0]!r} this file has")
     zoned = next((f.name for f in search.fields if f.type.root == "TIMESTAMP_LTZ"), None)
     if zoned is not None and file.name.endswith(".orc"):
-        raise FormatError(f"no manifest says by which of two ways this ORC file holds the times of column {zoned!r}")
+        raise FormatError(
+            f"no manifest records in which of two ways this ORC file stores the times of column {zoned!r}"
+        )
     types = {name: f.type for f, some in zip(search.fields, names, strict=True) for name in some}
     fields = [DataField(at, name, types[name]) for at, name in enumerate(known)]
     counted = 0
@@ -218,8 +220,8 @@ def _in_unlisted(table: Table, search: Search, file: StoredFile, schemas: Sequen
     versions = {frozenset(s.field_names) for s in schemas}
     if not counted and frozenset(_own_columns(table, file.path)) not in versions:
         raise FormatError(
-            "it has columns of no version of the table, such as of a deleted branch, and no manifest says what they "
-            "mean; remove_orphan_files deletes it if nothing refers to it"
+            "it has columns of no version of the table, such as of a deleted branch, and no manifest defines them; "
+            "remove_orphan_files deletes it if nothing refers to it"
         )
     return counted
 

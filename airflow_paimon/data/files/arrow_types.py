@@ -66,7 +66,7 @@ def arrow_type(data_type: DataType) -> pa.DataType:
         return pa.map_(pa.field("key", arrow_type(data_type.key), nullable=False), arrow_type(data_type.value))
     if isinstance(data_type, ArrayType):
         if data_type.root != "ARRAY":
-            raise UnsupportedFeatureError(f"Columns of type {data_type.root} are not supported by the embedded engine")
+            raise UnsupportedFeatureError(f"Columns of type {data_type.root} are not supported by the built-in engine")
         return pa.list_(pa.field("element", arrow_type(data_type.element)))
     if data_type.root == "DECIMAL":
         return pa.decimal128(*data_type.args)
@@ -76,7 +76,7 @@ def arrow_type(data_type: DataType) -> pa.DataType:
         return pa.timestamp(timestamp_unit(data_type.args[0]), tz="UTC")
     simple = _SIMPLE.get(data_type.root)
     if simple is None:
-        raise UnsupportedFeatureError(f"Columns of type {data_type.root} are not supported by the embedded engine")
+        raise UnsupportedFeatureError(f"Columns of type {data_type.root} are not supported by the built-in engine")
     return simple
 
 

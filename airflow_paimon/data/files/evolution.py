@@ -56,7 +56,7 @@ def cast_column(column: pa.Array, source: AtomicType, target: AtomicType, where:
         if source.root in family and target.root in family and _widens(source, target):
             return column
     raise UnsupportedFeatureError(
-        f"Column {where!r} changed its type from {source} to {target}, which the embedded engine does not convert; "
+        f"Column {where!r} changed its type from {source} to {target}, which the built-in engine does not convert; "
         f"use Paimon's own Spark connector"
     )
 
@@ -171,7 +171,7 @@ def _evolve(column: pa.Array, source: DataType, target: DataType, where: str) ->
     if isinstance(source, AtomicType) and isinstance(target, AtomicType):
         return cast_column(column, source, target, where)
     raise UnsupportedFeatureError(
-        f"Column {where!r} changed its type from {source.root} to {target.root}, which the embedded engine does not "
+        f"Column {where!r} changed its type from {source.root} to {target.root}, which the built-in engine does not "
         f"convert; use Paimon's own Spark connector"
     )
 

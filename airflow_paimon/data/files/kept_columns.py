@@ -278,11 +278,11 @@ def _in_groups(batches: Iterable[pa.RecordBatch], counts: Sequence[int], name: s
         while missing:
             batch = left.pop() if left else next(source, None)
             if batch is None:
-                raise FormatError(f"A data file has fewer rows than its footer says, while {name} is written")
+                raise FormatError(f"A data file has fewer rows than its footer lists, while {name} is written")
             taken.append(batch.slice(0, missing))
             if batch.num_rows > missing:
                 left.append(batch.slice(missing))
             missing -= taken[-1].num_rows
         yield pa.Table.from_batches(taken)
     if left or any(b.num_rows for b in source):
-        raise FormatError(f"A data file has more rows than its footer says, while {name} is written")
+        raise FormatError(f"A data file has more rows than its footer lists, while {name} is written")

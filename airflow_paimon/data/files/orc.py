@@ -156,7 +156,7 @@ def _corrected(
             continue  # an instant, as it should be
         elif legacy_ltz or "TIMESTAMP" in _roots(field.type):
             raise UnsupportedFeatureError(
-                f"{where} has timestamps inside it and was written in time zone {zone}, which the embedded engine "
+                f"{where} has timestamps inside it and was written in time zone {zone}, which the built-in engine "
                 f"reads from ORC files of UTC writers only; use Paimon's own Spark connector"
             )
     return batch

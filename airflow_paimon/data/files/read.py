@@ -118,7 +118,7 @@ def _translated(error: Exception, path: str) -> Exception:
 
 def _out_of_range(path: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(
-        f"Data file {path} holds timestamps before 1677 or after 2262, which Arrow can't hold for this type and "
+        f"Data file {path} has timestamps before 1677 or after 2262, which Arrow can't represent for this type and "
         f"format; {_WAY_OUT}"
     )
 

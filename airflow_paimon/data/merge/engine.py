@@ -240,7 +240,7 @@ class FirstRow:
     def merge(self, versions: Versions) -> Merged:
         if np.isin(versions.kinds(), (UPDATE_BEFORE, DELETE)).any():
             raise UnsupportedFeatureError(
-                "A table with merge-engine=first-row holds deletes of keys with other versions: set the table option "
+                "A table with merge-engine=first-row has deletes of keys with other versions: set the table option "
                 "ignore-delete, which defines their meaning"
             )
         return versions.rows[versions.starts]

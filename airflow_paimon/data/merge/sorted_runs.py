@@ -82,9 +82,9 @@ def check_kinds(kinds: npt.NDArray[np.int8], schema: TableSchema) -> None:
     if len(refused):
         engine = TableOptions(schema.options).merge_engine
         raise InvalidInputError(
-            f"rows of kind {ROW_KINDS[int(kinds[refused[0]])]} have no meaning in a table with merge-engine={engine} "
-            f"and its options; leave them out, or set an option that defines them, such as "
-            f"{engine}.remove-record-on-delete, or ignore-retract for a column's aggregate function"
+            f"rows of kind {ROW_KINDS[int(kinds[refused[0]])]} have no meaning for merge-engine={engine} and the "
+            "table's options; leave them out, or set an option that defines them, such as "
+            f"{engine}.remove-record-on-delete, or ignore-retract for a column's aggregate"
         )
 
 

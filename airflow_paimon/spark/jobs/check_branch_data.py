@@ -61,12 +61,12 @@ def check_branch_data(spark: SparkSession, context: Context, request: CheckBranc
 
 
 _REQUIRED_REACHES = (
-    "SQL in the table's option airflow-paimon.required-checks sees tables only, wherever it is evaluated: whoever may "
-    "alter the table would run it. Change the option, or give the rule to the check itself (--rules)"
+    "SQL in the table's option airflow-paimon.required-checks sees tables only, since users who may alter the table "
+    "could run it. Change the option, or give the rule to the check itself, in rules (--rules)"
 )
 _FORM_REACHES = (
-    "That is refused (--restricted-sql) in rules that come from a form or a template. To allow it to everybody who may "
-    'trigger, set "sql": "any" in the extra forms of the Paimon connection; a DAG\'s own code may say '
+    "restricted_sql (--restricted-sql) refuses that in rules of a form or a template. To allow it to every user who "
+    'may trigger, set "sql": "any" in the extra forms of the Paimon connection; a DAG\'s own code may set '
     "restricted_sql=False"
 )
 
@@ -164,8 +164,8 @@ class _Checks:
             if not is_required or has_jvm(self._spark):
                 raise
             raise UnsupportedFeatureError(
-                f"Rule {rule.name!r} is one of the table's own, whose SQL is looked at in the parsed plan, and a Spark "
-                f"Connect client can't parse. Check this table with a connection of type spark, or with spark-submit"
+                f"Rule {rule.name!r} is one of the table's own, whose SQL is checked in the parsed plan, and a Spark "
+                "Connect client can't parse. Check this table with a connection of type spark, or with spark-submit"
             ) from None
 
     def _of_drift(self, rule: Drift) -> RuleResult:

@@ -55,14 +55,14 @@ def rules_of(context: Context, request: CheckBranchData) -> tuple[Rule, ...]:
     known = {rule.digest for rule in required}
     rules = (*required, *(rule for rule in given if rule.digest not in known))
     if strange := [name for name in further_views(request) if name.lower() in VIEWS]:
-        raise InvalidInputError(f"--view: there is a view {strange[0]!r} already; give another name")
+        raise InvalidInputError(f"view (--view): the view {strange[0]!r} exists already; give another name")
     check_columns(rules, branch.schema(), branch.label)
     for rule in required:
         if isinstance(rule, Function) and not is_module(rule.function.partition(":")[0], request.allow_module):
             raise UnsafeOperationError(
-                f"{request.table}: its required check {rule.name!r} calls {rule.function}, and whoever may alter the "
-                f"table would run code here; allow it with --allow-module {rule.function.partition(':')[0]} "
-                f"(operators: functions in the extra forms of the Paimon connection)"
+                f"{request.table}: its required check {rule.name!r} calls {rule.function}, so users who may alter the "
+                f"table could run code here; allow {rule.function.partition(':')[0]} in allow_module (--allow-module), "
+                "or for operators in functions of the connection's extra forms"
             )
     return rules
 
@@ -125,15 +125,15 @@ def _refuse_hidden(plan: DiffPlan) -> None:
         (
             plan.hidden_before,
             f"{label}: what it is compared with",
-            f"{compact} main, and make the branch anew; or, where main has them compacted already, compare with it as "
-            f"it is now (--against main)",
+            f"{compact} main, and recreate the branch; or, where main has them compacted already, compare with it as "
+            "it is now: against=main (--against)",
         ),
     ):
         if hidden.files:
             rows = f"{hidden.rows:,} row{'s' * (hidden.rows != 1)} in {hidden.files} file{'s' * (hidden.files != 1)}"
             raise UnsafeOperationError(
-                f"{of} has {rows} that wait for a compaction; until then no read shows them, so no rule can look at "
-                f"them, and nothing was checked. {helps}",
+                f"{of} has {rows} that wait for a compaction; until then no read shows them, so no rule can check "
+                f"them; nothing was checked. {helps}",
                 details={"rows": hidden.rows, "files": hidden.files},
             )
 

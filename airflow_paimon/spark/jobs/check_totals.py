@@ -73,8 +73,8 @@ def _weeks_before(
         raise InvalidInputError(f"{label}: rule {rule.name!r}: {error.message}") from None
     if at is None:
         raise InvalidInputError(
-            f"{label}: rule {rule.name!r} compares with the week before, and no partition column holds dates, as "
-            f"2026-11-24 or 20261124"
+            f"{label}: rule {rule.name!r} compares with the week before, and no partition column has dates, as "
+            "2026-11-24 or 20261124"
         )
     then = {values: week_before(values, at) for values in partitions}
     return {

@@ -2,7 +2,7 @@
 
 The statement's target becomes a staging branch that starts from the branch's head, and what the connector commits there
 becomes one commit of the branch: a retry finds it, and an interrupted try changes no branch. The views ``branch`` and
-``main`` are read by the connector, too, other tables as with the embedded engine.
+``main`` are read by the connector, too, other tables as with the built-in engine.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _check_table(base: Base, statement: Statement) -> None:
     options, branch, problem = TableOptions(base.schema.options), base.table, None
     uncertain = [o for o in base.schema.options if any(part in o for part in _UNCERTAIN)]
     if options.chain_table:
-        problem = "chain tables (option chain-table.enabled)", "leave engine out: the embedded engine does"
+        problem = "chain tables (option chain-table.enabled)", "leave engine out: the built-in engine does"
     elif options.flag("data-evolution.enabled"):
         problem = (
             "tables with data-evolution.enabled=true",
@@ -190,10 +190,9 @@ def _require_visible(base: Base) -> None:
     rows = sum(e.file.row_count for e in hidden)
     _, database, name = _parts("", base.table)
     raise UnsafeOperationError(
-        f"{base.table.label}: {where} hold{'s' * (len(names) == 1)} {len(hidden)} files with {rows} committed "
-        f"rows that wait for a compaction. No query sees them before, so a correction would lose them. Compact the "
-        f"branch first (job compact), or in a Spark session with Paimon's connector: CALL sys.compact(table => "
-        f"'{database}.{sql_name(name)}')",
+        f"{base.table.label}: {len(hidden)} files of {where} have {rows} uncompacted rows, which no query sees, so a "
+        "correction would lose them. Compact the branch first (job compact, or with the connector CALL "
+        f"sys.compact(table => '{database}.{sql_name(name)}'))",
         details={"partitions": names[:_LISTED], "files": len(hidden), "rows": rows},
     )
 
@@ -260,9 +259,9 @@ def _set_up(spark: SparkSession, request: CorrectBranch) -> str:
     path = _folder(request.warehouse)
     if "://" in path:
         raise InvalidInputError(
-            f"{request.table}: engine=connector needs a catalog of the session for {path}, which says how Spark gets "
-            f"there; set spark.sql.catalog.paimon={CATALOG}, spark.sql.catalog.paimon.warehouse={path} and the "
-            f"storage's own settings (spark.sql.catalog.paimon.s3.endpoint, ...), and add its jar (paimon-s3, ...)"
+            f"{request.table}: engine=connector needs a catalog of the session for {path}: set "
+            f"spark.sql.catalog.paimon={CATALOG}, its .warehouse={path} and the storage's settings (.s3.endpoint, "
+            "...), and add the storage's jar (paimon-s3, ...)"
         )
     name = f"airflow_paimon_{hashlib.sha256(path.encode()).hexdigest()[:8]}"
     spark.conf.set(f"spark.sql.catalog.{name}", CATALOG)
@@ -284,9 +283,9 @@ def _require_connector(spark: SparkSession, name: str, request: CorrectBranch) -
         if not _MISSING_CLASS.search(str(error)):
             raise
         raise UnsupportedFeatureError(
-            f"{request.table}: engine=connector needs Apache Paimon's Spark connector, and its classes are not on this "
-            f"session's class path. Add the Maven artifact {artifact(spark.version)} with --packages or --jars "
-            f"(operators: spark_options={{'packages': ...}} or {{'jars': ...}}), or use engine=embedded"
+            f"{request.table}: engine=connector needs Paimon's Spark connector on the session's class path. Add the "
+            f"Maven artifact {artifact(spark.version)} as a package or jar (operators: spark_options={{'packages': "
+            "...}), or use engine=embedded"
         ) from None
 
 

@@ -36,7 +36,7 @@ from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveBase(Base):
-    """With what the embedded engine needs: live buckets, and their highest sequence numbers at the branch point."""
+    """With what the built-in engine needs: live buckets, and their highest sequence numbers at the branch point."""
 
     live: ScanPlan
     write: TableWrite
@@ -85,9 +85,9 @@ def _refuse_lost_deletes(base: LiveBase) -> None:
     if held:
         names = sorted(held)
         raise UnsafeOperationError(
-            f"{base.table.label}: {', '.join(names[:5])} holds deletes, which hide rows of earlier partitions and "
-            f"would be lost, as no SELECT returns them: change rows by UPDATE, DELETE or MERGE, or with --mode upsert; "
-            f"write_table with mode overwrite replaces deletes, too",
+            f"{base.table.label}: {', '.join(names[:5])} contains deletes of rows in earlier partitions, which a "
+            "SELECT would lose: use UPDATE, DELETE or MERGE, or mode=upsert (--mode); write_table with mode "
+            "overwrite replaces deletes, too",
             details={"partitions": names[:100]},
         )
 

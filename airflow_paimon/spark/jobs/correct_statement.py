@@ -64,14 +64,14 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
     try:
         statement = parse_statement(spark, sql)
     except InvalidInputError as error:
-        raise InvalidInputError(f"--sql: {error.message}") from None
+        raise InvalidInputError(f"sql (--sql): {error.message}") from None
     if statement is None:
         _refuse_command(spark, sql)
         return None
     target = statement.target
     if tuple(part.lower() for part in target.name) != (BRANCH_VIEW,):
         raise InvalidInputError(
-            f"--sql: the target of a statement is the branch that is corrected, so name it {BRANCH_VIEW}, not "
+            f"sql (--sql): the target of a statement is the branch that is corrected, so name it {BRANCH_VIEW}, not "
             f"{target.text!r}{target.at.where}"
         )
     check_statement_alone(statement.kind, request.mode, request.partitions)
@@ -83,7 +83,7 @@ def _refuse_command(spark: SparkSession, sql: str) -> None:
     if is_call(sql) or is_command(spark, sql):
         words = " ".join(sql.split()[:2])
         raise InvalidInputError(
-            f"--sql: {words!r} does not give rows for a branch: give one SELECT, or one {TAKEN} on {BRANCH_VIEW}"
+            f"sql (--sql): {words!r} does not give rows for a branch: give one SELECT, or one {TAKEN} on {BRANCH_VIEW}"
         )
 
 
@@ -142,8 +142,8 @@ def _as_select(request: CorrectBranch, statement: Statement, base: Base, dynamic
     mode, partition = overwritten(statement, base.schema, dynamic)
     if mode == "dynamic_overwrite":
         raise UnsupportedFeatureError(
-            "--sql: INSERT OVERWRITE of the partitions that occur in the rows is not done on a branch; name them with "
-            "PARTITION (...)"
+            "sql (--sql): INSERT OVERWRITE of the partitions that occur in the rows is not done on a branch; name them "
+            "with PARTITION (...)"
         )
     static = partition_text(partition or {})
     return replace(request, partitions=(static,) if static else ())

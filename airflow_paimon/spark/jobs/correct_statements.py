@@ -61,8 +61,8 @@ def statements_of(spark: SparkSession, request: CorrectBranch, texts: Sequence[s
             statement = statement_of(spark, request, text)
         if statement is None:
             raise UnsupportedFeatureError(
-                f"{request.table}: statement {at} of --sql is no UPDATE, DELETE, MERGE or INSERT, or the session has "
-                f"no JVM to parse it; several of these run as one correction, a SELECT runs alone"
+                f"{request.table}: statement {at} of sql (--sql) is not an UPDATE, DELETE, MERGE or INSERT, or the "
+                "session has no JVM to parse it; several of these run as one correction, a SELECT runs alone"
             )
         found.append(statement)
     return found

@@ -37,7 +37,7 @@ def read_sql(request: CorrectBranch) -> str | None:
         InvalidInputError: both or neither given, or the file can't be read or is empty.
     """
     if (request.sql is None) == (request.function is None):
-        raise InvalidInputError("correct_branch takes --sql or --function module:name, one of the two")
+        raise InvalidInputError("correct_branch takes sql (--sql) or function (--function) module:name, one of the two")
     if request.sql is None:
         parse_function(str(request.function))
         return None
@@ -64,13 +64,13 @@ def divided(request: CorrectBranch, sql: str | None) -> list[str]:
         checks.check_for_connector(texts)
         if request.dry_run:
             raise InvalidInputError(
-                f"{request.table}: engine=connector finds the rows of a statement only by writing them; run it without "
-                f"--dry-run, as the branch is not main, or with engine=embedded"
+                f"{request.table}: engine=connector finds the rows of a statement only by writing them; leave dry_run "
+                "(--dry-run) out, as the branch is not main, or with engine=embedded"
             )
     if len(texts) > 1 and request.dry_run:
         raise InvalidInputError(
-            f"{request.table}: --sql holds {len(texts)} statements, and a dry run takes one: the second one needs what "
-            f"the first one writes. Run them without --dry-run, as the branch is not main, or one at a time"
+            f"{request.table}: sql (--sql) has {len(texts)} statements, and a dry run takes one: the second one needs "
+            "what the first one writes. Leave dry_run (--dry-run) out, as the branch is not main, or run one at a time"
         )
     return texts
 
@@ -146,7 +146,7 @@ def without_row_columns(rows: DataFrame, schema: TableSchema) -> DataFrame:
 
 def source_name(request: CorrectBranch) -> str:
     """Name what gives the rows, for messages."""
-    return "--sql" if request.sql is not None else f"--function {request.function}"
+    return "sql (--sql)" if request.sql is not None else f"function (--function) {request.function}"
 
 
 def spark_query(spark: SparkSession, sql: str) -> DataFrame:
@@ -161,7 +161,7 @@ def _query(query: Callable[[str], DataFrame], sql: str) -> DataFrame:
     try:
         return query(sql)
     except (AnalysisException, ParseException) as error:
-        raise InvalidInputError(f"--sql: Spark refuses the query: {fault_at(str(error))}") from None
+        raise InvalidInputError(f"sql (--sql): Spark refuses the query: {fault_at(str(error))}") from None
 
 
 def parse_function(name: str) -> tuple[str, str]:
@@ -172,7 +172,7 @@ def parse_function(name: str) -> tuple[str, str]:
     """
     module, colon, function = name.partition(":")
     if not colon or not module or not function:
-        raise InvalidInputError(f"--function {name!r} is not of the form module:name")
+        raise InvalidInputError(f"function (--function) {name!r} is not of the form module:name")
     return module, function
 
 
@@ -187,7 +187,8 @@ def import_function(name: str) -> Any:
         return getattr(importlib.import_module(module_name), function_name)
     except (ImportError, AttributeError, SyntaxError) as error:
         raise InvalidInputError(
-            f"--function {name}: {error}; the module must be importable where the driver runs (--py-files)"
+            f"function (--function) {name}: {error}; the module must be importable where the driver runs, e.g. by "
+            "py_files of spark_options"
         ) from error
 
 
@@ -216,7 +217,7 @@ def _call(spark: SparkSession, name: str, views: Mapping[str, DataFrame]) -> Dat
     rows: DataFrame = call_function(name, import_function(name), spark, dict(views))
     # a class of its own in each of PySpark's two kinds of sessions, both below pyspark.sql.DataFrame since 4.0
     if not isinstance(rows, DataFrame) and type(rows).__name__ != "DataFrame":
-        raise InvalidInputError(f"--function {name} returned {type(rows).__name__}, not a DataFrame")
+        raise InvalidInputError(f"function (--function) {name} returned {type(rows).__name__}, not a DataFrame")
     return rows
 
 
@@ -233,7 +234,9 @@ def call_function(name: str, function: Any, *arguments: Any) -> Any:
         fault = fault_of_query(error)
         if fault is None:
             raise
-        raise InvalidInputError(f"--function {name}: {fault}") from None
+        raise InvalidInputError(f"function (--function) {name}: {fault}") from None
     except Exception as error:  # whatever the user's code raises is the user's to mend
         log.exception("--function %s raised", name)
-        raise InvalidInputError(f"--function {name}: {type(error).__name__}: {first_line(str(error))}") from None
+        raise InvalidInputError(
+            f"function (--function) {name}: {type(error).__name__}: {first_line(str(error))}"
+        ) from None

@@ -166,8 +166,8 @@ def check_partition(correction: Correction, values: Sequence[Any]) -> None:
     if not correction.choice.matches(values):
         schema = correction.write.schema
         raise InvalidInputError(
-            f"{correction.write.label}: the rows hold partition {shown_partition(schema, values)}, which is not among "
-            f"those to correct: name it with --partitions, or filter it out"
+            f"{correction.write.label}: the rows have partition {shown_partition(schema, values)}, which is not among "
+            "those to correct: name it in partitions (--partitions), or filter it out"
         )
 
 

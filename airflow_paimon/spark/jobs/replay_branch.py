@@ -49,7 +49,9 @@ def replay_branch(spark: SparkSession, context: Context, request: ReplayBranch) 
     """
     replay = plan_replay(context, request)
     if replay.streams:
-        require_data_sources(f"{request.table}: a replay by streams", "replay as a batch, with --tag or --snapshot")
+        require_data_sources(
+            f"{request.table}: a replay by streams", "replay as a batch, with tag (--tag) or snapshot (--snapshot)"
+        )
     if request.dry_run:
         return replay_result(context, request, replay, {})
     function = import_function(str(request.function)) if request.function else None
@@ -83,9 +85,9 @@ def _check_statement(spark: SparkSession, request: ReplayBranch, text: str, sour
     try:
         statement = parse_statement(spark, text)
     except InvalidInputError as error:
-        raise InvalidInputError(f"--sql: {error.message}") from None
+        raise InvalidInputError(f"sql (--sql): {error.message}") from None
     if statement is None:
-        raise InvalidInputError(f"{request.table}: --sql takes {TAKEN}, not {text[:80]!r}")
+        raise InvalidInputError(f"{request.table}: sql (--sql) takes {TAKEN}, not {text[:80]!r}")
 
 
 def _run_statements(run: ReplayRun) -> None:

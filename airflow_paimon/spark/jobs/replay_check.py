@@ -132,15 +132,17 @@ def checkpoint_folder(request: ReplayBranch, replay: Replay, target: str) -> str
     store = next(iter(replay.targets.values())).store
     if not store.uri.startswith("file:"):
         raise InvalidInputError(
-            f"{request.table} is not on a local disk: name a folder for checkpoints that Spark can reach, "
-            f"e.g. --checkpoint s3a://bucket/checkpoints"
+            f"{request.table} is not on a local disk: name a folder that Spark can reach in checkpoint (--checkpoint), "
+            "e.g. s3a://bucket/checkpoints"
         )
     return f"{store.uri}/{replay_path(folder)}"
 
 
 def _statements(request: ReplayBranch) -> tuple[str, ...]:
     if (request.sql is None) == (request.function is None):
-        raise InvalidInputError(f"{request.table}: replay_branch takes --sql or --function module:name, one of the two")
+        raise InvalidInputError(
+            f"{request.table}: replay_branch takes sql (--sql) or function (--function) module:name, one of the two"
+        )
     if request.sql is None:
         parse_function(str(request.function))
         return ()
@@ -151,20 +153,20 @@ def _is_stream(request: ReplayBranch, statements: tuple[str, ...]) -> bool:
     until = bool(request.until_snapshot or request.until_watermark)
     if request.available_now and until:
         raise InvalidInputError(
-            f"{request.table}: --available-now ends when nothing is new, --until-snapshot and --until-watermark when "
-            f"the sources have come that far: give one of them"
+            f"{request.table}: give one of available_now (--available-now), which ends when nothing is new, "
+            "until_snapshot (--until-snapshot) and until_watermark (--until-watermark)"
         )
     if statements and (request.available_now or until):
         raise InvalidInputError(
-            f"{request.table}: statements run as a batch, without --available-now and --until-...; a stream needs "
-            f"--function"
+            f"{request.table}: statements run as a batch: leave out available_now (--available-now), until_snapshot "
+            "and until_watermark; a stream needs function (--function)"
         )
     return request.available_now or until
 
 
 def _sources(request: ReplayBranch) -> dict[str, Table]:
     if not request.source:
-        raise InvalidInputError(f"{request.table}: name the upstream tables with --source name=db.table")
+        raise InvalidInputError(f"{request.table}: name the upstream tables in source (--source), as name=db.table")
     named = named_tables("--source", request.source)
     return {n: open_table(request.warehouse, t, storage_options=request.storage_options).require()
             for n, t in named.items()}  # fmt: skip
@@ -204,7 +206,7 @@ def _check_target(view: Table) -> None:
     if view.branch_name == MAIN:
         raise InvalidInputError(
             f"{view.name}: replay_branch writes a branch, which is published when it is right, not main; create one "
-            f"first (create_branch), and name it with --branch, or as db.table$branch_b in --target"
+            "first (create_branch), and name it in branch (--branch), or in target (--target) as db.table$branch_b"
         )
     view.require()
     require_committable(view)
@@ -234,7 +236,7 @@ def _start(request: ReplayBranch, name: str, table: Table, sources: Mapping[str,
     if request.snapshot:
         found = named_snapshots("--snapshot", request.snapshot, list(sources))
         if name not in found:
-            raise InvalidInputError(f"--snapshot: say where the source {name!r} starts as well: {name}=ID")
+            raise InvalidInputError(f"snapshot (--snapshot) lacks the start of the source {name!r}: add {name}=ID")
         return _behind(table, found[name], "")
     if request.timestamp:
         parse_timestamp(request.timestamp, "timestamp (--timestamp)")

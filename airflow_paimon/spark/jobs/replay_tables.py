@@ -71,8 +71,8 @@ class ReplayRun:
         """Refuse a stream in a replay that runs as a batch."""
         if not self.replay.streams:
             raise InvalidInputError(
-                f"{self.request.table}: {what} needs a replay by streams: give --available-now, --until-snapshot or "
-                f"--until-watermark"
+                f"{self.request.table}: {what} needs a replay by streams: give available_now (--available-now), "
+                "until_snapshot (--until-snapshot) or until_watermark (--until-watermark)"
             )
 
 
@@ -108,7 +108,10 @@ class ReplaySource:
         """
         run, view = self.run, self._view
         if not run.replay.has_start:
-            raise InvalidInputError(f"{self.table}: changes() needs --tag, --snapshot or --timestamp; or use read()")
+            raise InvalidInputError(
+                f"{self.table}: changes() needs tag (--tag), snapshot (--snapshot) or timestamp (--timestamp); or use "
+                "read()"
+            )
         end = view.snapshot(self.end) if self.end else view.latest_snapshot()
         start = Position(snapshot=self.start, identity=run.replay.record.identities[self.name])
         schema = spark_schema(view.schema().fields).add(ROW_KIND, "string")
@@ -208,7 +211,7 @@ class ReplayTarget:
             writer = rows.writeStream.format(NAME).options(**options).trigger(availableNow=True)
             return stream.started(writer.start())
 
-        with query_errors(f"--function {run.request.function}"), task_errors():
+        with query_errors(f"function (--function) {run.request.function}"), task_errors():
             batches = _until_reached(run, start)
         run.add(self.name, *stream.landed(self._view, run.replay.record.before[self.name]))
         return batches
@@ -232,7 +235,7 @@ def _until_reached(run: ReplayRun, start: Any) -> int:
         log.info("Caught up with the sources, waiting for them: %s", "; ".join(missing))
         while run.replay.heads() == heads:
             if time.monotonic() >= run.deadline:
-                raise ConflictError(f"The sources have not come as far as asked for in time: {'; '.join(missing)}")
+                raise ConflictError(f"Timed out waiting for the sources: {'; '.join(missing)}")
             time.sleep(POLL_S)
 
 

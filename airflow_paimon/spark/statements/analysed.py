@@ -127,8 +127,8 @@ def _check_type(found: Any) -> None:
 
 def refusal(what: str) -> UnsafeOperationError:
     return UnsafeOperationError(
-        f"--sql reaches beyond the tables: it has {what}. That is refused (--restricted-sql) in SQL that comes from a "
-        f'form or a template. To allow it to everybody who may trigger, set "sql": "any" in the extra forms of the '
-        f"Paimon connection; a DAG's own code may say restricted_sql=False",
+        f"sql (--sql) reaches beyond the tables: it has {what}. restricted_sql (--restricted-sql) refuses that in SQL "
+        f'of a form or a template. To allow it to every user who may trigger, set "sql": "any" in the extra forms of '
+        "the Paimon connection; a DAG's own code may set restricted_sql=False",
         details={REACHES: what},
     )

@@ -95,7 +95,7 @@ def check_reach(spark: SparkSession, request: Request, text: str, views: Collect
     try:
         plan = parse_plan(spark, text)
     except ParseException as error:
-        raise InvalidInputError(f"--sql: Spark can't parse it: {fault_at(str(error))}") from None
+        raise InvalidInputError(f"sql (--sql): Spark can't parse it: {fault_at(str(error))}") from None
 
     _Reach(
         spark, views, lambda name: open_table(request.warehouse, name, storage_options=request.storage_options)

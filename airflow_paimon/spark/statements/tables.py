@@ -150,7 +150,7 @@ class NamedTables:
         parse_plan(self._spark, f"SELECT * FROM ({text}\n)")  # accepts only a query, or two words (table and alias)
         plan = parse_plan(self._spark, text)
         if is_command_plan(plan):
-            raise InvalidInputError("--sql takes a SELECT, UPDATE, DELETE, MERGE or INSERT, and no other command")
+            raise InvalidInputError("sql (--sql) takes a SELECT, UPDATE, DELETE, MERGE or INSERT, and no other command")
         self._forget_own()
         return self._checked(planned_frame(self._spark, self._node(plan, own)))
 

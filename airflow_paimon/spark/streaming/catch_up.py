@@ -38,5 +38,5 @@ def catch_up(start: Callable[[], StreamingQuery], timeout_s: float = 3600) -> in
         if time.monotonic() >= deadline:
             raise ConflictError(
                 f"The stream has not caught up within {timeout_s:g} s; it made {batches} batches. Run it again: it "
-                f"goes on from its checkpoint"
+                "continues from its checkpoint"
             )

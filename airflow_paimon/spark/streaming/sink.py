@@ -137,5 +137,5 @@ def commit_batch(
 def _query_of(table: Table, tasks: list[StreamFiles]) -> str:
     queries = {t.query for t in tasks}
     if len(queries) != 1 or "" in queries:
-        raise FormatError(f"{table.label}: Spark did not tell the tasks of a batch the id of their query: {queries}")
+        raise FormatError(f"{table.label}: Spark did not pass the id of the query to the tasks of a batch: {queries}")
     return queries.pop()

@@ -216,8 +216,8 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         types = [] if gone else [f.dataType for f in spark_schema(known[n] for n in self._columns)]
         if types != [f.dataType for f in wanted]:
             raise InvalidInputError(
-                f"{self._table.label}: its columns have changed since the stream was started"
-                f"{f': {gone[0]} is gone' if gone else ''}; start the query again"
+                f"{self._table.label}: its columns have changed since the stream was "
+                f"started{f': {gone[0]} was dropped' if gone else ''}; start the query again"
             )
         options, branch = self._options, self._table.branch_name
         rules = stream_rules(schema, options.asked, options.row_kind, self._table.label, branch)

@@ -98,7 +98,7 @@ def test_a_tag_that_exists_can_be_held_and_loses_its_retention(table: Table) -> 
     assert hold(table, tag="month", if_exists="skip").details["hold"] == "case 17"
     assert (table.tag("month").hold, table.tag("month").time_retained) == ("case 17", None)
     assert not hold(table, tag="month", if_exists="skip").changed
-    with pytest.raises(AlreadyExistsError, match=r"'month' is under a legal hold.*put your hold on a tag of its own"):
+    with pytest.raises(AlreadyExistsError, match=r"'month' is under a legal hold.*put your hold on a separate tag"):
         run(table, "create_tag", tag="month", snapshot=table.tag("month").snapshot.id, if_exists="skip", hold="case 18")
     assert table.tag("month").hold == "case 17"
     assert run(table, "expire_tags", now=LATER).details["expired"] == {}

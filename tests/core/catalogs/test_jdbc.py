@@ -365,7 +365,7 @@ def test_a_wrong_password_is_told_without_the_password(postgres: str, tmp_path: 
 
 
 def test_a_database_without_a_catalog(options: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match="is no Paimon catalog"):
+    with pytest.raises(NotFoundError, match="is not a Paimon catalog"):
         catalog_of(options, tmp_path).databases()
 
 

@@ -49,7 +49,7 @@ def test_a_key_of_dlf_comes_from_options_or_from_a_file_that_is_renewed(tmp_path
     assert "a-long-secret" not in repr(auth)
     file = tmp_path / "token.json"
     renewed = auth_of(catalog_options({**DLF, "dlf.token-path": str(file)}))
-    with pytest.raises(StorageError, match="holds no DLF key"):
+    with pytest.raises(StorageError, match="contains no DLF key"):
         renewed.headers(Request("GET", "/v1/config"))
     for name in ("first", "second"):
         file.write_text(json.dumps({"AccessKeyId": name, "AccessKeySecret": "s", "SecurityToken": "t"}))
@@ -151,7 +151,7 @@ def test_a_change_whose_connection_broke_may_have_been_made(end: Callable[[socke
 
         thread = threading.Thread(target=answer)
         thread.start()
-        with pytest.raises(OutcomeUnknownError, match="not known whether POST"):
+        with pytest.raises(OutcomeUnknownError, match="cannot determine whether POST"):
             _client(server.getsockname()[1]).post(["databases"], {"name": "x" * size})
         thread.join()
 
@@ -188,7 +188,7 @@ def test_a_server_that_takes_its_time_is_asked_once(monkeypatch: pytest.MonkeyPa
         client = _client(server.getsockname()[1])
         with pytest.raises(StorageError, match=r"GET databases failed \(no answer in 0\.2 s\)"):
             client.get(["databases"])
-        with pytest.raises(OutcomeUnknownError, match="not known whether POST databases was made"):
+        with pytest.raises(OutcomeUnknownError, match="cannot determine whether POST databases was made"):
             client.post(["databases"], {"name": "x"})
         server.settimeout(5)
         for _ in range(2):

@@ -227,7 +227,7 @@ def test_a_half_finished_set_up_by_hand_is_finished() -> None:
     table = plain_table(folder)
     half = {"chain-table.enabled": "true", "partition.timestamp-pattern": "$dt"}
     changes = [SetOption(key=k, value=v) for k, v in half.items()]
-    with pytest.raises(InvalidInputError, match="create_chain_table makes"):
+    with pytest.raises(InvalidInputError, match="create_chain_table to convert"):
         alter_table(table, changes)
     alter_alone(table, *changes)
     setup(folder, **CONVERT)

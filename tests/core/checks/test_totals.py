@@ -60,7 +60,7 @@ def test_big_sums_are_compared_digit_by_digit() -> None:
 def test_a_limit_is_a_finite_number(value: Any, where: str) -> None:
     drifts = {"measure": "count", "most": value}
     rule = {"row_limits": {"deleted": value}} if where == "row_limits" else {"drift": drifts}
-    with pytest.raises(InvalidInputError, match="takes a number from 0 on"):
+    with pytest.raises(InvalidInputError, match="must be a number from 0 on"):
         parse_rules([rule], "rules")
 
 

@@ -268,7 +268,7 @@ def test_restored_files_bring_no_second_index(table: Table, kind: str, dt: str, 
         assert restoring().changed
         assert indexes(table) == {"index-old", *others}
         return
-    with pytest.raises(ConflictError, match=rf"1 of the partitions to restore got an index \({kind}\)"):
+    with pytest.raises(ConflictError, match=rf"1 of the partitions to restore got a new index \({kind}\)"):
         restoring()
     assert indexes(table) == others
 

@@ -53,7 +53,7 @@ def test_a_try_whose_branch_another_one_took_away_publishes_nothing(fix: Table) 
     first = stage(fix, operation_id="op")
     append(first.view, "a", rows=3)
     stage(fix, operation_id="op")  # the retry, while the first try is still alive
-    with pytest.raises(ConflictError, match="is gone: another try"):
+    with pytest.raises(ConflictError, match="was deleted by another attempt"):
         take(first)
     assert fix.latest_snapshot_id() == 2
 

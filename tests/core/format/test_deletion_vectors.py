@@ -213,9 +213,9 @@ def test_corrupt_bitmaps(content: bytes, message: str) -> None:
 
 
 def test_disagreement_with_the_index_manifest() -> None:
-    with pytest.raises(FormatError, match="has 2 positions, its index manifest says 3"):
+    with pytest.raises(FormatError, match="has 2 positions instead of the 3 in its index manifest"):
         _read_one(JAVA_SAMPLE, 24, 3)
-    with pytest.raises(FormatError, match="it has 24 bytes, the index manifest says 25"):
+    with pytest.raises(FormatError, match="it has 24 bytes instead of the 25 in the index manifest"):
         _read_one(JAVA_SAMPLE, 25)
 
 

@@ -297,7 +297,7 @@ def test_a_branch_of_which_some_partitions_are_published_stays(main: Table) -> N
         rewrite(fix, dt)
     undo = run(main, "merge_branch", branch="fix", partitions=["dt=a"]).details["undo_tag"]
     append(main, "a", seq=9)
-    unpublished = {"fix": "it has 2 commits that main doesn't have; --drop-unpublished expires it"}
+    unpublished = {"fix": "it has 2 commits that main doesn't have; drop_unpublished (--drop-unpublished) expires it"}
     assert expire(main)["kept"] == unpublished
     run(main, "merge_branch", branch="fix", partitions=["dt=b"])
     append(main, "b", seq=9)

@@ -51,7 +51,7 @@ def test_a_dry_run_changes_nothing(table: Table) -> None:
 
 def test_what_a_reader_could_not_go_on_from_is_refused(table: Table) -> None:
     for wanted in (0, 5):
-        with pytest.raises(InvalidInputError, match=r"between 1 and 4 \(the next commit\)"):
+        with pytest.raises(InvalidInputError, match=r"from 1 to 4 \(the next commit\)"):
             run(table, "reset_consumer", consumer="copy", next_snapshot=wanted)
     with pytest.raises(InvalidInputError, match="consumer-id"):
         run(table, "reset_consumer", consumer="../x", next_snapshot=1)
@@ -59,7 +59,7 @@ def test_what_a_reader_could_not_go_on_from_is_refused(table: Table) -> None:
         run(table, "reset_consumer", consumer="nope")
     for _ in range(2):  # with consumers, and without any
         for wrong in ({"including": "("}, {"excluding": "["}):
-            with pytest.raises(InvalidInputError, match="is no regular expression"):
+            with pytest.raises(InvalidInputError, match="is not a regular expression"):
                 run(table, "clear_consumers", **wrong)
         with pytest.raises(InvalidInputError, match="idle_for: 'week' is not a duration"):
             run(table, "clear_consumers", idle_for="week")

@@ -81,7 +81,7 @@ def test_what_is_unreadable_is_named(table: Table, path: str, data: bytes) -> No
 
 def test_a_snapshot_under_another_id_is_an_error(table: Table) -> None:
     table.store.create("snapshot/snapshot-7", table.store.read("snapshot/snapshot-1"))
-    with pytest.raises(FormatError, match="snapshot-7 holds id 1"):
+    with pytest.raises(FormatError, match="snapshot-7 has the id 1"):
         RootReader(table).gather()
 
 

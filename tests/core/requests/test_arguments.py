@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request, parse_arguments, peek, to_arguments
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import flag_name
+from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.store.secrets import secret_values
 
 COMMON = ["--warehouse=/w", "--table=d.t"]
@@ -58,7 +61,7 @@ def test_flags_there_and_back(case: tuple[str, dict[str, Any]]) -> None:
         pytest.param([*COMMON, "--branch=b", "--branch=c"], "twice", id="repeated"),
         pytest.param([*COMMON], "--branch", id="required"),
         pytest.param([*COMMON, "--branch="], "branch", id="empty"),
-        pytest.param([*COMMON, "--branch=--"], "--branch: '--' is no value", id="two dashes"),
+        pytest.param([*COMMON, "--branch=--"], "--branch: '--' is not a value", id="two dashes"),
         pytest.param([*COMMON, "--branch=b", "--if-exists=maybe"], "maybe", id="choice"),
         pytest.param([*COMMON, "--branch=b", "--snapshot=two"], "whole number", id="number"),
         pytest.param([*COMMON, "--branch=b", "--snapshot=--5"], "whole number", id="two signs"),
@@ -175,5 +178,8 @@ def test_secret_values() -> None:
 def test_help_says_what_the_job_does(operation: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parse_arguments(operation, ["--help"])
-    shown = " ".join(capsys.readouterr().out.split())
-    assert OPERATIONS[operation].summary in shown
+    shown = capsys.readouterr().out
+    assert OPERATIONS[operation].summary in " ".join(shown.split())
+    _, example = re.search(rf"^example: python -m airflow_paimon job ({operation}) (.*)$", shown, re.M).groups()  # type: ignore[union-attr]
+    for change in getattr(parse_arguments(operation, shlex.split(example)).request, "change", ()):
+        parse_change(change)

@@ -102,7 +102,7 @@ def test_a_partition_whose_folder_no_file_system_takes_is_refused_before_a_file_
     table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("p", "STRING")], partition_keys=["p"],
                          options={"bucket": "-1"})  # fmt: skip
     rows = {"k": pa.array([1, 2], pa.int32()), "p": ["short", "x" * 300]}
-    with pytest.raises(InvalidInputError, match="'p' holds a text of 300 characters"):
+    with pytest.raises(InvalidInputError, match="'p' has a string of 300 characters"):
         write_arrow(table, pa.table(rows))
     assert [p for p in table.store.walk("") if "bucket-" in p] == []
     write_arrow(table, pa.table({"k": pa.array([1], pa.int32()), "p": ["x" * 253]}))

@@ -177,7 +177,7 @@ def test_what_becomes_of_each_kind_of_file() -> None:
     assert renumber("d.t", entries, {e.identifier for e in entries}, space(Shift(5, 3))).entries == tuple(entries)
     unknown = [ManifestEntry(0, b"", 0, -1, old._replace(value_stats_cols=()))]
     assert renumber("d.t", unknown, (), space(Shift(5, 3))).rewrite == {0: True}
-    with pytest.raises(UnsafeOperationError, match=r"_ROW_ID would be on two rows"):
+    with pytest.raises(UnsafeOperationError, match=r"store row ids that main has since given"):
         refuse_stored("d.t", found)
     refuse_stored("d.t", kept)
 

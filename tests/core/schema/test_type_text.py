@@ -64,7 +64,7 @@ def test_a_nested_type_is_shown_as_it_is_written(text: str) -> None:
     [
         ("UUID", "Column c: 'UUID' is not a type of Paimon; write e.g. BIGINT"),
         ("", "'' is not a type"),
-        (None, "must be a text, it is None"),
+        (None, "must be a string, got None"),
         ("ARRAY<UUID>", "'UUID' is not a type"),
         ("ARRAY<INT, INT>", "takes 1 type;"),
         ("MAP<INT>", "takes 2 types;"),
@@ -95,7 +95,7 @@ COLUMNS = [("k", "BIGINT NOT NULL"), ("v", "STRING")]
         ("k INT", {}, "(name, type) pairs"),
         ({"k": "INT"}, {}, "(name, type) pairs"),
         ([("k", "INT", "the key")], {}, "(name, type) pairs"),
-        ([("k", int)], {}, "Column k: a type is a text such as 'BIGINT NOT NULL'"),
+        ([("k", int)], {}, "Column k: a type is a string such as 'BIGINT NOT NULL'"),
         (COLUMNS, {"file.format": "parket"}, "one of parquet, orc, avro"),
         (COLUMNS, {"bucket": "-5"}, "bucket=-5 is neither a number of buckets from 1 on"),
         (COLUMNS, {"bucket": "0"}, "bucket=0 is neither"),
@@ -138,8 +138,8 @@ def test_what_is_altered_is_checked_too() -> None:
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"primary_keys": "k"}, "primary_keys is a list of column names, not the text 'k'; write ['k']"),
-        ({"partition_keys": "v"}, "partition_keys is a list of column names, not the text 'v'"),
+        ({"primary_keys": "k"}, "primary_keys is a list of column names, not the string 'k'; write ['k']"),
+        ({"partition_keys": "v"}, "partition_keys is a list of column names, not the string 'v'"),
         ({"primary_keys": ["key"]}, "The primary key key must name columns of the table, each once; they are k, v"),
         ({"partition_keys": ["v", "v"]}, "The partition key v, v must name columns of the table, each once"),
         ({"primary_keys": ["k"], "partition_keys": ["k"]}, "is the partition key as well"),

@@ -323,15 +323,15 @@ def test_unknown_options_are_named(options: dict[str, Any]) -> None:
         (
             f"c@{HOST}",
             {"account_key": KEY, "sas_token": "sv=1&sig=very-secret"},
-            "account_key, sas_token can say who",
+            "account_key, sas_token can identify the user",
         ),
         (f"c@{HOST}", {"client_secret": "very-secret"}, "needs client_id and tenant_id"),
         (f"c@{HOST}", {"client_secret": {"x": b"very-secret"}, "client_id": "a", "tenant_id": "t"}, "plain JSON"),
         (f"c@{HOST}", {"fs.azure.account.key.other.dfs.core.windows.net": KEY}, "not for the account lake"),
-        ("c", {"account_key": KEY}, "Say the storage account"),
+        ("c", {"account_key": KEY}, "The storage account is missing"),
         (f"@{HOST}", {"account_key": KEY}, "needs a container"),
         ("", {"account_key": KEY}, "needs the container"),
-        (f"c:very-secret@{HOST}", {}, "must not hold credentials"),
+        (f"c:very-secret@{HOST}", {}, "must not contain credentials"),
     ],
 )
 def test_options_that_are_wrong(uri: str, options: dict[str, Any], message: str) -> None:

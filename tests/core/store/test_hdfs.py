@@ -258,7 +258,7 @@ def test_a_cluster_that_is_not_known(uri: str, monkeypatch: pytest.MonkeyPatch) 
     [
         ({"user": "x"}, "Unknown storage option for hdfs://: user; known are config_dir"),
         ({"fs.gs.x": "y"}, "Unknown storage option for hdfs://: fs.gs.x"),
-        ({"dfs.replication": 1}, "must be texts: dfs.replication"),
+        ({"dfs.replication": 1}, "must be strings: dfs.replication"),
     ],
 )
 def test_options_that_are_wrong(options: dict[str, Any], message: str) -> None:

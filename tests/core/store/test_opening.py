@@ -69,12 +69,12 @@ def test_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("s3://bucket/a/../b", "without empty"),
         ("s3://bucket/a//b", "without empty"),
         ("gs:///w", "bucket"),
-        ("gs://very-secret@bucket/w", "must not hold credentials"),
+        ("gs://very-secret@bucket/w", "must not contain credentials"),
         ("memory://a/./b", "without empty"),
-        ("s3://access-key:very-secret@bucket/w", "must not hold credentials"),
-        ("s3://access-key@bucket/w", "must not hold credentials"),
-        ("sftp://user:very-secret@host/w", "must not hold credentials"),
-        ("https://host/w?signature=very-secret", "must not hold credentials"),
+        ("s3://access-key:very-secret@bucket/w", "must not contain credentials"),
+        ("s3://access-key@bucket/w", "must not contain credentials"),
+        ("sftp://user:very-secret@host/w", "must not contain credentials"),
+        ("https://host/w?signature=very-secret", "must not contain credentials"),
     ],
 )
 def test_malformed_uris(uri: str, message: str) -> None:

@@ -216,8 +216,8 @@ def test_the_environments_keys_are_used(server: OssServer, bucket: str, monkeypa
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "Say where the bucket is"),
-        ({"endpoint_url": "http://127.0.0.1:1"}, "doesn't say its region"),
+        ({}, "The bucket's place is missing"),
+        ({"endpoint_url": "http://127.0.0.1:1"}, "doesn't contain its region"),
         ({**HANGZHOU, "key": "k"}, "key and secret of oss:// go together"),
         ({**HANGZHOU, "acess_key": "k"}, "Unknown storage option for oss://: acess_key; known are"),
         ({"endpoint_url": "https://k:s@oss-cn-hangzhou.aliyuncs.com"}, "endpoint_url must look like"),
@@ -238,5 +238,5 @@ def test_wrong_keys_and_places_are_told(server: OssServer, bucket: str) -> None:
         open_store(f"{bucket}/t", {**server.options(), "secret": None, "key": None, "anon": True}).read("a")
     with pytest.raises(NotFoundError, match="The bucket 'no-such' of oss://no-such/t"):
         open_store("oss://no-such/t", server.options()).list("")
-    with pytest.raises(InvalidInputError, match="must not hold credentials"):
+    with pytest.raises(InvalidInputError, match="must not contain credentials"):
         open_store("oss://k:s@lake/t", server.options())

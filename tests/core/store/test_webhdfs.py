@@ -274,7 +274,7 @@ def direct_user(direct: Store) -> str:
     [
         ("webhdfs:///t", {}, "needs a host"),
         ("webhdfs://h:1/t", {"usr": "x"}, "Unknown storage option for webhdfs://: usr; known are delegation_token"),
-        ("webhdfs://h:1/t", {"user": 1}, "must be texts: user"),
+        ("webhdfs://h:1/t", {"user": 1}, "must be strings: user"),
         ("webhdfs://h:1/t", {"user": "u", "password": "p"}, "swebhdfs:// only"),
         ("swebhdfs://h:1/t", {"password": "p"}, "needs user"),
     ],

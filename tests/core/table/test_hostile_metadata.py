@@ -77,7 +77,7 @@ def test_numbers_of_files_beyond_64_bits(table: Table, name: str) -> None:
 
 def test_numbers_in_a_snapshot_beyond_64_bits(table: Table) -> None:
     table.store.create("snapshot/snapshot-2", changed(table, "snapshot/snapshot-1", id=2, nextRowId=2**63))
-    with pytest.raises(FormatError, match="snapshot-2: nextRowId is no number of 64 bits"):
+    with pytest.raises(FormatError, match="snapshot-2: nextRowId is not a number of 64 bits"):
         table.latest_snapshot()
 
 
@@ -103,11 +103,11 @@ def test_names_that_lead_out_of_their_folder(table: Table, key: str, name: str) 
         return
     table.store.create("tag/tag-t", changed(table, "snapshot/snapshot-1", **{key: name}))
     append(table, "a")
-    with pytest.raises(FormatError, match="which is no name of a file"):
+    with pytest.raises(FormatError, match="which is not a file name"):
         run(table, "expire_snapshots", retain_max=1)
 
 
 def test_data_files_that_lead_out_of_their_folder(table: Table) -> None:
     (entry,) = live_entries(table, table.latest_snapshot()).values()
-    with pytest.raises(FormatError, match="which is no name of a file"):
+    with pytest.raises(FormatError, match="which is not a file name"):
         data_file_path(table.schema(), ("a",), 0, entry.file._replace(file_name="../../x"))

@@ -185,7 +185,7 @@ def test_a_version_whose_tags_and_snapshots_are_gone_is_named(warehouse: str) ->
     run(table, "delete_tag", tag="set-nightly-1")
     assert seen(warehouse) == [1, 1], "the snapshot is there"
     table.store.delete(table.paths.snapshot(1))
-    with pytest.raises(NotFoundError, match="has expired, or somebody deleted the tag"):
+    with pytest.raises(NotFoundError, match="has expired, or the tag was deleted"):
         seen(warehouse)
 
 

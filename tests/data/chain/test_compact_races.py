@@ -155,7 +155,7 @@ def test_a_writer_that_never_rests_is_a_conflict(table: Table, tmp_path: Path) -
     def company() -> None:
         change(table, "delta", "20260203", [(5, 10 + next(number), "again")])
 
-    with pytest.raises(ConflictError, match=rf"dt=20260203 changed in each of {MAX_ROUNDS} tries") as caught:
+    with pytest.raises(ConflictError, match=rf"dt=20260203 changed in each of {MAX_ROUNDS} attempts") as caught:
         compact(table, "dt=20260202", "dt=20260203", run=meanwhile(company), operation_id="op")
     assert caught.value.details == {"done": ["dt=20260202"], "partitions": ["dt=20260203"]}
     result = compact(table, "dt=20260202", "dt=20260203", operation_id="op")

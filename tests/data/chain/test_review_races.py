@@ -278,5 +278,5 @@ def test_a_state_is_that_of_one_moment() -> None:
 def test_branches_that_never_rest_are_a_conflict() -> None:
     table = made("0101", "0105")
     acts = [lambda n=n: change(table, "snapshot", "20250101", [(n, n, "x")]) for n in range(100, 125)]
-    with pytest.raises(ConflictError, match="in each of 20 tries"):
+    with pytest.raises(ConflictError, match="during each of 20 attempts"):
         gather_chain(Table(Paced(table.store, "delta", *acts), table.name))

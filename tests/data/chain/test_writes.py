@@ -181,7 +181,7 @@ def test_a_dropped_delta_stays_in_what_was_built_from_it_until_somebody_asks(tab
     ):
         result = compact(table, **asked)
         assert outcomes(result)["dt=20250812"] == "already-there"
-        assert "name the partition with --overwrite" in result.details["partitions"][0]["reason"]
+        assert "name the partition with overwrite" in result.details["partitions"][0]["reason"]
     assert seen(table, where=day_is("20250813")) == before
     found = outcomes(compact(table, "dt=20250812", overwrite=True))
     assert found == {"dt=20250812": "stale-rebuilt", "dt=20250813": "stale-rebuilt"}

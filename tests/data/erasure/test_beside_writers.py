@@ -58,7 +58,7 @@ def test_such_rows_do_and_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return done
 
     monkeypatch.setattr(module, "erase_from_branch", beside)
-    with pytest.raises(ConflictError, match=r"A writer goes on writing such rows: stop that first") as raised:
+    with pytest.raises(ConflictError, match=r"A writer keeps writing such rows: stop it first") as raised:
         erase(table)
     assert len(raised.value.details["done"]) == 5
     monkeypatch.undo()

@@ -98,9 +98,9 @@ def test_a_delete_that_hides_another_keys_row_stays(tmp_path: Path) -> None:
 def test_a_condition_that_an_older_row_would_outlive_is_refused(tmp_path: Path) -> None:
     table = chain_table(tmp_path, DAYS)
     before = table.store.walk("")
-    for where, said in (("v = '1-1'", "leave v out"), ("k = 1 AND dt = '20250810'", "leave dt out")):
+    for where, said in (("v = '1-1'", "Leave v out"), ("k = 1 AND dt = '20250810'", "Leave dt out")):
         for dry_run in (True, False):
-            with pytest.raises(UnsupportedFeatureError, match=f"rows are erased by key, on all days; {said}"):
+            with pytest.raises(UnsupportedFeatureError, match=f"rows are erased by key on all days: .* {said}"):
                 erase(table, where=where, dry_run=dry_run)
     assert table.store.walk("") == before
 

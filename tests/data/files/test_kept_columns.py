@@ -176,6 +176,6 @@ def test_what_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     before = sorted(p.name for p in (tmp_path / "d.db" / "t" / "bucket-0").iterdir())
     for count in (19, 21):
         more = pa.concat_tables([rows, rows]).slice(0, count).select(["s"])
-        with pytest.raises(FormatError, match="rows than its footer says"):
+        with pytest.raises(FormatError, match="rows than its footer lists"):
             found.write(more.to_batches(), {})
     assert sorted(p.name for p in (tmp_path / "d.db" / "t" / "bucket-0").iterdir()) == before

@@ -236,7 +236,7 @@ def test_tables_in_a_column() -> None:
         ("product", "DECIMAL(5, 2)", "+-", dec("1.00", "3.00"), "the quotient has no end"),
         ("max", "INT", "+-", [1, 1], r"max does not take back records.*fields\.c\.ignore-retract=true"),
         ("listagg", "STRING", "+-", ["a", "a"], "listagg does not take back"),
-        ("hll_sketch", "BYTES", "++", [b"a", b"b"], "hll_sketch is not merged by the embedded engine"),
+        ("hll_sketch", "BYTES", "++", [b"a", b"b"], "hll_sketch is not merged by the built-in engine"),
         ("rbm32", "BYTES", "++", [b"a", b"b"], "rbm32 is not merged"),
     ],
 )  # fmt: skip

@@ -173,15 +173,15 @@ WRONG = [
     ({"not_null": "v", "unique": "v"}, "it has not_null and unique"),
     ({"not_nul": "v"}, "it has 'not_nul'"),
     ({"not_null": "vv"}, "has no column 'vv', which rule 'not_null vv' names; did you mean 'v'"),
-    ({"not_null": []}, "takes a column or a list of columns"),
-    ({"not_null": "v", "severity": "fatal"}, "severity must be one of error, warn; it is 'fatal'"),
+    ({"not_null": []}, "must be a column or a list of columns"),
+    ({"not_null": "v", "severity": "fatal"}, "severity must be one of error, warn, got 'fatal'"),
     ({"not_null": "v", "sevrity": "warn"}, "has no sevrity; there are: not_null, name, severity, rows"),
     ({"sql": "DELETE FROM branch"}, "takes a SELECT that gives the rows that break the rule"),
     ({"sql": "SELECT 1", "rows": "all"}, "rows is of not_null, unique, accepted_values, relationships only"),
-    ({"row_limits": {"deleted": "a few"}}, "takes a number from 0 on, or a part such as '5 %'; it is 'a few'"),
+    ({"row_limits": {"deleted": "a few"}}, "must be a number from 0 on, or a part such as '5 %', got 'a few'"),
     ({"row_limits": {"removed": 1}}, "has no removed; there are: added, changed, deleted"),
     ({"drift": {"measure": "sum", "most": 1}}, "sum needs a column"),
-    ({"accepted_values": {"column": "v", "values": "a"}}, "values is a list of texts, numbers or booleans"),
+    ({"accepted_values": {"column": "v", "values": "a"}}, "values must be a list of strings, numbers or booleans"),
     ({"relationships": {"columns": ["v", "k"], "to": "d.t", "fields": "v"}}, "columns has 2 names and fields 1"),
     ({"function": "module"}, "is not of the form module:name"),
 ]
@@ -204,8 +204,8 @@ FAULTS: list[tuple[dict[str, Any], type[PaimonError], str]] = [
     ({"sql": "SELECT 1/0 FROM branch"}, InvalidInputError, "divide"),
     ({"relationships": {"columns": "v", "to": "d.none", "fields": "v"}}, NotFoundError, "d.none"),
     ({"relationships": {"columns": "v", "to": "d.t", "fields": "w"}}, InvalidInputError, "d.t has no column w"),
-    ({"drift": {"measure": "min", "column": "v", "most": 0}}, InvalidInputError, "compares numbers"),
-    ({"drift": {"measure": "count", "most": 0, "against": "week-before"}}, InvalidInputError, "holds dates"),
+    ({"drift": {"measure": "min", "column": "v", "most": 0}}, InvalidInputError, "needs a numeric column"),
+    ({"drift": {"measure": "count", "most": 0, "against": "week-before"}}, InvalidInputError, "has dates"),
     ({"function": f"{__name__}:nowhere"}, InvalidInputError, "nowhere"),
     ({"function": "json:dumps"}, InvalidInputError, "json:dumps"),
 ]
@@ -235,6 +235,6 @@ def test_rules_of_the_table_reach_nothing_but_tables(spark: SparkSession, tmp_pa
     assert "Change the option" in own.value.message and "forms" not in own.value.message  # nothing there opens it
     function = [{"name": "calls", "function": f"{__name__}:big"}]
     alter_table(main, [SetOption(key="airflow-paimon.required-checks", value=json.dumps(function))])
-    with pytest.raises(UnsafeOperationError, match=f"allow it with --allow-module {__name__}"):
+    with pytest.raises(UnsafeOperationError, match=f"allow {__name__} in allow_module"):
         run_check(spark, tmp_path, [])
     assert run_check(spark, tmp_path, [], allow_module=[__name__])["rules"][0]["outcome"] == "passed"

@@ -94,7 +94,7 @@ def test_a_column_of_dates_can_be_named(spark: SparkSession, tmp_path: Path) -> 
     assert found["rows"][0]["change"] == "+50 %"
     with pytest.raises(Exception, match="shop and dt both hold numbers that may be dates; name the one that does"):
         check(spark, tmp_path, WEEK)
-    with pytest.raises(Exception, match="which is no partition column; those are: shop, dt"):
+    with pytest.raises(Exception, match="which is not a partition column; those are: shop, dt"):
         check(spark, tmp_path, {"drift": {**WEEK["drift"], "date": "amount"}})
 
 

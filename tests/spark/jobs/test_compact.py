@@ -165,7 +165,7 @@ def test_a_compaction_that_is_killed_when_it_has_written_files(spark: SparkSessi
 
 def test_a_refusal_of_a_task_is_the_operations(spark: SparkSession, tmp_path: Path) -> None:
     table = wrong_count(tmp_path)
-    with pytest.raises(FormatError, match="hold 6 rows where their manifest says 7"):
+    with pytest.raises(FormatError, match="have 6 rows instead of the 7 in their manifest"):
         run_spark_operation(spark, build_request("compact", {"warehouse": str(tmp_path / "wh"), "table": table.name}))
     assert table.latest_snapshot_id() == 6
 

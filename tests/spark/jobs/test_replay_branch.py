@@ -116,7 +116,7 @@ def test_statements_while_both_mains_get_other_partitions(
     assert (again.details["resumed"], again.snapshot_after) == (True, 3), "a retry reads the same snapshots"
     with pytest.raises(InvalidInputError, match="was replayed before with another function"):
         replay(spark, tmp_path, "DELETE FROM branch WHERE dt = '1'", operation_id="op")
-    with pytest.raises(InvalidInputError, match="--sql takes UPDATE"):
+    with pytest.raises(InvalidInputError, match=r"sql \(--sql\) takes UPDATE"):
         replay(spark, tmp_path, "SELECT * FROM raw")
     for table in (raw, daily):
         run(table, "merge_branch", branch="fix")

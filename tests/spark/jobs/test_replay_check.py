@@ -79,7 +79,7 @@ def test_two_tries_of_a_batch_read_the_same_snapshots(tmp_path: Path) -> None:
     write_arrow(stalled.sources["up"], pa.table({"k": [2]}))
     later = plan_replay(open_context(request), request)
     keep_record(request, later)
-    with pytest.raises(ConflictError, match="another try of this replay"):
+    with pytest.raises(ConflictError, match="another attempt of this replay"):
         keep_record(request, stalled)
     again = plan_replay(open_context(request), request)
     assert (again.resumed, again.record.ends) == (True, {"up": 2})

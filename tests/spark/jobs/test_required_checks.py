@@ -111,7 +111,7 @@ def test_what_replaces_main_whole_needs_checks_in_comparison_with_it(spark: Spar
     for operation in ("fast_forward", "replace_main"):
         details = run(tmp_path, operation, **discards).details
         assert details["required_checks"] == {"missing": ["none go"], "failed": [], "against": "main"}
-        with pytest.raises(UnsafeOperationError, match=r"in comparison with main as it is now.*--against main"):
+        with pytest.raises(UnsafeOperationError, match=r"in comparison with main as it is now.*against=main"):
             run(tmp_path, operation, branch="fix", discard_main=True)
     [found] = check(spark, tmp_path, against="main")
     assert (found["outcome"], found["rows"]) == ("failed", [{"rows": "deleted", "number": 1, "most": "0"}])
@@ -243,7 +243,7 @@ def test_rows_of_main_that_wait_are_no_passed_check_either(spark: SparkSession, 
     append(main, "a", rows=7)
     run(tmp_path, "create_branch", branch="other", snapshot=main.latest_snapshot_id())
     rewrite(main.branch("other"), "a")
-    with pytest.raises(UnsafeOperationError, match=r"what it is compared with has 13 rows.*main, and make"):
+    with pytest.raises(UnsafeOperationError, match=r"what it is compared with has 13 rows.*main, and recreate"):
         run_check(spark, tmp_path, [{"row_limits": {"deleted": 0}}], branch="other")
 
 

@@ -178,7 +178,7 @@ class Sketch(Aggregate):
     def _fold(self, records: Records) -> pa.Array:
         if (np.add.reduceat(records.valid.astype(np.int64), records.starts) > 1).any():
             raise self._refused(
-                "is not merged by the embedded engine, and a key has several values",
+                "is not merged by the built-in engine, and a key has several values",
                 "compact the table with Paimon, or read it with Paimon's own Spark connector",
             )
         return take_or_null(records.values, records.last_of(records.valid))
