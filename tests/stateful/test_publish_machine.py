@@ -168,6 +168,10 @@ class PublishMachine(BranchMachine):
             model.now = files(self.table.branch(name))
         self.main = files(self.table)
         expected = self._expected(model, before, differs, day)
+        if name in (KID, self.parent):  # what main got of the one by the other, and has changed since, stands
+            stands = {k for k in differs & model.main_changed if self.main.get(k) == before.get(k)}
+            expected = {k: v for k, v in expected.items() if k not in stands}
+            expected |= {k: before[k] for k in stands if k in before}
         self._landed(name, before, expected, result)
         if result.changed:
             model.taken(differs, day)

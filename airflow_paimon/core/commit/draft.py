@@ -135,8 +135,8 @@ class Draft:
     """The content of a commit on top of a head. ``index_entries`` None = inherit the head's index manifest unchanged.
 
     ``only_new``: each file that it names, index files too, was written for it or is the head's: none is brought back.
-    ``rewrite_base``: rewrite the base manifests without any DELETE. Needed when ``entries`` adds a file that an
-    earlier snapshot deleted: Java reads *all* deletions of a manifest list first and drops every ADD that one names.
+    ``brings_back``: ``entries`` may add a file that an earlier snapshot deleted. The base manifests that name it are
+    written again without it: Java reads *all* deletions of a manifest list first, and drops every ADD that one names.
     ``goes_back``: what it adds, this branch has held before, as a rollback does.
     ``base``: the base manifest list instead of the head's; the caller knows that it stands for the same live files.
     ``changelog``: additions of files with changes, for streaming readers; None = they are told nothing of this commit.
@@ -156,7 +156,7 @@ class Draft:
     next_row_id: int | None = None
     operation: Operation | None = None
     only_new: bool = False
-    rewrite_base: bool = False
+    brings_back: bool = False
     goes_back: bool = False
     base: NewBase | None = None
     follow: Callable[[Snapshot], Draft | None] | None = None

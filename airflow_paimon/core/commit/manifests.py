@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from airflow_paimon.core.commit.cache import CommitCache
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.manifest_merge_plan import in_order, merged_entries, plan_manifest_merge
-from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import (
     describe_manifest,
     write_manifest_list,
@@ -18,6 +18,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import partition_types, read_entries
+from airflow_paimon.core.table.table import Table
 
 
 def add_file(files: dict[str, bytes], name: str, data: bytes) -> tuple[str, int]:
@@ -49,9 +50,11 @@ def base_rows(
     prefix = f"manifest-{stamp}-base"
     if draft.base is not None:
         return [*draft.base.manifests, *add_manifests(files, prefix, draft.base.entries, draft.schema, options)]
-    if draft.rewrite_base:
-        return add_manifests(files, prefix, list(cache.live(head, None).values()), draft.schema, options)
     rows = cache.manifests(head)
+    if draft.brings_back:
+        written = _without_returning(cache.table, rows, files, prefix, draft, options)
+        if written:
+            return [row for at, one in enumerate(rows) for row in written.get(at, [one])]
     group = plan_manifest_merge(
         rows, min_count=options.manifest_merge_min_count, target_bytes=options.manifest_target_size
     )
@@ -60,6 +63,32 @@ def base_rows(
     entries = merged_entries(read_entries(cache.table, rows[group.start : group.stop]))
     merged = add_manifests(files, prefix, entries, draft.schema, options)
     return [*rows[: group.start], *merged, *rows[group.stop :]]
+
+
+def _without_returning(
+    table: Table,
+    rows: Sequence[ManifestFile],
+    files: dict[str, bytes],
+    prefix: str,
+    draft: Draft,
+    options: TableOptions,
+) -> dict[int, list[ManifestFile]]:
+    """Write the manifests again that name a file which comes back, without it; return the new ones by the position of
+    the old one. Empty: no DELETE of such a file is left.
+    """
+    back = {e.identifier for e in draft.entries if e.kind == FileKind.ADD}
+    chosen = StoredPartitions(draft.schema).those({e.partition for e in draft.entries})
+    near = [at for at, row in enumerate(rows) if chosen.may_be_in(row)]
+    deleting = read_entries(table, [rows[at] for at in near if rows[at].num_deleted_files], chosen)
+    if not any(e.kind == FileKind.DELETE and e.identifier in back for part in deleting for e in part):
+        return {}
+    parts = zip(near, read_entries(table, [rows[at] for at in near], chosen), strict=True)
+    named = [at for at, part in parts if any(e.identifier in back for e in part)]
+    kept = ([e for e in part if e.identifier not in back] for part in read_entries(table, [rows[at] for at in named]))
+    return {
+        at: add_manifests(files, f"{prefix}-{at}", entries, draft.schema, options)
+        for at, entries in zip(named, kept, strict=True)
+    }
 
 
 def changelog_list(

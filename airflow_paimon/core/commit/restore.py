@@ -52,7 +52,7 @@ def restore_draft(
         index_entries=index,
         schema=schema,
         operation=Operation.OVERWRITE,
-        rewrite_base=True,
+        brings_back=True,
         goes_back=True,
     )
 

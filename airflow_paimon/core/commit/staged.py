@@ -120,7 +120,7 @@ def stage(
     """Make what a snapshot on top of ``head`` needs; nothing is written yet. ``stamp``: of the names of its files."""
     files: dict[str, bytes] = {}
     reads: list[Callable[[], object]] = [partial(cache.before, head)] if draft.only_new else []
-    if draft.base is None and not draft.rewrite_base:
+    if draft.base is None:
         reads.append(partial(cache.manifests, head))
     side_by_side(cache.table.store, reads)  # ``cache`` keeps it
     base = base_rows(cache, head, files, stamp, draft, TableOptions(draft.schema.options))

@@ -34,7 +34,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys, with_merged_index
-from airflow_paimon.core.publish.safeguards import deletes_again, undo_tag_action
+from airflow_paimon.core.publish.safeguards import undo_tag_action
 from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
@@ -344,7 +344,7 @@ def draft_of(
         watermark=d.watermark,
         next_row_id=next_row_id,
         operation=Operation.OVERWRITE,
-        rewrite_base=deletes_again(d.target, d.head, [e for e in entries if e.kind == FileKind.ADD]),
+        brings_back=True,
         goes_back=d.source == d.target,
     )
 

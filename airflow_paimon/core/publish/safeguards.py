@@ -13,7 +13,7 @@ from airflow_paimon.core.branches.retention_tags import try_name
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.idempotency import Attempt, name_part
 from airflow_paimon.core.errors import FormatError, InvalidInputError
-from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import SetTag
@@ -42,7 +42,7 @@ from airflow_paimon.core.table.properties import (
     UNDO_TAG_PROPERTY,
 )
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
-from airflow_paimon.core.table.scan import BucketKey, read_entries, read_lists
+from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
@@ -176,16 +176,6 @@ def undo_tag_action(request: Publish, view: Table, head: Snapshot) -> SetTag:
         snapshot_id=head.id,
         retained=request.undo_retention,
         reason=f"undo is rollback_to this tag ({request.undo_retention})",
-    )
-
-
-def deletes_again(view: Table, head: Snapshot, adds: Sequence[ManifestEntry]) -> bool:
-    """Whether a manifest of the head still holds a DELETE of a file to be added again."""
-    wanted = {e.identifier for e in adds}
-    base, delta = read_lists(view, head)
-    suspects = [m for m in base + delta if m.num_deleted_files]
-    return any(
-        e.kind == FileKind.DELETE and e.identifier in wanted for part in read_entries(view, suspects) for e in part
     )
 
 

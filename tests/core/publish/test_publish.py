@@ -390,9 +390,11 @@ def test_files_that_come_back_leave_no_deletion_behind_and_are_kept(table: Table
 
     rewrite(fix, "a")
     undo = run(table, "merge_branch", branch="fix").details["undo_tag"]
+    before = {m.file_name for m in all_manifests(table, table.snapshot(4))}
     run(table, "rollback_to", tag=undo)
-    head = table.latest_snapshot()
-    entries = [e for part in read_entries(table, all_manifests(table, head)) for e in part]
+    manifests = all_manifests(table, table.snapshot(5))
+    assert len(before) == 4 and len(before - {m.file_name for m in manifests}) == 2, "only those that named the file"
+    entries = [e for part in read_entries(table, manifests) for e in part]
     deleted = {e.file.file_name for e in entries if e.kind == 1}
     assert not deleted & names(table)
     assert "airflow-paimon-keep-3" in table.tag_names()
