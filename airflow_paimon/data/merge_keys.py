@@ -158,12 +158,14 @@ class _Group:
     def _step(self, base: _Side, theirs: _Side, ours: _Side) -> None:
         """Merge a stretch of keys."""
         apart = [*self.wanted.schema.trimmed_primary_keys, _STATE, _BUCKET, SEQUENCE_NUMBER, VALUE_KIND]
-        mine = _differing(base, theirs, apart)
-        both = _differing(base.among(mine), ours.among(mine), apart)
-        alike = self.wanted.equal_rows_overlap
-        if not alike:
-            apart += self.wanted.columns_of_target
-        overlapping = both if alike else _differing(theirs.among(both), ours.among(both), apart)
+        mine, alike = _differing(base, theirs, apart), self.wanted.equal_rows_overlap
+        known = apart if alike else [*apart, *self.wanted.columns_of_target]
+        gone = np.setdiff1d(mine, theirs.keys, assume_unique=True)  # with all that main has of them
+        left = np.setdiff1d(mine, gone, assume_unique=True)
+        both = np.concatenate(
+            [_differing(base.among(k), ours.among(k), names) for k, names in ((left, known), (gone, apart))]
+        )
+        overlapping = both if alike else _differing(theirs.among(both), ours.among(both), known)
         taken = np.setdiff1d(mine, both, assume_unique=True)
         if self.wanted.on_overlap == TAKE_BRANCH:
             taken = np.concatenate([taken, overlapping])

@@ -15,8 +15,9 @@ from airflow_paimon.core.format.manifest_io import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.live_files import net_change
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.scan import partition_types, read_entries
 from airflow_paimon.core.table.table import Table
 
@@ -75,20 +76,30 @@ def _without_returning(
 ) -> dict[int, list[ManifestFile]]:
     """Write the manifests again that name a file which comes back, without it; return the new ones by the position of
     the old one. Empty: no DELETE of such a file is left.
+
+    Neither may it be named on another level, on which it is not live: a later compaction may move it there.
     """
-    back = {e.identifier for e in draft.entries if e.kind == FileKind.ADD}
+    back = {e.file.file_name for e in draft.entries if e.kind == FileKind.ADD}
     chosen = StoredPartitions(draft.schema).those({e.partition for e in draft.entries})
     near = [at for at, row in enumerate(rows) if chosen.may_be_in(row)]
-    deleting = read_entries(table, [rows[at] for at in near if rows[at].num_deleted_files], chosen)
-    if not any(e.kind == FileKind.DELETE and e.identifier in back for part in deleting for e in part):
+    deleting = _read(table, rows, [at for at in near if rows[at].num_deleted_files], chosen)
+    if not any(e.kind == FileKind.DELETE and e.file.file_name in back for part in deleting for e in part):
         return {}
-    parts = zip(near, read_entries(table, [rows[at] for at in near], chosen), strict=True)
-    named = [at for at, part in parts if any(e.identifier in back for e in part)]
-    kept = ([e for e in part if e.identifier not in back] for part in read_entries(table, [rows[at] for at in named]))
+    parts = [[e for e in part if e.file.file_name in back] for part in _read(table, rows, near, chosen)]
+    gone = {e.identifier for part in parts for e in part} - net_change(e for part in parts for e in part).added.keys()
+    named = [at for at, part in zip(near, parts, strict=True) if any(e.identifier in gone for e in part)]
     return {
-        at: add_manifests(files, f"{prefix}-{at}", entries, draft.schema, options)
-        for at, entries in zip(named, kept, strict=True)
+        at: add_manifests(
+            *(files, f"{prefix}-{at}", [e for e in entries if e.identifier not in gone], draft.schema, options)
+        )
+        for at, entries in zip(named, _read(table, rows, named), strict=True)
     }
+
+
+def _read(
+    table: Table, rows: Sequence[ManifestFile], places: Sequence[int], selection: Selection | None = None
+) -> list[list[ManifestEntry]]:
+    return read_entries(table, [rows[at] for at in places], selection)
 
 
 def changelog_list(

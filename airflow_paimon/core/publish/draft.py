@@ -128,7 +128,8 @@ class Decision:
     ``columns``: with data evolution, what the order of its files needs.
     ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
     ``fixes_schema``: the target's newest schema has to be the snapshot's when that is put; else decide again.
-    ``scope``: the partitions of the source that are published.
+    ``scope``: the partitions of the source that are published. ``is_undo``: it takes back a publish on which the target
+    stands, also if no row changes.
     """
 
     target: Table
@@ -155,10 +156,11 @@ class Decision:
     follows: Follows | None = None
     keep_targets: tuple[Snapshot, ...] = ()
     scope: PartitionScope = WHOLE
+    is_undo: bool = False
 
     @property
     def changes_anything(self) -> bool:
-        return bool(self.changes or self.keys or self.schemas.new or self.new_schemas_pending)
+        return bool(self.changes or self.keys or self.schemas.new or self.new_schemas_pending or self.is_undo)
 
     @property
     def written(self) -> Collection[FileId]:

@@ -37,6 +37,7 @@ from airflow_paimon.core.publish.hold import while_there
 from airflow_paimon.core.publish.key_merge import KeyMerge, KeyState, MergeKeys, not_by_key, reason_against, state_of
 from airflow_paimon.core.publish.other_keys import refuse_other_keys
 from airflow_paimon.core.publish.own_files import KeyFiles, WriteChangelog
+from airflow_paimon.core.publish.published import is_undone
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.publish.schema_records import reconcile_records
@@ -105,7 +106,8 @@ def rollback_to(
                 decision = _plan(request, view, target, head, context.now_ms)
                 if gate is not None and head is not None:
                     decision = _checked(gate, decision, head)
-                return decision if request.dry_run else _with_keys(keys, decision, request, view)
+                decision = decision if request.dry_run else _with_keys(keys, decision, request, view)
+                return _recorded(decision, request, view, target)
 
         return decide
 
@@ -117,6 +119,17 @@ def _with_keys(keys: KeyFiles, decision: Decision, request: RollbackTo, view: Ta
         return keys.into(decision, writers_stopped=request.writers_stopped)
     except ConflictError as error:
         raise _changed_again(view, error) from None
+
+
+def _recorded(decision: Decision, request: RollbackTo, view: Table, target: Snapshot) -> Decision:
+    """Let an undo be known that changes no row, as all has been put right already: else main would still stand on the
+    publish, and the branch would have nothing to publish.
+    """
+    if not request.keep_later or decision.changes_anything:
+        return decision
+    publish = view.find_snapshot(target.id + 1)
+    is_publish = publish is not None and UNDO_TAG_PROPERTY in publish.properties
+    return replace(decision, is_undo=is_publish and is_undone(view, target.id + 1) is False)
 
 
 def _changed_again(view: Table, error: ConflictError) -> ConflictError:
