@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
-from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
@@ -88,27 +89,16 @@ def write_table(
     if partition is not None:
         check_partition(table, schema, partition)
     check_frame(frame, schema, table.label, partial=mode == "append" and combines_rows(schema))
-    written = write_once(
-        table,
-        OPERATION,
-        "" if operation_id is None else _request(frame, mode, partition),
-        operation_id,
-        lambda identity: commit_in_tries(
-            table,
-            mode,
-            partition,
-            identity,
-            policy,
-            lambda write: write_files(frame, write),
-            _TRIES,
-            tasks=cores_of(frame.sparkSession),
-            properties={OPERATION_PROPERTY: OPERATION},
-            writers_stopped=writers_stopped,
-        ),
-        lambda landed: report_write(table, landed),
-        run=in_tasks_if_large(frame.sparkSession, table.name),
-        writers_stopped=writers_stopped,
-    )
+    tasks, properties = cores_of(frame.sparkSession), {OPERATION_PROPERTY: OPERATION}
+
+    def write(identity: CommitIdentity) -> tuple[Receipt, Sequence[CommitMessage]]:
+        files, stopped = partial(write_files, frame), writers_stopped
+        commit = partial(commit_in_tries, tasks=tasks, properties=properties, writers_stopped=stopped)
+        return commit(table, mode, partition, identity, policy, files, _TRIES)
+
+    said = "" if operation_id is None else _request(frame, mode, partition)
+    report, run = partial(report_write, table), in_tasks_if_large(frame.sparkSession, table.name)
+    written = write_once(table, OPERATION, said, operation_id, write, report, run=run, writers_stopped=writers_stopped)
     return _result(table, mode, written, started)
 
 

@@ -32,7 +32,7 @@ from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items
 from airflow_paimon.spark.statements.asked import Asked, partition_of, parts_of
 from airflow_paimon.spark.statements.create import declared_type
-from airflow_paimon.spark.statements.landed import OPERATION
+from airflow_paimon.spark.statements.figures import OPERATION
 
 ALTER = "ALTER TABLE"
 _FIXED = ("primary-key", "partition", "path", "provider", "location", "owner")

@@ -98,7 +98,7 @@ class _Statement:
             return self._part(plan, self._on(plan).insert(rows))
         found = self.evaluation.run(self.evaluation.empty_target())
         refuse_cut_off(found.rows, schema.fields, target.table.label)
-        if statement.kind == "MERGE" and target.has_many():
+        if statement.kind == "MERGE" and (target.has_many() or not is_small_view(target.files())):
             with kept_source(self.spark, statement, self.evaluation) as kept:
                 if kept is not None:
                     return self._merge(kept, keys_of_source(self.evaluation, kept))
@@ -112,16 +112,13 @@ class _Statement:
         change = self._on(plan)
         if statement.kind == "DELETE" and deletes_by_vectors(schema):
             return self._part(plan, deleted(plan, change.delete(found)))
-        if statement.kind == "MERGE" and not is_small_view(f for s in plan.scan.splits for f in s.files):
-            with kept_source(self.spark, statement, self.evaluation) as kept:
-                if kept is not None:
-                    return self._part(plan, change.merge(kept, keys_of_source(self.evaluation, kept)))
         return self._part(plan, change.run(found.predicate, found.uses))
 
     def _merge(self, kept: DataFrame, keys: Keys) -> Outcome:
         """MERGE with a source that says which partitions can have matching rows, before their files are looked for."""
         none = frozenset[bytes]() if keys.nothing else None
         plan = self._plan(self.target.those(none) if keys.nothing else self.target.selection(keys.predicate))
+        refuse_rows_of_other(plan.scan, keys.predicate)
         return self._part(plan, self._on(plan).merge(kept, keys))
 
     def _plan(self, selection: Selection | None) -> CopyOnWrite:

@@ -18,6 +18,7 @@ from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from airflow_paimon.spark.jvm import has_jvm, time_zone
+from airflow_paimon.spark.statements.asked import current_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,13 +30,11 @@ def run_call(
     statement: str,
     operation_id: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    database: str | None = None,
     **others: Any,
 ) -> dict[str, Any]:
     """Run the operation that a CALL means and return its result; rows are read and written in this session.
 
-    ``database``: the one of a table's name without one. ``others``: arguments of ``sql`` that say something about rows
-    of a statement, which a CALL has none of.
+    ``others``: arguments of ``sql`` that say something about rows of a statement, which a CALL has none of.
 
     Raises:
         PaimonError: as the operation does. InvalidInputError: the CALL is malformed, or ``others`` are given.
@@ -44,11 +43,8 @@ def run_call(
     for name, value in others.items():
         if value:
             raise InvalidInputError(f"CALL takes no {name}: its arguments stand in the parentheses")
-    given: dict[str, Any] = {
-        "operation_id": operation_id,
-        "storage_options": storage_options,
-        "database": database,
-    }
+    database = current_database(spark) if has_jvm(spark) else None
+    given: dict[str, Any] = {"operation_id": operation_id, "storage_options": storage_options, "database": database}
     call = read_call(statement, warehouse, zone=_zone(spark), **given)
     done = _run(spark, call.request)
     details = {**done.details, **call.details}

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -27,19 +26,16 @@ from airflow_paimon.core.table.known_options import unknown_options
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_or_place
 from airflow_paimon.data.arguments import check_operation_id
-from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite
-from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.cut_off import cut_off_columns, lossy
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items, type_of_json
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import paimon_type
 from airflow_paimon.spark.statements.asked import Asked, parts_of
 from airflow_paimon.spark.statements.errors import sql_errors
-from airflow_paimon.spark.statements.landed import OPERATION, figures_of, landed_figures, made_of
-from airflow_paimon.spark.statements.run import TRIES
+from airflow_paimon.spark.statements.figures import OPERATION
 from airflow_paimon.spark.statements.select import query
-from airflow_paimon.spark.tasks import cores_of
+from airflow_paimon.spark.statements.written import write_query, write_statement
 from airflow_paimon.spark.write import write_files
 
 if TYPE_CHECKING:
@@ -222,38 +218,17 @@ def _check_rows(new: NewTable, frame: DataFrame) -> None:
 def _fill(asked: Asked, table: Table, frame: DataFrame, mode: str, kind: str, started: float) -> dict[str, Any]:
     """Write the rows of a query as one commit, whose errors are told of the statement."""
     check_operation_id(table, asked.operation_id)
-    found: dict[str, Any] = {}
 
     def files(write: TableWrite) -> Sequence[CommitMessage]:
         with sql_errors(f"{kind} {table.name}"):
             return write_files(frame, write)
 
-    def write(identity: CommitIdentity) -> tuple[Receipt, Sequence[CommitMessage]]:
-        receipt, messages = commit_in_tries(
-            *(table, mode, None, identity, None, files, TRIES),
-            tasks=cores_of(asked.spark),
-            properties=made_of(table, asked.statement),
-            writers_stopped=asked.writers_stopped,
-        )
-        if not receipt.replayed:
-            found.update(figures_of(table, receipt.before, receipt.snapshot))
-        return receipt, messages
+    def write(identity: CommitIdentity) -> tuple[Receipt, Mapping[str, Any]]:
+        return write_query(asked, table, mode, identity, files)
 
-    def report(landed: Any) -> Mapping[str, Any]:
-        if landed is not None and not found:
-            found.update(landed_figures(table, landed))
-        return {}
-
-    run = in_tasks_if_large(asked.spark, table.name)
-    views = {name: view if isinstance(view, str) else "DataFrame" for name, view in asked.views.items()}
-    said = digest_of({"statement": asked.statement, "views": views})
-    written = write_once(
-        *(table, OPERATION, said, asked.operation_id, write, report), run=run, writers_stopped=asked.writers_stopped
-    )
     schema = table.schema()
-    details = {"statement": kind, "schema_id": schema.id, **found, **written.report, **_warnings(schema)}
-    details |= {"replayed": True} if written.replayed else {}
-    result = write_result(table, OPERATION, written, details, started)
+    details = {"statement": kind, "schema_id": schema.id, **_warnings(schema)}
+    result = write_statement(asked, table, details, write, started)
     return {**result, "changed": result["changed"] or mode == "append"}
 
 

@@ -13,7 +13,7 @@ from airflow_paimon.core.schema.databases import create_database, drop_database
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.spark.jvm import kind_of, mapping_of, sequence_items
 from airflow_paimon.spark.statements.asked import DATABASE_SETTING, Asked, parts_of
-from airflow_paimon.spark.statements.landed import OPERATION
+from airflow_paimon.spark.statements.figures import OPERATION
 from airflow_paimon.spark.statements.local_rows import text_frame
 
 if TYPE_CHECKING:

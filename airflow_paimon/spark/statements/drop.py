@@ -11,7 +11,7 @@ from airflow_paimon.core.schema.drop_table import drop_table
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.spark.statements.asked import Asked, parts_of
-from airflow_paimon.spark.statements.landed import OPERATION
+from airflow_paimon.spark.statements.figures import OPERATION
 
 DROP = "DROP TABLE"
 

@@ -260,7 +260,7 @@ class Evaluation:
         self,
         actions: Sequence[tuple[Clause, DataFrame]],
         values: Sequence[Mapping[str, Column]],
-        own: Mapping[str, Column],
+        seen: Mapping[str, Column],
     ) -> Column:
         from pyspark.sql import functions as sf
 
@@ -270,7 +270,7 @@ class Evaluation:
             fixed = [n for n in fixed_columns(self._schema) if n in values[i]] if clause.action == "update" else []
             kind = sf.lit(names[clause.action])
             if fixed:
-                same = reduce(lambda a, b: a & b, (values[i][n].eqNullSafe(own[n]) for n in fixed))
+                same = reduce(lambda a, b: a & b, (values[i][n].eqNullSafe(seen[n]) for n in fixed))
                 kind = sf.when(same, kind).otherwise(sf.lit(MOVED))
             out = out.when(sf.col(_ACTION) == i, kind)
         return out

@@ -9,13 +9,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.chain.guard import parse_on_stale, report_write
+from airflow_paimon.core.chain.guard import parse_on_stale
 from airflow_paimon.core.chain.write_plan import OnStale
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import running_in_spark
 from airflow_paimon.core.sql_text.call import is_call, parse_show_list
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
@@ -24,27 +22,24 @@ from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.data.arguments import check_operation_id
-from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite
-from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.small_input import view_frame
-from airflow_paimon.spark.jvm import has_jvm
-from airflow_paimon.spark.statements.asked import Asked, current_database, qualified
+from airflow_paimon.spark.statements.asked import Asked, qualified
 from airflow_paimon.spark.statements.call import run_call
+from airflow_paimon.spark.statements.commands import run_command
 from airflow_paimon.spark.statements.dialect import spark_text
 from airflow_paimon.spark.statements.errors import statement_errors
+from airflow_paimon.spark.statements.figures import made_of
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
-from airflow_paimon.spark.statements.landed import OPERATION, figures_of, landed_figures, made_of
-from airflow_paimon.spark.statements.other import run_other
 from airflow_paimon.spark.statements.outcome import Outcome, notes_of
 from airflow_paimon.spark.statements.parse import parse_statement
-from airflow_paimon.spark.statements.run import TRIES, commit_statement
+from airflow_paimon.spark.statements.run import commit_statement
 from airflow_paimon.spark.statements.show import show_list
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.views import check_view_names, plan_view, registered
-from airflow_paimon.spark.tasks import cores_of
+from airflow_paimon.spark.statements.written import write_query, write_statement
 from airflow_paimon.spark.write import write_files
 
 if TYPE_CHECKING:
@@ -66,21 +61,17 @@ def sql(
     writers_stopped: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Any:
-    """Run one statement on ``db.t`` or ``db.`t$branch_b```.
+    """Run one statement on ``db.t`` or ``db.`t$branch_b```; docs/howto/spark-sql.md lists what of each is run.
 
     SELECT, DESCRIBE and SHOW return a DataFrame. A SELECT's tables' states are chosen now, and Spark reads their rows
-    when it is asked for them.
+    when it is asked for them. Other statements return the operation's result (docs/contributing/design.md, One result)
+    as a dict.
 
-    CREATE TABLE [AS SELECT], REPLACE TABLE AS SELECT, ALTER TABLE and DROP TABLE return the operation's result as a
-    dict; docs/howto/spark-sql.md lists what of each is run.
+    UPDATE, DELETE FROM, MERGE INTO, INSERT INTO and INSERT OVERWRITE are one commit; the result has the rows updated,
+    deleted and inserted, and the files and bytes rewritten and kept. Semantics and errors are Spark's. On a table with
+    a primary key the touched buckets are written again, on others the touched files.
 
-    UPDATE, DELETE FROM, MERGE INTO, INSERT INTO and INSERT OVERWRITE are one commit, and return the operation's result
-    (docs/contributing/design.md, One result) as a dict, with the rows updated, deleted and inserted, and the files and
-    bytes rewritten and kept. Spark parses the statement and evaluates it: semantics and errors are Spark's. On a table
-    with a primary key the touched buckets are written again, on others the touched files.
-
-    ``CALL sys.procedure(name => value, ...)`` runs an operation, with Paimon's names and arguments, and returns the
-    operation's own result (docs/comparison.md).
+    ``CALL sys.procedure(name => value, ...)`` runs an operation, with Paimon's names and arguments.
 
     Args:
         views: Further tables by the name that the statement gives them: ``db.t``, ``db.t$branch_b`` or either with
@@ -108,75 +99,43 @@ def sql(
         raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
     if not isinstance(all_rows, bool):
         raise InvalidInputError(f"all_rows confirms a change of all rows; it is True or False, not {all_rows!r}")
-    database = current_database(spark) if has_jvm(spark) else None
     if is_call(statement):
         others = {"views": views, "all_rows": all_rows, "on_stale": on_stale}
-        return run_call(spark, warehouse, statement, operation_id, storage_options, database=database, **others)
-    statement = spark_text(statement)
-    asked = Asked(spark, warehouse, statement, views or {}, operation_id, all_rows, storage_options, writers_stopped)
-    shown = parse_show_list(statement)
+        return run_call(spark, warehouse, statement, operation_id, storage_options, **others)
+    text = spark_text(statement)
+    asked = Asked(spark, warehouse, text, views or {}, operation_id, all_rows, storage_options, writers_stopped)
+    shown = parse_show_list(text)
     if shown is not None:
         return show_list(asked, shown)
-    parsed = parse_statement(spark, statement)
-    if parsed is None:
-        return run_other(asked)
-    named = tuple(qualified(parsed.target.name, database))
-    parsed = replace(parsed, target=replace(parsed.target, name=named))
-    rest = (operation_id, all_rows, on_stale, storage_options)
-    return _change(spark, warehouse, parsed, views or {}, *rest, writers_stopped=writers_stopped)
+    parsed = parse_statement(spark, text)
+    return run_command(asked) if parsed is None else _change(asked, parsed, on_stale)
 
 
-def _change(
-    spark: SparkSession,
-    warehouse: str,
-    parsed: Statement,
-    views: Mapping[str, Any],
-    operation_id: str | None,
-    all_rows: bool,
-    on_stale: str | None,
-    storage_options: Mapping[str, Any] | None,
-    *,
-    writers_stopped: bool,
-) -> dict[str, Any]:
+def _change(asked: Asked, parsed: Statement, on_stale: str | None) -> dict[str, Any]:
     """Run a statement that changes rows."""
-    started = time.monotonic()
-    statement = parsed.text
-    table = open_table(warehouse, table_of(parsed.target), storage_options=storage_options).require()
-    check_operation_id(table, operation_id)
+    started, spark, views = time.monotonic(), asked.spark, asked.views
+    target = replace(parsed.target, name=tuple(qualified(parsed.target.name, asked.database)))
+    parsed = replace(parsed, target=target)
+    table = open_table(asked.warehouse, table_of(target), storage_options=asked.storage_options).require()
+    check_operation_id(table, asked.operation_id)
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
-    check_statement(parsed, table.schema(), all_rows=all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
-    named = _check_views(parsed, views)
-    asked = {"statement": statement, "all_rows": all_rows, "views": {n: _text(v) for n, v in named.items()}}
-    asked |= {} if policy is None else {"on_stale": policy}
-    figures: dict[str, Any] = {}
+    check_statement(parsed, table.schema(), all_rows=asked.all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
+    _check_views(parsed, views)
 
-    def write(identity: CommitIdentity) -> tuple[Receipt, tuple[CommitMessage, ...]]:
-        own = names_of(table, named)
-        database = current_database(spark)
-        tables = warehouse_tables(spark, warehouse, storage_options, statement, table, own, database=database)
-        others = {name: view for name, view in named.items() if name not in own}
-        with _named(spark, warehouse, parsed, others, storage_options):
-            receipt, found = _run(spark, parsed, table, tables, identity, policy, writers_stopped)
-        figures.update(found)
-        return receipt, ()
+    def write(identity: CommitIdentity) -> tuple[Receipt, Mapping[str, Any]]:
+        own = names_of(table, views)
+        options, database = asked.storage_options, asked.database
+        tables = warehouse_tables(spark, asked.warehouse, options, parsed.text, table, own, database=database)
+        with _named(asked, {name: view for name, view in views.items() if name not in own}):
+            run = _change_rows if parsed.insert is None else _insert
+            return run(asked, parsed, table, tables, identity, policy)
 
-    def report(landed: Snapshot | None) -> Mapping[str, Any]:
-        if landed is not None and not figures:
-            figures.update(landed.values(DETAILS_PROPERTY, dict) or landed_figures(table, landed))
-        return report_write(table, landed)
-
-    run = in_tasks_if_large(spark, table.name)
-    said = digest_of(asked)
-    written = write_once(
-        *(table, OPERATION, said, operation_id, write, report), run=run, writers_stopped=writers_stopped
-    )
-    details = {"statement": parsed.kind, **figures, **written.report}
-    details |= {"replayed": True} if written.replayed else {}
-    return write_result(table, OPERATION, written, details, started)
+    said = {"all_rows": asked.all_rows, **({} if policy is None else {"on_stale": policy})}
+    return write_statement(asked, table, {"statement": parsed.kind}, write, started, **said)
 
 
-def _check_views(statement: Statement, views: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_views(statement: Statement, views: Mapping[str, Any]) -> None:
     """Refuse names that are not names, and one that would hide the target."""
     check_view_names(views)
     target = statement.target
@@ -185,63 +144,58 @@ def _check_views(statement: Statement, views: Mapping[str, Any]) -> Mapping[str,
             raise InvalidInputError(
                 f"The view {name!r} would hide the target {target.text}{target.at.where}; give another name"
             )
-    return views
-
-
-def _text(view: Any) -> str:
-    return view if isinstance(view, str) else "DataFrame"
 
 
 @contextmanager
-def _named(
-    spark: SparkSession,
-    warehouse: str,
-    statement: Statement,
-    views: Mapping[str, Any],
-    storage_options: Mapping[str, Any] | None,
-) -> Iterator[None]:
+def _named(asked: Asked, views: Mapping[str, Any]) -> Iterator[None]:
     """Register the views, each of one pinned snapshot."""
-    text = statement.text
-    frames: dict[str, DataFrame] = {
-        name: view_frame(spark, plan_view(warehouse, view, storage_options, text)) if isinstance(view, str) else view
-        for name, view in views.items()
-    }
-    with registered(spark, frames):
+
+    def frame(view: Any) -> DataFrame:
+        if not isinstance(view, str):
+            return view  # type: ignore[no-any-return]  # checked before
+        return view_frame(asked.spark, plan_view(asked.warehouse, view, asked.storage_options, asked.statement))
+
+    with registered(asked.spark, {name: frame(view) for name, view in views.items()}):
         yield
 
 
-def _run(
-    spark: SparkSession,
+def _change_rows(
+    asked: Asked,
     statement: Statement,
     table: Table,
     tables: NamedTables,
     identity: CommitIdentity,
-    on_stale: OnStale | None,
-    writers_stopped: bool,
+    policy: OnStale | None,
 ) -> tuple[Receipt, Mapping[str, Any]]:
-    if statement.insert is not None:
-        return _insert(spark, statement, table, tables, identity, on_stale, writers_stopped)
+    """Run UPDATE, DELETE and MERGE."""
     made = made_of(table, statement.text)
 
     def described(outcome: Outcome) -> Mapping[str, str]:
         return {**made, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
 
     receipt, outcome = commit_statement(
-        *(spark, statement, table, tables, identity, described), on_stale=on_stale, writers_stopped=writers_stopped
+        asked.spark,
+        statement,
+        table,
+        tables,
+        identity,
+        described,
+        on_stale=policy,
+        writers_stopped=asked.writers_stopped,
     )
     notes = notes_of(statement, outcome)
     return receipt, {} if receipt.replayed else {**outcome.details(), **({"notes": notes} if notes else {})}
 
 
 def _insert(
-    spark: SparkSession,
+    asked: Asked,
     statement: Statement,
     table: Table,
     tables: NamedTables,
     identity: CommitIdentity,
     policy: OnStale | None,
-    writers_stopped: bool,
 ) -> tuple[Receipt, Mapping[str, Any]]:
+    spark = asked.spark
     mode, partition = overwritten(statement, table.schema(), is_dynamic(spark))
 
     def own(write: TableWrite) -> DataFrame:
@@ -253,13 +207,9 @@ def _insert(
             refuse_cut_off(rows, write.schema.fields, table.label)
             return write_files(rows, write)
 
-    receipt, _ = commit_in_tries(
-        *(table, mode, partition, identity, policy, files, TRIES, lambda: tables.read_own),
-        tasks=cores_of(spark),
-        properties=made_of(table, statement.text),
-        writers_stopped=writers_stopped,
+    receipt, figures = write_query(
+        asked, table, mode, identity, files, partition, policy, read_own=lambda: tables.read_own
     )
-    if receipt.replayed:
-        return receipt, {}
-    notes = [] if receipt.snapshot else [f"{statement.kind} on {statement.target.text}: its query returned no rows"]
-    return receipt, {**figures_of(table, receipt.before, receipt.snapshot), **({"notes": notes} if notes else {})}
+    if receipt.snapshot is not None:
+        return receipt, figures
+    return receipt, {**figures, "notes": [f"{statement.kind} on {statement.target.text}: its query returned no rows"]}

@@ -7,11 +7,12 @@ subquery, all of it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
@@ -51,6 +52,9 @@ class TargetFiles:
         if self._whole is None:
             self._whole = with_schemas(plan_snapshot(self.table, self.head, self.schema))
         return self._whole
+
+    def files(self) -> Iterator[DataFile]:
+        return (f for s in self.whole().splits for f in s.files)
 
     def whole_if_read(self) -> ScanPlan | None:
         """Return all files if they have been read."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -50,26 +50,12 @@ def drop_partitions(
     Raises:
         UnsupportedFeatureError: a table whose rows can't be read correctly.
     """
-
-    def chosen(partitions: Partitions) -> Partitions:
-        return partitions if statement.condition is None else _chosen(spark, statement, plan.schema, partitions)
-
-    return dropped(plan, write, predicate, chosen, dry_run=dry_run)
-
-
-def dropped(
-    plan: ScanPlan,
-    write: TableWrite,
-    predicate: Predicate | None,
-    chosen: Callable[[Partitions], Partitions],
-    *,
-    dry_run: bool,
-) -> Outcome:
-    """Drop the files of the partitions that ``chosen`` leaves; otherwise as ``drop_partitions``."""
     _, readable = plan_read(plan, predicate=predicate, time_travel=True, layered=True)
     identity = StoredPartitions(plan.schema).identity
     visible = [s for s in plan.splits if s.bucket >= 0]
-    partitions = chosen({identity(s.partition): s.values for s in visible})
+    partitions: Partitions = {identity(s.partition): s.values for s in visible}
+    if statement.condition is not None:
+        partitions = _chosen(spark, statement, plan.schema, partitions)
     taken = [s for s in visible if identity(s.partition) in partitions]
     rows, is_exact = _rows([s for s in readable if identity(s.bucket.partition) in partitions])
     return Outcome(
@@ -82,14 +68,6 @@ def dropped(
     )
 
 
-def partition_rows(schema: TableSchema, partitions: Partitions) -> pa.RecordBatch:
-    """Return a row for each partition: its values, and its number as ``FILE_POSITION``."""
-    fields = [*schema.partition_fields, FILE_POSITION_FIELD]
-    rows = [(*values, number) for number, values in enumerate(partitions.values())]
-    columns = [pa.concat_arrays([repeated(row[i], f.type, 1) for row in rows]) for i, f in enumerate(fields)]
-    return pa.RecordBatch.from_arrays(columns, [f.name for f in fields])
-
-
 def _chosen(spark: SparkSession, statement: Statement, schema: TableSchema, partitions: Partitions) -> Partitions:
     """Return the partitions that the condition holds for."""
     from pyspark.sql import functions as sf
@@ -97,7 +75,10 @@ def _chosen(spark: SparkSession, statement: Statement, schema: TableSchema, part
     if not partitions:
         return {}
     fields = [*schema.partition_fields, FILE_POSITION_FIELD]
-    batch = to_shipped(partition_rows(schema, partitions), shipped_schema(fields))
+    numbered = [(*values, number) for number, values in enumerate(partitions.values())]
+    columns = [pa.concat_arrays([repeated(row[i], f.type, 1) for row in numbered]) for i, f in enumerate(fields)]
+    named = pa.RecordBatch.from_arrays(columns, [f.name for f in fields])
+    batch = to_shipped(named, shipped_schema(fields))
     stored = frame_of_arrow(spark, pa.Table.from_batches([batch]), spark_schema(fields))
     others = {
         f.name: sf.lit(None).cast(spark_type(f.type))

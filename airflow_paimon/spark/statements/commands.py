@@ -18,7 +18,7 @@ TAKEN = (
 _RUN: Mapping[str, Callable[[Asked, Any], Any]] = {**show.RUN, **create.RUN, **alter.RUN, **drop.RUN, **databases.RUN}
 
 
-def run_other(asked: Asked) -> Any:
+def run_command(asked: Asked) -> Any:
     """Run a statement that Spark can parse and that is no change of rows.
 
     Raises:

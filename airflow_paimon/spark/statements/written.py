@@ -1,0 +1,93 @@
+"""What a statement writes: one commit under its operation id, and the operation's result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from airflow_paimon.core.chain.guard import report_write
+from airflow_paimon.core.chain.write_plan import OnStale
+from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
+from airflow_paimon.data.write import TableWrite
+from airflow_paimon.spark.compaction import in_tasks_if_large
+from airflow_paimon.spark.statements.asked import Asked
+from airflow_paimon.spark.statements.figures import OPERATION, figures_of, landed_figures, made_of
+from airflow_paimon.spark.statements.run import TRIES
+from airflow_paimon.spark.tasks import cores_of
+
+Figures = Mapping[str, Any]
+
+
+def write_statement(
+    asked: Asked,
+    table: Table,
+    details: Mapping[str, Any],
+    write: Callable[[CommitIdentity], tuple[Receipt, Figures]],
+    started: float,
+    **said: Any,
+) -> dict[str, Any]:
+    """Write, or find the commit of an earlier try; return the result with ``details`` and what was written.
+
+    ``write`` commits, and says what it wrote. ``said``: what is asked for besides the statement and its views.
+    ``started``: a reading of the monotonic clock.
+    """
+    found: dict[str, Any] = {}
+
+    def commit(identity: CommitIdentity) -> tuple[Receipt, Sequence[CommitMessage]]:
+        receipt, figures = write(identity)
+        found.update(figures)
+        return receipt, ()
+
+    def report(landed: Snapshot | None) -> Figures:
+        if landed is not None and not found:
+            found.update(landed.values(DETAILS_PROPERTY, dict) or landed_figures(table, landed))
+        return report_write(table, landed)
+
+    views = {name: view if isinstance(view, str) else "DataFrame" for name, view in asked.views.items()}
+    written = write_once(
+        table,
+        OPERATION,
+        digest_of({"statement": asked.statement, "views": views, **said}),
+        asked.operation_id,
+        commit,
+        report,
+        run=in_tasks_if_large(asked.spark, table.name),
+        writers_stopped=asked.writers_stopped,
+    )
+    warnings = [*details.get("warnings", ()), *written.report.get("warnings", ())]
+    all_details = {**details, **found, **written.report, **({"warnings": warnings} if warnings else {})}
+    all_details |= {"replayed": True} if written.replayed else {}
+    return write_result(table, OPERATION, written, all_details, started)
+
+
+def write_query(
+    asked: Asked,
+    table: Table,
+    mode: str,
+    identity: CommitIdentity,
+    files: Callable[[TableWrite], Sequence[CommitMessage]],
+    partition: Mapping[str, Any] | None = None,
+    on_stale: OnStale | None = None,
+    read_own: Callable[[], bool] = lambda: False,
+) -> tuple[Receipt, Figures]:
+    """Commit the files of a query's rows as ``commit_in_tries`` does, for ``write_statement``."""
+    receipt, _ = commit_in_tries(
+        table,
+        mode,
+        partition,
+        identity,
+        on_stale,
+        files,
+        TRIES,
+        read_own,
+        tasks=cores_of(asked.spark),
+        properties=made_of(table, asked.statement),
+        writers_stopped=asked.writers_stopped,
+    )
+    return receipt, {} if receipt.replayed else figures_of(table, receipt.before, receipt.snapshot)
