@@ -102,7 +102,7 @@ def _bundled_folder(name: str) -> Path:
 
 def _shipped_files() -> Iterator[tuple[str, bytes]]:
     package = Path(airflow_paimon.__file__).parent
-    paths = [package / "__init__.py"]
+    paths = [package / "__init__.py", package / "execution.py"]
     for layer in _SHIPPED_LAYERS:
         paths += [path for kind in ("*.py", "*.txt") for path in (package / layer).rglob(kind)]
     for path in sorted(paths):

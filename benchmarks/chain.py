@@ -24,7 +24,6 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_append, drop_
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table, open_table
@@ -34,6 +33,7 @@ from airflow_paimon.data.chain.read import _ChainReader
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.sort_keys import sort_keys
+from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.jobs.compact_chain_table import _groups, compact_chain_table
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_tasks

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.execution import run_operation
 from airflow_paimon.spark import write_table
 from airflow_paimon.spark.jobs import run_spark_operation
 from benchmarks.spark_read_write import in_turns, report, session

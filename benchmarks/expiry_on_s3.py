@@ -15,8 +15,8 @@ from typing import Any
 
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform, run_operation
 from benchmarks.expiry import replace_files
 from benchmarks.metadata import make_large_table
 from tests.stores import CountingStore

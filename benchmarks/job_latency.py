@@ -24,9 +24,9 @@ import pyarrow as pa
 
 from airflow_paimon.bundled import job_path
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.java import find_java
 
 ROUNDS = int(os.environ.get("ROUNDS", "3"))

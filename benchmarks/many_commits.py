@@ -25,11 +25,11 @@ from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.execution import perform
 from benchmarks.metadata import new_file
 from tests.stores import CountingStore
 

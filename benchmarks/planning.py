@@ -25,7 +25,6 @@ import pyarrow as pa
 
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.requests import Compact, DiffBranches
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import plan_scan
@@ -33,6 +32,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.local import compact
+from airflow_paimon.execution import perform
 from benchmarks._plot import draw
 from benchmarks._tally import TellingTally, told_by_all
 from benchmarks.large_tables import DAYS, ListedStore, make_table_by_day

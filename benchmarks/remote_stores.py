@@ -19,9 +19,9 @@ from urllib.parse import urlsplit
 
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from benchmarks._delay import Delay
 from benchmarks.metadata import FILES, change_files, make_large_table
 from tests import azure_server, gcs_server, s3_server

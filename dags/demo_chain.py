@@ -70,9 +70,9 @@ def run(folder: Path, say: _demo.Say) -> None:
 def load(warehouse: Path) -> Table:
     """Make the chain table and write its two branches."""
     from airflow_paimon.core.requests.arguments import build_request
-    from airflow_paimon.core.requests.operations import run_operation
     from airflow_paimon.core.table.table import open_table
     from airflow_paimon.data import write_arrow
+    from airflow_paimon.execution import run_operation
 
     keys = ["carrier", "dt"]
     asked = {

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import airflow_paimon
-from airflow_paimon.core.requests.operations import OPERATIONS, Operation, resolve
+from airflow_paimon.core.requests.operations import OPERATIONS, Operation
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.execution import in_python
 from tests import python_operators
 from tests.environment import REPO_ROOT
 from tests.python_operators import packed
@@ -124,7 +125,9 @@ def _job(name: str) -> str:
 
 def functions() -> dict[str, Operation]:
     """The operations that have a function: all but those that run SQL or functions of the user in Spark."""
-    return {name: operation for name, operation in OPERATIONS.items() if not operation.needs_spark or operation.here}
+    return {
+        name: operation for name, operation in OPERATIONS.items() if not operation.needs_spark or operation.in_python
+    }
 
 
 def source() -> str:
@@ -140,7 +143,7 @@ def _function(name: str, operation: Operation) -> str:
     own = [f for f in dataclasses.fields(operation.request) if f.name not in COMMON]
     required = [_parameter(f) for f in own if f.default == ""]
     optional = [_parameter(f) for f in own if f.default != ""]
-    if operation.here and "processes" in inspect.signature(resolve(operation.here)).parameters:
+    if operation.in_python and "processes" in inspect.signature(in_python(operation.request.operation)).parameters:
         optional.append("processes: int = 1")
     common = ["warehouse: str | None = None", "storage_options: Mapping[str, Any] | None = None"]
     common += ["operation_id: str | None = None", "now: str | None = None", "dry_run: bool = False"]

@@ -14,7 +14,8 @@ import pytest
 
 from airflow_paimon.cli.main import _parser
 from airflow_paimon.core.requests.arguments import parse_arguments
-from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
+from airflow_paimon.core.requests.operations import OPERATIONS
+from airflow_paimon.execution import run_operation
 from tests.dags.conftest import load_dag
 from tests.environment import REPO_ROOT
 

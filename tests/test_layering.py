@@ -40,14 +40,18 @@ class Layer:
 
 CORE = Layer("core", frozenset({"core"}), AIRFLOW + SPARK)
 DATA = Layer("data", frozenset({"core", "data"}), AIRFLOW + SPARK)
-SPARK_LAYER = Layer("spark", frozenset({"core", "data", "spark"}), AIRFLOW)
+SPARK_LAYER = Layer("spark", frozenset({"core", "data", "execution", "spark"}), AIRFLOW)
 JOBS = Layer("spark_jobs", frozenset({"core", "data", "spark"}), AIRFLOW)
-SHOWN = Layer("shown", frozenset({"core", "shown"}), AIRFLOW + SPARK)
+# Binds the functions of core and data to the names of operations; whoever runs an operation without Spark imports it.
+EXECUTION = Layer("execution", frozenset({"core", "data", "execution"}), AIRFLOW + SPARK)
+SHOWN = Layer("shown", frozenset({"core", "shown", "execution"}), AIRFLOW + SPARK)
 # `bundled` finds the job scripts, which the command `job` runs.
 CLI = Layer("cli", frozenset({"core", "shown", "cli", "bundled"}), AIRFLOW + SPARK)
 # Of the look-ups, only these read rows; the others, which the page shows as well, read metadata.
 CLI_ROWS = Layer("cli/rows", frozenset({"core", "shown", "data"}), AIRFLOW + SPARK)
-NOTEBOOK = Layer("notebook", frozenset({"core", "shown", "cli", "data", "notebook"}), AIRFLOW + SPARK)
+NOTEBOOK = Layer("notebook", frozenset({"core", "shown", "cli", "data", "execution", "notebook"}), AIRFLOW + SPARK)
+# Its functions take SQL and functions of the user, which only Spark runs.
+WITH_SPARK = Layer("notebook/with_spark", NOTEBOOK.ours | {"spark"}, AIRFLOW + SPARK)
 # Rows for one hook of the Airflow layer, in the worker: a test below holds that nothing else of that layer reads any.
 SQL = Layer("sql", frozenset({"core", "data", "sql"}), AIRFLOW + SPARK)
 # The root imports nothing at all until `open_table` is asked for.
@@ -72,8 +76,11 @@ def layer_of(path: Path) -> Layer:
         return JOBS
     if path.parts[1:] == ("cli", "rows.py"):
         return CLI_ROWS
+    if path.parts[1:] == ("notebook", "with_spark.py"):
+        return WITH_SPARK
     by_name = {layer.name: layer for layer in (CORE, SHOWN, DATA, SPARK_LAYER, CLI, NOTEBOOK, SQL)} | {
-        "__main__.py": CLI
+        "__main__.py": CLI,
+        "execution.py": EXECUTION,
     }
     if path.parts[1] == "__init__.py":
         return ROOT

@@ -285,7 +285,7 @@ def test_the_archive_for_the_cluster_serves_without_the_package(installed: Insta
     """)
     with zipfile.ZipFile(built) as archive:
         folders = {name.split("/")[1] for name in archive.namelist() if not name.endswith(".pyc")}
-    assert folders == {"__init__.py", "cli", "core", "data", "notebook", "shown", "spark"}
+    assert folders == {"__init__.py", "cli", "core", "data", "execution.py", "notebook", "shown", "spark"}
     code = f"""
         import json, pkgutil, importlib
         sys.path.insert(0, {built!r})

@@ -10,10 +10,11 @@ from typing import Any
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import operation_of, run_here
+from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import run_here
 from airflow_paimon.notebook.table import ReadableTable
 
 Result = OperationResult

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from airflow_paimon.core.requests.operations import resolve
 from airflow_paimon.notebook.operation import Result, perform
 
 if TYPE_CHECKING:
@@ -89,5 +88,6 @@ def check_branch_data(
 
 
 def _run(spark: Any, request: Request, processes: int) -> OperationResult:
-    found: OperationResult = resolve("spark.jobs.in_session:run_in_session")(request, spark)
-    return found
+    from airflow_paimon.spark.jobs.in_session import run_in_session
+
+    return run_in_session(request, spark)

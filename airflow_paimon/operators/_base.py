@@ -407,7 +407,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         return result_name(context)
 
     def _run_here(self, request: Request) -> dict[str, Any]:
-        from airflow_paimon.core.requests.operations import run_operation
+        from airflow_paimon.execution import run_operation
 
         return run_operation(request).to_json()
 
@@ -480,8 +480,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     def _needs_spark(self, request: Request | None) -> bool:
         """Say whether an operation may read or write rows; a publish does only when it may rewrite some."""
-        operation = OPERATIONS[self.operation]
-        return operation.needs_spark or (operation.fold is not None and bool(getattr(request, "rewrite", False)))
+        return OPERATIONS[self.operation].needs_spark or bool(getattr(request, "rewrite", False))
 
     def _check_run_on(self) -> None:
         run_on = self._run_on

@@ -79,8 +79,8 @@ def start_from_base(
         UnsafeOperationError: the branch belongs to somebody else, or holds somebody else's commits.
     """
     from airflow_paimon.core.requests.arguments import build_request
-    from airflow_paimon.core.requests.operations import run_operation
     from airflow_paimon.core.table.lineage import verified_lineage
+    from airflow_paimon.execution import run_operation
 
     view = main.branch(request.branch).require()
     lineage = verified_lineage(main, request.branch)

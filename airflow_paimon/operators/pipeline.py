@@ -270,7 +270,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
         """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
         from airflow_paimon.core.publish.published import publishes
         from airflow_paimon.core.publish.required_checks import refuse_unchecked
-        from airflow_paimon.core.requests.operations import run_operation
+        from airflow_paimon.execution import run_operation
 
         mine, each = operation_id(context), self._each()
         users = {p.snapshot.commit_user for one in each for p in publishes(one._main())}
@@ -362,7 +362,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
     def _undo(self, publish: Published, context: Context) -> dict[str, Any]:
         """Take back a publish; who let it be published lets the undo, too."""
         from airflow_paimon.core.requests.arguments import build_request
-        from airflow_paimon.core.requests.operations import run_operation
+        from airflow_paimon.execution import run_operation
 
         hook = PaimonHook(self.paimon_conn_id)
         values = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": self.table,

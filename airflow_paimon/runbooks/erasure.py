@@ -55,7 +55,7 @@ def plan_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsafeOperationError, UnsupportedError: what the erasure would refuse, too.
     """
-    from airflow_paimon.core.requests.operations import plan_operation
+    from airflow_paimon.execution import plan_operation
 
     details = plan_operation(request_for(params, "erase_rows", dry_run=True, limit=1, **asked_of(params))).details
     return {name: details[name] for name in _PLANNED}

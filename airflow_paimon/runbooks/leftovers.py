@@ -226,7 +226,7 @@ def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
     Raises:
         ConflictError: the branch was written since the leftover was found; nothing was deleted.
     """
-    from airflow_paimon.core.requests.operations import run_operation
+    from airflow_paimon.execution import run_operation
 
     if leftover.branch is not None:
         run_operation(

@@ -203,8 +203,8 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
         ConflictError, UnsafeOperationError: as ``plan_publishes``.
     """
     from airflow_paimon.core.publish.required_checks import refuse_unchecked
-    from airflow_paimon.core.requests.operations import run_operation
     from airflow_paimon.core.requests.requests import PublishBranch
+    from airflow_paimon.execution import run_operation
 
     request = request_for(
         params,

@@ -243,7 +243,7 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
 
 
 def _planned_compaction(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    from airflow_paimon.core.requests.operations import plan_operation
+    from airflow_paimon.execution import plan_operation
 
     limits = {"min_files": params["min_files"], "max_sorted_runs": params["max_sorted_runs"]}
     return plan_operation(request_for({**params, "table": name}, "compact", **limits, dry_run=True)).details

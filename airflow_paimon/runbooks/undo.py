@@ -83,7 +83,7 @@ def plan_rollback(params: Mapping[str, Any], tag: str) -> dict[str, Any]:
         ConflictError: main changed again what the publish had changed. UnsafeOperationError: dynamic buckets lose keys,
             and the form doesn't say that writers are stopped.
     """
-    from airflow_paimon.core.requests.operations import run_operation
+    from airflow_paimon.execution import run_operation
 
     asked = {"tag": tag, "keep_later": True, "writers_stopped": params["writers_stopped"], "dry_run": True}
     asked["changelog"] = params.get("changelog", "auto")

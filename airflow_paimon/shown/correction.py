@@ -10,8 +10,8 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.requests.text_files import names_file, sql_text
+from airflow_paimon.execution import run_operation
 from airflow_paimon.shown.correction_text import plan_lines
 
 

@@ -44,12 +44,13 @@ from airflow_paimon.core.requests.arguments import (
 )
 from airflow_paimon.core.requests.context import OperationResult, failure_json, running_in_spark
 from airflow_paimon.core.requests.local_execution import MEMORY_BYTES, NONE, NeedsSparkError
-from airflow_paimon.core.requests.operations import operation_of, run_operation
+from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch, Request
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
+from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.connect import connect_session, uses_connect
 from airflow_paimon.spark.parent_watch import end_with_parent
 

@@ -29,7 +29,7 @@ def open_writers(
     """
     from airflow_paimon.core.publish.quiet import look_for_writers
     from airflow_paimon.core.requests.arguments import build_request
-    from airflow_paimon.core.requests.operations import run_operation
+    from airflow_paimon.execution import run_operation
 
     if sum(map(bool, (branch, tag, partitions))) > 1:
         raise InvalidInputError("Give one of branch, tag and partitions")

@@ -16,9 +16,9 @@ from airflow_paimon._compat import TaskDeferred
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import run_operation
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.notify import choose_approvers, choose_notifiers, reminder_lead
 from airflow_paimon.operators.branch import (

@@ -16,9 +16,9 @@ from airflow.sdk import DAG
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.local_execution import may_run_locally
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.execution import run_operation
 from airflow_paimon.hooks.local_job import LocalJobHook
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import CreateBranchOperator, DiffBranchesOperator

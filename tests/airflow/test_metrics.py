@@ -21,9 +21,9 @@ from airflow.sdk import DAG, Context
 from airflow_paimon import metrics
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform, run_here, run_operation
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.execution import perform, run_here, run_operation
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import DeleteTagOperator
 from airflow_paimon.operators.maintenance import CompactOperator, TableHealthOperator

@@ -17,9 +17,9 @@ from airflow.sdk import DAG
 
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import run_operation
 from airflow_paimon.hooks.spark_connect_job import SparkConnectJobHook, open_job_hook
 from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchOperator, DiffBranchesOperator
 from airflow_paimon.operators.check import CheckBranchOperator

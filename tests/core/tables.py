@@ -6,12 +6,12 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_paimon import execution
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, put_new
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_overwrite
@@ -20,12 +20,12 @@ from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
-from airflow_paimon.core.requests.operations import OPERATIONS, perform, run_operation
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
 from airflow_paimon.core.schema.tables import check_alterable, create_table
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types
 from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.execution import perform, run_operation
 from tests.clock import next_millisecond
 from tests.stores import Crash, FaultStore
 
@@ -102,10 +102,7 @@ def rewrite(
 
 def without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of these tables are placeholders: as on a machine that can't read rows, nothing is merged by key."""
-    for name in ("merge_branch", "rebase_branch", "rollback_to"):
-        found = OPERATIONS[name]
-        rest = tuple(function for function in found.on_rows if not function.endswith(":merge_keys"))
-        monkeypatch.setitem(OPERATIONS, name, replace(found, on_rows=rest))
+    monkeypatch.setattr(execution, "_merge_keys", None)
 
 
 def commit_time(table: Table, number: int, millis: int) -> None:

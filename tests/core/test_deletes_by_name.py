@@ -17,12 +17,12 @@ from airflow_paimon.core.errors import ConflictError, NotFoundError, OutcomeUnkn
 from airflow_paimon.core.format.snapshot import parse_tag
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.drop_table import drop_table
 from airflow_paimon.core.store import Store, base
 from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.execution import perform
 from tests.clock import next_millisecond
 from tests.core.tables import append, copied, make_table, names, run
 from tests.soundness import assert_sound

@@ -19,11 +19,11 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.chain.compact import compact_chain_table
+from airflow_paimon.execution import run_operation
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import maintenance_plan, nightly

@@ -15,10 +15,10 @@ from airflow_paimon.core.audit.rows import COLUMNS
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.schema_plan import DropColumn
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
+from airflow_paimon.execution import run_operation
 from tests.clock import next_millisecond
 from tests.core.audit.test_audit import correction
 from tests.core.tables import alter_table, append, make_table, run

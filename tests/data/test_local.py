@@ -22,9 +22,9 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.local_execution import NONE, READS
-from airflow_paimon.core.requests.operations import run_here
 from airflow_paimon.data import local, memory_plan
 from airflow_paimon.data.compaction_tasks import TaskOutput
+from airflow_paimon.execution import run_here
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.data.test_compact import add, names, partitioned, rows_of, wrong_count
 

@@ -27,13 +27,13 @@ from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import compact as compactions
 from airflow_paimon.data import drop_partitions, rescale, write_arrow
 from airflow_paimon.data.erasure import erase_rows
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import plan_write, write_rows
+from airflow_paimon.execution import perform
 from tests.data.tables import rows_of
 from tests.data.test_compact_keyed import COLUMNS, keyed, rows, upsert
 from tests.stores import FaultStore

@@ -13,11 +13,11 @@ from airflow_paimon.core.publish.hold import mark_published
 from airflow_paimon.core.publish.published import verify_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.requests import Compact, DiffBranches
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
+from airflow_paimon.execution import perform
 from airflow_paimon.shown.diff_markdown import render_markdown
 from airflow_paimon.shown.markdown import escape
 from airflow_paimon.spark.jobs.before_spark import run_before_spark

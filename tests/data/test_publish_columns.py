@@ -14,9 +14,9 @@ from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.publish.schema_records import read_records
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import perform
 from tests.core.tables import run
 from tests.data.tables import make_table
 from tests.randomness import chance, lives

@@ -21,7 +21,7 @@ from airflow_paimon.core.errors import NotFoundError, StorageError
 from airflow_paimon.core.requests import context
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import operation_of, run_here
+from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.store.base import Part, side_by_side
@@ -29,6 +29,7 @@ from airflow_paimon.core.table import read_once
 from airflow_paimon.core.table.read_once import read_files, read_parts, reading_once
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import run_here
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from tests.core.tables import copied
 from tests.data.chain.tables import DAYS, chain_table
@@ -47,7 +48,7 @@ def asked(table: Table, operation: str, **values: Any) -> OperationResult:
     request = build_request(operation, {"warehouse": warehouse, "table": table.name, **values})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(context, "open_table", lambda *_, **__: table)
-        if operation_of(operation).here or not operation_of(operation).needs_spark:
+        if operation_of(operation).in_python or not operation_of(operation).needs_spark:
             return run_here(request)
         found = run_before_spark(request)
     assert found is not None, f"{operation} needs Spark"

@@ -21,7 +21,6 @@ from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
@@ -30,6 +29,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.arrow_write import write_once
 from airflow_paimon.data.compact import compact
+from airflow_paimon.execution import perform
 from airflow_paimon.spark.statements import run as statements
 from airflow_paimon.spark.statements.outcome import Outcome
 from tests.core.tables import copied

@@ -18,11 +18,11 @@ from airflow_paimon.core.commit.files import commit_append, commit_buckets, comm
 from airflow_paimon.core.errors import ConflictError, FormatError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import perform
 from tests.clock import next_millisecond
 from tests.core.tables import alter_table, append, copied, make_table, message, names, run
 from tests.soundness import assert_sound

@@ -14,10 +14,10 @@ import pytest
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import all_manifests, live_entries, read_index
 from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.execution import perform
 from tests.core.metadata_expiry.test_remove_orphan_files import ORPHANS, Aged
 from tests.golden.test_reads import CASES, REFUSED, UNKNOWN_OPTION, _read
 from tests.oracles.canonical import assert_same_rows

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
+from airflow_paimon.execution import run_operation
 from airflow_paimon.spark import sql
 from tests.oracles.golden import golden_index
 from tests.randomness import every

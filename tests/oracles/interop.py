@@ -13,7 +13,6 @@ from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import BucketKey, BucketSplit, live_entries, plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
@@ -22,6 +21,7 @@ from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import distribute, plan_write
+from airflow_paimon.execution import run_operation
 from tests.oracles.canonical import Row, canonical_rows
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle
 

@@ -22,11 +22,11 @@ import pytest
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import run_operation
 from tests.data.corrections import arrow, change, whole_rows
 from tests.data.test_compact import run as compact
 from tests.oracles.canonical import assert_same_rows, canonical_rows

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import perform
 from tests.core.tables import run
 from tests.data.row_statements import Row, statement, with_ids
 from tests.oracles.drivers import JavaOracle

@@ -29,9 +29,9 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
-from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import perform, run_operation
 from tests.core.catalogs.databases import check_databases
 from tests.environment import REPO_ROOT
 from tests.oracles.drivers import JavaOracle

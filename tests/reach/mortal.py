@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import tests
+from airflow_paimon import execution
 from airflow_paimon.core.catalogs.table_store import CatalogTableStore
-from airflow_paimon.core.requests import operations
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import Compact
@@ -91,7 +91,7 @@ def perform(values: dict[str, Any], dies: int | str, say: Callable[[dict[str, An
     context = replace(context, table=_dying(context.table, dies, say))
     if isinstance(request, Compact):
         return compact(context, request)
-    return operations.perform(context, request, None)
+    return execution.perform(context, request, None)
 
 
 def _dying(table: Table, dies: int | str, say: Callable[[dict[str, Any]], None]) -> Table:

@@ -21,11 +21,11 @@ from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.publish.hold import HOLDS_DIR
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import read_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import perform
 from tests.core.metadata_expiry.test_remove_orphan_files import Aged
 from tests.places import CATALOGS, FILES, PLACES, Place, Servers
 from tests.randomness import chance

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon import execution
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, StorageError
-from airflow_paimon.core.requests import operations
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact
@@ -103,7 +103,7 @@ def run(place: Place, operation: str, **values: Any) -> Any:
     context = open_context(request)
     if isinstance(request, Compact):
         return compact(context, request)
-    return operations.perform(context, request, None)
+    return execution.perform(context, request, None)
 
 
 def write(place: Place, branch: str, *rows: tuple[str, int, str]) -> None:

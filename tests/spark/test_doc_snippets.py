@@ -25,8 +25,9 @@ from airflow_paimon import create_table, open_table
 from airflow_paimon.cli.main import run
 from airflow_paimon.core.requests.arguments import build_request, parse_arguments
 from airflow_paimon.core.requests.local_execution import NONE
-from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
+from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.data import write_arrow
+from airflow_paimon.execution import run_operation
 from airflow_paimon.plugin import macros
 from airflow_paimon.rule_text import rules_as_json
 from tests.environment import REPO_ROOT

@@ -22,9 +22,9 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, files, run
 from tests.randomness import lives
 from tests.soundness import assert_sound, files_on_disk, named_files, states

@@ -23,10 +23,10 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeO
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import BucketKey, live_entries, partition_types
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import run_operation
 from tests.core.tables import alter_table, append, files, make_table, message, run
 from tests.randomness import lives
 from tests.stateful.test_branch_machine import BRANCHES, BranchMachine, BranchModel, only

@@ -12,9 +12,9 @@ import pytest
 from airflow_paimon import open_table
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import parse_arguments
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
+from airflow_paimon.execution import run_operation
 from airflow_paimon.hooks.paimon import PaimonHook
 from tests.strict_metadata import findings
 from tests.upgrade.keep import KEPT, PUBLISH, surface

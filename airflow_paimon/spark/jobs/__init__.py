@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.commit.idempotency import once
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import OperationResult, open_context, running_in_spark
-from airflow_paimon.core.requests.operations import names_several, run_each
+from airflow_paimon.core.requests.operations import names_several
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
+from airflow_paimon.execution import run_each
 from airflow_paimon.spark.jobs.correction_sources import as_asked
 from airflow_paimon.spark.versions import require_spark
 

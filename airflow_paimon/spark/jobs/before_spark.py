@@ -13,7 +13,7 @@ from airflow_paimon.core.commit.idempotency import once
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.local_execution import ALL, MEMORY_BYTES, NONE, NeedsSparkError
-from airflow_paimon.core.requests.operations import names_several, run_here
+from airflow_paimon.core.requests.operations import names_several
 from airflow_paimon.core.requests.requests import (
     CheckBranchData,
     Compact,
@@ -36,6 +36,7 @@ from airflow_paimon.data.erasure.erase_rows import check_erasure
 from airflow_paimon.data.local import compact, compact_chain_table, erase_rows, rescale
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.rescale import rescale_fits
+from airflow_paimon.execution import run_here
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import as_asked, divided, further_views, read_sql

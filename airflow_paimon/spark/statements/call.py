@@ -13,8 +13,9 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.call import read_call
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.local_execution import NONE
-from airflow_paimon.core.requests.operations import operation_of, run_operation
+from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from airflow_paimon.spark.jvm import has_jvm, time_zone

@@ -19,9 +19,9 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, cut_off, files, make_table, run
 from tests.stores import FaultStore
 

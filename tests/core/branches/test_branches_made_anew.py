@@ -14,9 +14,9 @@ import pytest
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.clock import next_millisecond
 from tests.core.tables import append, copied, make_table, names, run
 from tests.soundness import assert_sound

@@ -26,12 +26,12 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.lineage import read_lineage, verified_lineage
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, copied, make_table, names, run
 from tests.randomness import every, moments, thorough
 from tests.stores import MUTATIONS, Crash, FaultStore, _Wrapper

@@ -16,11 +16,11 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from airflow_paimon.shown.lookups import branches
 from tests.core.branches.test_interrupted_branches import CASES, At, Case, check, forget, repair_all, run_on, start
 from tests.core.tables import append, names, rewrite, run

@@ -13,8 +13,8 @@ from airflow_paimon.core.errors import FormatError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, files, make_table, overwrite, rewrite, run
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
 from tests.stores import Crash, FaultStore

@@ -13,11 +13,11 @@ from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption, WidenColumn
 from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.chain.tables import add, alter_alone, make_chain
 from tests.core.tables import alter_table, run
 from tests.stores import Crash, FaultStore

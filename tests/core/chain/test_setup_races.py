@@ -16,10 +16,10 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
+from airflow_paimon.execution import perform
 from tests.core.chain.setups import CONVERT, ENDS, NEW, plain_table, setup, shape, warehouse
 from tests.core.tables import alter_table, run
 from tests.randomness import moments

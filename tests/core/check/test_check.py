@@ -22,12 +22,12 @@ from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputE
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.scan import plan_read
+from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, files, make_table, message, rewrite, run
 from tests.stores import CountingStore, _Wrapper
 

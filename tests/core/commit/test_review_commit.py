@@ -15,13 +15,13 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.scan import live_entries, partition_types, plan_scan
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, make_table, run
 from tests.stores import _Wrapper
 

@@ -17,8 +17,8 @@ from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.core.health.table_health import read_healths
 from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import run_operation
 from tests.core.chain.tables import add, build, make_chain
 from tests.core.tables import append, commit_time, copied, make_table, overwrite, rewrite, run
 from tests.stores import CountingStore

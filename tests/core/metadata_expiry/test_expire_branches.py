@@ -13,12 +13,12 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoun
 from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.lineage import lineage_path
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.branches.test_interrupted_branches import At, check, forget
 from tests.core.tables import alter_table, append, make_table, names, overwrite, rewrite, run
 from tests.randomness import moments, thorough

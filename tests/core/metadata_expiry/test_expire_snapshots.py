@@ -30,12 +30,12 @@ from airflow_paimon.core.metadata_expiry.references import read_names
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.consumers import find_consumer
 from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types, read_delta_list
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, cut_off, forget_results, make_table, message, overwrite, rewrite, run
 from tests.soundness import assert_sound, files_on_disk, states
 from tests.stores import CountingStore, FaultStore, _Wrapper

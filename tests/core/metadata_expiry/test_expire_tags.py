@@ -14,8 +14,8 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule, expired_tag
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, cut_off, make_table, names, rewrite, run
 from tests.soundness import assert_sound, files_on_disk
 from tests.stores import CountingStore

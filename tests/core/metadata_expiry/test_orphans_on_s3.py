@@ -12,10 +12,10 @@ import pytest
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform, run_operation
 from tests.core.metadata_expiry.test_remove_orphan_files import ORPHANS, Aged, plant
 from tests.core.tables import COLUMNS, append, names, overwrite
 from tests.s3_proxy import OldListings, Proxy, s3_proxy

@@ -20,13 +20,13 @@ from airflow_paimon.core.metadata_expiry.remove_orphan_files import stream_lefto
 from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.streaming.replays import ReplayRecord, batch_key, record_replay, replay_path, stream_key
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.scan import read_lists
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.branches.test_interrupted_branches import At, forget
 from tests.core.tables import append, make_table, message, names, overwrite, rewrite, run
 from tests.randomness import lives, moments

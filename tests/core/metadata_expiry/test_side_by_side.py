@@ -12,9 +12,9 @@ import pytest
 
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, cut_off, make_table, rewrite, run
 from tests.soundness import assert_sound
 from tests.stores import CountingStore, _Wrapper

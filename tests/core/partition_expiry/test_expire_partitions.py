@@ -22,11 +22,11 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
 )
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, forget_results, make_table, message, run
 from tests.stores import Crash, FaultStore
 

@@ -15,9 +15,9 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageEr
 from airflow_paimon.core.partition_marks.http_report import PARAMS, URL
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.partition_expiry.test_expire_partitions import OLD, days, filled
 from tests.core.partition_marks.web import Web, web_server
 from tests.core.tables import append, make_table, run

@@ -18,13 +18,13 @@ from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.publish.hold import HOLDS_DIR, PUBLISHED_DIR
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.reachability import missing_files
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
+from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, cut_off, forget_results, make_table, rewrite, run
 from tests.randomness import lives, moments
 from tests.stores import CountingStore

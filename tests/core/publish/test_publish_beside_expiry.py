@@ -12,10 +12,10 @@ import pytest
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store.base import Store
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, files, make_table, overwrite, rewrite, run
 from tests.randomness import moments
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots

@@ -11,9 +11,9 @@ import pytest
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, make_table, message, run
 from tests.stores import CountingStore, FaultStore
 

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon import create_table, open_table
+from airflow_paimon import create_table, execution, open_table
 from airflow_paimon.core.commit.idempotency import attempt
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -26,7 +26,6 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.publish.schema_records import FOLDER
-from airflow_paimon.core.requests import operations
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, SetOption, WidenColumn
@@ -154,7 +153,7 @@ def perform(table: Table, store: Any, operation: str, **values: Any) -> Operatio
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
     context = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
-    return operations.perform(context, context.request, None)
+    return execution.perform(context, context.request, None)
 
 
 def lives(template: Path, tmp_path: Path, name: str) -> Iterator[tuple[Path, Rows, Rows, str]]:

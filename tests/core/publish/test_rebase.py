@@ -12,11 +12,11 @@ from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, Invali
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.metadata_expiry.test_remove_orphan_files import clean
 from tests.core.tables import alter_table, append, copied, files, forget_results, make_table, rewrite, run
 from tests.randomness import moments

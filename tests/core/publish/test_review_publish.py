@@ -15,12 +15,12 @@ from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
-from airflow_paimon.core.requests.operations import perform, run_operation
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform, run_operation
 from tests.core.tables import alter_table, append, cut_off, files, make_table, message, rewrite, run
 from tests.randomness import moments
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots

@@ -23,9 +23,9 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.publish.hold import HOLDS_DIR
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.scan import live_entries, plan_scan, read_lists
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp, resolve_version
+from airflow_paimon.execution import perform
 from tests.core.tables import append, files, make_table, rewrite, run
 from tests.randomness import moments
 from tests.stores import Crash, FaultStore

@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.requests.operations import OPERATIONS, operation_of, resolve
+from airflow_paimon.core.requests.operations import OPERATIONS, operation_of
+from airflow_paimon.execution import in_python, on_metadata
 from airflow_paimon.spark.jobs import function_of
 
 
@@ -17,15 +18,12 @@ from airflow_paimon.spark.jobs import function_of
 def test_every_function_is_there_and_takes_what_it_is_given(name: str) -> None:
     operation = OPERATIONS[name]
     assert operation.request.operation == name
-    given = ["context", "request", *(["fold"] if operation.fold else [])]
-    if operation.function is None:
-        given, function = ["spark", *given], function_of(name)
+    if operation.needs_spark:
+        assert list(inspect.signature(function_of(name)).parameters)[:3] == ["spark", "context", "request"]
     else:
-        function = resolve(operation.function)
-    parameters = list(inspect.signature(function).parameters)
-    assert parameters[: len(given)] == given
-    if operation.fold:
-        assert callable(resolve(operation.fold))
+        assert list(inspect.signature(on_metadata(name)).parameters)[:2] == ["context", "request"]
+    if operation.in_python:
+        assert list(inspect.signature(in_python(name)).parameters)[:2] == ["context", "request"]
 
 
 def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:

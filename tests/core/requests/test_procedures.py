@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.requests.call import read_call
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import OPERATIONS, run_operation
+from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.procedures import NOT_HERE, PROCEDURES, plan_call
 from airflow_paimon.core.sql_text.call import Call, Given, is_call, parse_call
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import run_operation
 from tests.clock import next_millisecond
 from tests.core.tables import append, commit_time, make_table, overwrite, run
 from tests.environment import REPO_ROOT

@@ -13,11 +13,12 @@ import pytest
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import OPERATIONS, run_here
+from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import Approved
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import run_here
 
 ASKED: dict[str, dict[str, Any]] = {
     "merge_branch": {"branch": "fix"},

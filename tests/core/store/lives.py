@@ -20,9 +20,9 @@ import tests
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, make_table, message, names, overwrite
 from tests.soundness import assert_sound
 from tests.together import set_off, wait_until_ready

@@ -24,7 +24,6 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.table.table import open_table, resolve_version
 from airflow_paimon.core.table.table_set import Pin, TableSet, parse_set_version
@@ -32,6 +31,7 @@ from airflow_paimon.core.table.table_sets import find_set, same_versions, set_fo
 from airflow_paimon.core.table_sets import publish
 from airflow_paimon.core.table_sets.expiry_plan import expired_versions
 from airflow_paimon.core.table_sets.publish import begin, complete, give_up_own, open_sets, pin_of
+from airflow_paimon.execution import run_operation
 from tests.clock import next_millisecond
 from tests.core.tables import append, make_table, rewrite, run
 from tests.randomness import moments

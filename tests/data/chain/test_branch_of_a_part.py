@@ -14,11 +14,11 @@ from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import ConflictError, StorageError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
 from airflow_paimon.data.rewrite import new_bucket_number
+from airflow_paimon.execution import perform
 from tests.core.tables import run
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import TWO_VALUES, Row, Writes, chain_table, on, seen, write

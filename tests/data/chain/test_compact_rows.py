@@ -15,10 +15,10 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.chain.compact_bucket import compact_bucket, plan_buckets
+from airflow_paimon.execution import run_operation
 from tests.core.format.test_deletion_vectors import JAVA_SAMPLE
 from tests.data.chain.compactions import change, compact, full, kinds, outcomes
 from tests.data.chain.tables import (

@@ -14,9 +14,9 @@ from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
+from airflow_paimon.execution import perform
 from tests.core.chain.tables import as_another_engine
 from tests.core.tables import copied, run
 from tests.data.chain.expiries import NOW, OLD, add_row, both, held, made, row_types, rows_of

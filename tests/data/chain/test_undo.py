@@ -12,8 +12,8 @@ from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import run
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import Row, Writes, chain_table, seen, write

@@ -16,9 +16,9 @@ from airflow_paimon.core.erasure.report import report_markdown
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.operations import perform
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.execution import perform
 from tests.core.tables import run
 from tests.data.erasure.tables import COLUMNS, WHERE, find, found, holding, keyed, plain, upsert
 from tests.data.tables import make_table, rows_of

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
+from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.jobs import run_spark_operation
 
 if TYPE_CHECKING:

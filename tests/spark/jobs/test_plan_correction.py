@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
+from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.data.test_plan_correction import orders
 

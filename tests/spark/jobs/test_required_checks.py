@@ -13,11 +13,11 @@ import pytest
 from airflow_paimon.core.checks.results import CHECKS_DIR, CheckRecord, Outcome, newest_outcomes
 from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.operations import run_operation
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.rewrite import fold_buckets
+from airflow_paimon.execution import run_operation
 from airflow_paimon.shown.diff_markdown import render_markdown
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
