@@ -120,7 +120,7 @@ def test_what_pages_give_to_the_forms_is_in_the_forms() -> None:
 
 
 def test_results_of_dbt_and_soda_are_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (REPO_ROOT / "docs" / "howto" / "check-a-branch.md").read_text()
+    page = (REPO_ROOT / "docs" / "howto" / "check-tools.md").read_text()
     (source,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "def dbt_tests" in block)
     names: dict[str, Any] = {}
     exec(source.replace("s3://lake/checks/fix", str(tmp_path)), names)

@@ -76,7 +76,7 @@ class Step:
 
 def test_the_suite_on_the_page_is_a_rule(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a stand-in for the tool, which Airflow's environment here doesn't have: the snippet's own lines run."""
-    page = (REPO_ROOT / "docs" / "howto" / "check-a-branch.md").read_text()
+    page = (REPO_ROOT / "docs" / "howto" / "check-tools.md").read_text()
     [snippet] = re.findall(r"```text\n(import great_expectations.*?)```", page, re.DOTALL)
     tool: Any = ModuleType("great_expectations")
     tool.get_context = lambda mode: Step()
