@@ -25,7 +25,7 @@ _OF = Callable[[Mapping[str, Any]], Any]
 GAUGES: Mapping[str, tuple[str, _OF]] = {
     "health.score": ("0 to 100; absent for a table that can't be read", lambda d: d["score"]),
     "health.unreadable": ("1 for a table that can't be read, otherwise 0", lambda d: int(d["score"] is None)),
-    "health.cost_bytes": ("bytes that the jobs that mend the table rewrite at most", lambda d: d["cost_bytes"]),
+    "health.cost_bytes": ("bytes that the jobs that fix the table rewrite at most", lambda d: d["cost_bytes"]),
     "health.files": ("live data files", lambda d: d["files"]["files"]),
     "health.bytes": ("their bytes", lambda d: d["files"]["bytes"]),
     "health.small_files": ("those that are small", lambda d: d["files"]["small_files"]),

@@ -31,6 +31,9 @@ BANNED = {
     r"\bbesides\b|\bbeside (?:it|them|this|that)\b": "also, at the same time",
     r"\bfour eyes\b(?! )": "four-eyes rule",
     rf"\b(?:{_THINGS}) says?\b": "shows, specifies, reports, contains",
+    r"\bat once\b": "immediately, or at the same time",
+    r"\bmends?\b|\bfares?\b": "fixes, health",
+    r"\bgo(?:es)? on\b|\bwent on\b": "continue",
     r"\bby the way\b|\bas well as may be\b|\bwhat becomes of\b": "say it directly",
     r"\btext(?:s)? of (?:numbers|characters)\b": "string",
 }

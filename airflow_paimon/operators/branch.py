@@ -273,8 +273,8 @@ class MergeBranchOperator(Merges):
         run (templated)
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
-    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
-        say so (templated)
+    :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
+        properties say so (templated)
     :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
@@ -327,8 +327,8 @@ class FastForwardOperator(Publishes):
         run (templated)
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
-    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
-        say so (templated)
+    :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
+        properties say so (templated)
     :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
@@ -390,8 +390,8 @@ class ReplaceMainOperator(Publishes):
         run (templated)
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
-    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
-        say so (templated)
+    :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
+        properties say so (templated)
     :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
@@ -453,8 +453,8 @@ class RollbackOperator(PaimonOperator):
         run (templated)
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
-    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
-        say so (templated)
+    :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
+        properties say so (templated)
     :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)

@@ -268,8 +268,8 @@ class PartitionExpireOperator(PaimonOperator):
         run (templated)
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
-    :param skip_checks: Go on although a check that the table requires is missing or failed; the snapshot's properties
-        say so (templated)
+    :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
+        properties say so (templated)
     """
 
     operation = "expire_partitions"

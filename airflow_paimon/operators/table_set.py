@@ -32,7 +32,7 @@ class CreateTableSetOperator(MakesTableSet):
         snapshot id of main (templated)
     :param keep: The newest versions that stay, whatever their age (templated)
     :param retention: How long an older version stays from when the next one took its place, e.g. ``7 d`` (templated)
-    :param abandon: Go on although a pipeline has begun to publish tables of the set: its run was killed and won't be
+    :param abandon: Continue although a pipeline has begun to publish tables of the set: its run was killed and won't be
         retried (templated)
     """
 

@@ -255,7 +255,7 @@ class CreateTableSet(Request):
         may_be_blank=True,
     )
     abandon: bool = switch(
-        "Go on although a pipeline has begun to publish tables of the set: its run was killed and won't be retried"
+        "Continue although a pipeline has begun to publish tables of the set: its run was killed and won't be retried"
     )
 
 
@@ -336,7 +336,7 @@ class Approved(Request):
     requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
     four_eyes: bool = switch("Refuse unless another person than --requested-by approved (--approved-by)")
     skip_checks: bool = switch(
-        "Go on although a check that the table requires is missing or failed; the snapshot's properties say so"
+        "Continue although a check that the table requires is missing or failed; the snapshot's properties say so"
     )
 
 
