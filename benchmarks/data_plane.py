@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
 
 ROWS, UPSERTS, CHANGED, BEST_OF = 2_000_000, 5, 40_000, 5
@@ -65,7 +65,7 @@ def read_plain(folder: Path) -> int:
 
 
 def read_table(table: Table) -> int:
-    layers = plan_table_read(table)
+    layers = plan_rows(table).layers
     return sum(b.num_rows for read, splits in layers for s in splits for b in read_split(read, s))
 
 

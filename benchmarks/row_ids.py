@@ -25,7 +25,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.write import plan_write, write_rows
 from airflow_paimon.spark import read_table
@@ -121,7 +121,7 @@ def _compaction(folder: str) -> None:
 def _rewrite(warehouse: str) -> None:
     """Read all files and write their rows into large ones, without ids and without a commit."""
     table = open_table(warehouse, "d.t")
-    [(read, splits)] = plan_table_read(table)
+    [(read, splits)] = plan_rows(table).layers
     messages = write_rows(plan_write(table), (b for s in splits for b in read_split(read, s)))
     assert sum(f.row_count for m in messages for f in m.new_files) == SMALL_FILES * SMALL_ROWS
 

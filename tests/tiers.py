@@ -39,7 +39,7 @@ LANDING = (
     "tests/spark/test_sql_lives.py",
     "tests/spark/test_chain_statement_lives.py",
     "tests/spark/test_hidden_names.py",
-    "tests/spark/test_whole_read.py",
+    "tests/spark/test_many_files.py",
     "tests/test_reference.py",
 )
 """Other engines and their tables, servers, browsers and whole Airflows, which take long to start, and random lives in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -11,24 +11,14 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
-from airflow_paimon.data.chain.grouped_read import (
-    PlannedChain,
-    pin_chain,
-    plan_chain_by_groups,
-    plan_pinned_chain_by_groups,
-)
-from airflow_paimon.data.chain.read import filled_chain, read_chain
-from airflow_paimon.data.chain.scan import (
-    PinnedChain,
-    chain_read_mode,
-    is_chain_read,
-    parse_gap_policy,
-    plan_chain_columns,
-)
-from airflow_paimon.data.grouped_read import plan_by_groups, plan_pinned_by_groups
-from airflow_paimon.data.layers import Layer, PinnedLayers, pin_layers, pinned_schema
+from airflow_paimon.data.chain.read import read_chain_split
+from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
+from airflow_paimon.data.planner import Pinned, pin, pinned_schema, plan_pinned, plan_rows
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_groups import GroupPlan, ReadPlan
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.system_tables import check_system_table
 
 
 def read_arrow(
@@ -58,8 +48,8 @@ def read_arrow(
         FormatError: a file of the table is missing or corrupt. ConflictError: the branch was deleted or made anew
             while its files were planned.
     """
-    schema, batches = _planned(table, version, timestamp, columns, where, gap_policy, chain_read)
-    return pa.Table.from_batches(batches, schema)
+    planned = plan_rows(table, _asked(table, version, timestamp, columns, where, gap_policy, chain_read))
+    return pa.Table.from_batches(_batches(planned), planned.read.output_schema)
 
 
 def read_batches(
@@ -81,8 +71,9 @@ def read_batches(
         PaimonError: as ``read_arrow``; a missing or corrupt file when its batch is asked for, and where a read has more
             than 50,000 files, what is wrong with the entry of one.
     """
-    schema, batches = _planned(table, version, timestamp, columns, where, gap_policy, chain_read)
-    return pa.RecordBatchReader.from_batches(schema, batches if limit is None else _first(batches, limit))
+    planned = plan_rows(table, _asked(table, version, timestamp, columns, where, gap_policy, chain_read))
+    batches = _batches(planned) if limit is None else _first(_batches(planned), limit)
+    return pa.RecordBatchReader.from_batches(planned.read.output_schema, batches)
 
 
 def count_rows(
@@ -98,15 +89,12 @@ def count_rows(
     Raises:
         PaimonError: as ``read_arrow``.
     """
-    check_table(table)
-    moment = timestamp_argument(timestamp)
-    if chain_read_mode(table, version, chain_read) is not None:
-        keys = table.schema().primary_keys if version is None and moment is None else None
-        _, batches = _planned(table, version, moment, keys, where, gap_policy, chain_read)
-        return sum(batch.num_rows for batch in batches)
-    parse_gap_policy(gap_policy)
-    planned = plan_by_groups(table, version=version, timestamp=moment, where=where)
-    return sum(_rows_of(read, part) for read, splits in planned.layers for split in splits for part in split.divided())
+    asked = _asked(table, version, timestamp, None, where, gap_policy, chain_read)
+    if asked.mode is not None:
+        keys = None if asked.travels else table.schema().primary_keys
+        return sum(batch.num_rows for batch in _batches(plan_rows(table, replace(asked, columns=keys))))
+    layers = (layer for group in plan_rows(table, asked).groups for layer in group.layers)
+    return sum(_rows_of(read, part) for read, splits in layers for split in splits for part in split.divided())
 
 
 def _rows_of(read: TableRead, split: ReadSplit) -> int:
@@ -127,13 +115,11 @@ def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordB
 class PinnedRows:
     """The rows of a view in one state, which may be read any number of times: made by ``pin_rows``."""
 
-    state: PinnedLayers | PinnedChain
+    state: Pinned
 
     @property
     def schema(self) -> pa.Schema:
         """The columns. Raises as ``batches``."""
-        if isinstance(self.state, PinnedChain):
-            return plan_chain_columns(self.state).output_schema
         return pinned_schema(self.state)
 
     def batches(self, columns: Sequence[str] | None = None, where: pc.Expression | None = None) -> pa.RecordBatchReader:
@@ -142,11 +128,8 @@ class PinnedRows:
         Raises:
             PaimonError: as ``read_arrow``.
         """
-        if isinstance(self.state, PinnedChain):
-            chain = plan_pinned_chain_by_groups(self.state, columns=columns, where=where)
-            return pa.RecordBatchReader.from_batches(chain.main.output_schema, _chain_batches(chain))
-        planned = plan_pinned_by_groups(self.state, columns=columns, where=where)
-        return pa.RecordBatchReader.from_batches(planned.read.output_schema, _batches(planned.layers))
+        planned = plan_pinned(self.state, ReadRequest(columns=columns, where=where))
+        return pa.RecordBatchReader.from_batches(planned.read.output_schema, _batches(planned))
 
 
 def pin_rows(table: Table, version: int | str | None = None) -> PinnedRows:
@@ -156,24 +139,60 @@ def pin_rows(table: Table, version: int | str | None = None) -> PinnedRows:
         PaimonError: as ``read_arrow``.
     """
     check_table(table)
-    if is_chain_read(table, version):
-        return PinnedRows(pin_chain(table, version))
-    return PinnedRows(pin_layers(table, version))
+    return PinnedRows(pin(table, version))
 
 
-def _batches(layers: Iterable[Layer]) -> Iterator[pa.RecordBatch]:
-    for read, splits in layers:
-        filled = replace(read, fills_chars=True)
+def read_system_table(
+    table: Table,
+    name: str,
+    version: int | str | None = None,
+    timestamp: int | str | datetime | None = None,
+    columns: Sequence[str] | None = None,
+    where: pc.Expression | None = None,
+) -> pa.Table:
+    """Read ``$audit_log``, ``$ro`` or ``$row_tracking`` of a branch as one Arrow table; ``version``, ``timestamp``,
+    ``columns`` and ``where`` are those of ``read_arrow``. ``where`` names columns of the table. ``$audit_log`` also has
+    ``_SEQUENCE_NUMBER`` if the option ``table-read.sequence-number.enabled`` of the table is true.
+
+    The other system tables (``$snapshots``, ``$consumers``, ...) hold no rows: see ``inspect``.
+
+    Raises:
+        InvalidInputError: another system table, an unknown column, or a view that merges branches of a chain table.
+    """
+    check_table(table)
+    check_columns(table, columns)
+    asked = ReadRequest(
+        version=version,
+        timestamp=timestamp_argument(timestamp),
+        columns=columns,
+        where=where,
+        system=check_system_table(table, name),
+    )
+    planned = plan_rows(table, asked)
+    return pa.Table.from_batches(_batches(planned), planned.read.output_schema)
+
+
+def read_group(group: GroupPlan, *, fills_chars: bool = False) -> Iterator[pa.RecordBatch]:
+    """Read the rows of a group of files in this process, streamed. ``fills_chars``: see ``TableRead``.
+
+    Raises:
+        FormatError: a file is missing or corrupt. UnsupportedFeatureError: partial updates with deletes.
+    """
+    for read, splits in group.layers:
+        filled = replace(read, fills_chars=fills_chars)
         for split in splits:
             yield from read_split(filled, split)
+    if group.inputs is not None:
+        inputs = group.inputs._replace(main=replace(group.inputs.main, fills_chars=fills_chars))
+        for chain in group.chains:
+            yield from read_chain_split(inputs, chain)
 
 
-def _chain_batches(chain: PlannedChain) -> Iterator[pa.RecordBatch]:
-    for read in chain.reads:
-        yield from read_chain(filled_chain(read))
+def _batches(planned: ReadPlan) -> Iterator[pa.RecordBatch]:
+    return (batch for group in planned.groups for batch in read_group(group, fills_chars=True))
 
 
-def _planned(
+def _asked(
     table: Table,
     version: int | str | None,
     timestamp: int | str | datetime | None,
@@ -181,23 +200,15 @@ def _planned(
     where: pc.Expression | None,
     gap_policy: str,
     chain_read: str,
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Check the arguments and plan; the batches are read one by one."""
+) -> ReadRequest:
+    """Check the arguments."""
     check_table(table)
     check_columns(table, columns)
-    moment = timestamp_argument(timestamp)
-    policy = parse_gap_policy(gap_policy)
-    mode = chain_read_mode(table, version, chain_read)
-    if mode is not None:
-        chain = plan_chain_by_groups(
-            table,
-            version=version,
-            timestamp=moment,
-            columns=columns,
-            where=where,
-            mode=mode,
-            gap_policy=policy,
-        )
-        return chain.main.output_schema, _chain_batches(chain)
-    planned = plan_by_groups(table, version=version, timestamp=moment, columns=columns, where=where)
-    return planned.read.output_schema, _batches(planned.layers)
+    return ReadRequest(
+        version=version,
+        timestamp=timestamp_argument(timestamp),
+        columns=columns,
+        where=where,
+        mode=chain_read_mode(table, version, chain_read),
+        gap_policy=parse_gap_policy(gap_policy),
+    )

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
@@ -36,113 +34,46 @@ from airflow_paimon.core.table.scan import (
     with_schemas_of_branch,
 )
 from airflow_paimon.core.table.table import Table, resolve_version
-from airflow_paimon.core.table.visibility import hides_level_zero
 from airflow_paimon.data.files.key_lookup import chosen_files
 from airflow_paimon.data.files.pruning import bind_where, keep
-from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import with_row_columns
-from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-
-Layer = tuple[TableRead, list[ReadSplit]]
 
 FEW_FILES = 2_000
 """A state of so many files is planned once for all of its reads, a larger one for each of them what it needs."""
 
 
-class Select(Protocol):
-    """Gives the files to plan, None = all; ``by_bucket``: some buckets of a partition may be left out."""
-
-    def __call__(self, schema: TableSchema, *, by_bucket: bool) -> Selection | None: ...
-
-
-def plan_table_read(
-    table: Table,
-    *,
-    version: int | str | None = None,
-    timestamp: int | str | None = None,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    batch_rows: int = BATCH_ROWS,
-    top_level: bool = False,
-) -> list[Layer]:
-    """Plan a read of one snapshot, of both branches if the table's options say so. The first layer has the table's
-    columns. ``top_level``: of a primary-key table only the files that need no merge, as in ``$ro``.
-
-    Raises:
-        NotFoundError: no such table, branch, snapshot or tag, or the other branch of a layered table is missing, where
-            Paimon would return half of the rows.
-        UnsupportedFeatureError: a feature that this engine does not read.
-    """
-    states = layer_states(first_state(table, version, timestamp), version, timestamp)
-    return plan_states(
-        states,
-        travels=version is not None or timestamp is not None,
-        columns=columns,
-        where=where,
-        predicate=predicate,
-        batch_rows=batch_rows,
-        top_level=top_level,
-    )
-
-
-def plan_states(
-    states: Sequence[ScanPlan],
-    *,
-    travels: bool,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    batch_rows: int = BATCH_ROWS,
-    top_level: bool = False,
-) -> list[Layer]:
-    """Plan as ``plan_table_read`` does, what ``layer_states`` gave of the table."""
-    select = partial(files_for, by_bucket=len(states) == 1, where=where, predicate=predicate)
-    has_filter = where is not None or predicate is not None
-    plans = _shown(states, [select(s.schema) for s in states], statistics=has_filter)
-    read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
-    return _layers(plans, travels, read, top_level=top_level)
-
-
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, slots=True)
 class PinnedLayers:
     """One state of a table, from which any number of reads can be planned.
 
     ``states``: of the branches that are read, without their files; the first has the table's columns, and hides
     partitions of the other one. ``travels``: it is an earlier state. ``whole``: the same with their files, where these
-    are few or all of them were asked for.
+    are few.
     """
 
     states: tuple[ScanPlan, ...]
     travels: bool
     whole: tuple[ScanPlan, ...] | None = None
 
-    def plans(self, select: Select) -> tuple[ScanPlan, ...]:
-        """Plan the files that ``select`` gives, or all of them."""
-        if self.whole is not None:
-            return self.whole
-        by_bucket = len(self.states) == 1
-        chosen = [select(state.schema, by_bucket=by_bucket) for state in self.states]
-        plans = tuple(map(with_schemas, _shown(self.states, chosen)))
-        if all(selection is None for selection in chosen):
-            self.whole = plans
-        return plans
+
+def choose_layers(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedLayers:
+    """Choose the state of a table for one read; raises as ``plan_layers``."""
+    states = layer_states(first_state(table, version, timestamp), version, timestamp)
+    return PinnedLayers(states, version is not None or timestamp is not None)
 
 
 def pin_layers(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedLayers:
-    """Choose the state of a table that ``plan_pinned`` plans reads of.
+    """Choose the state of a table for any number of reads, which a branch that is made anew meanwhile doesn't change.
 
     Raises:
-        PaimonError: as ``plan_table_read``.
+        PaimonError: as ``plan_layers``.
     """
     with reading_once():
-        states = layer_states(first_state(table, version, timestamp), version, timestamp)
-        travels = version is not None or timestamp is not None
-        if sum(count_live(s.table, s.snapshot) for s in states) > FEW_FILES:
-            return PinnedLayers(tuple(map(with_schemas_of_branch, states)), travels)
-        pinned = PinnedLayers(states, travels)
-        pinned.plans(_all_files)
-    return pinned
+        chosen = choose_layers(table, version, timestamp)
+        if sum(count_live(s.table, s.snapshot) for s in chosen.states) > FEW_FILES:
+            return replace(chosen, states=tuple(map(with_schemas_of_branch, chosen.states)))
+        plans = shown_files(chosen.states, [None] * len(chosen.states), statistics=True)
+        return replace(chosen, whole=tuple(map(with_schemas, plans)))
 
 
 def layer_states(state: ScanPlan, version: int | str | None, timestamp: int | str | None) -> tuple[ScanPlan, ...]:
@@ -159,10 +90,6 @@ def layer_states(state: ScanPlan, version: int | str | None, timestamp: int | st
         own, other = read_as_one([own, other], newest=timestamp is not None)
     check_types(own.table.label, other.table.label, own.schema, other.schema)
     return (other, own) if TableOptions(own.schema.options).primary_branch else (own, other)
-
-
-def _all_files(schema: TableSchema, *, by_bucket: bool) -> None:
-    return None
 
 
 def files_for(
@@ -189,7 +116,7 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
     return own if found is None else both_of(found, own)
 
 
-def _shown(
+def shown_files(
     states: Sequence[ScanPlan], selections: Sequence[Selection | None], *, statistics: bool = True
 ) -> tuple[ScanPlan, ...]:
     """Plan the selected files, of the second branch without the partitions that readers see in the first one: what is
@@ -212,42 +139,6 @@ def shown_in(state: ScanPlan, hidden: frozenset[tuple[Any, ...]], selection: Sel
     key = partition_key(state.schema)
     shown = StoredPartitions(state.schema).where(lambda values: key(values) not in hidden)
     return shown if selection is None else both_of(selection, shown)
-
-
-def plan_pinned(
-    pinned: PinnedLayers,
-    *,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    batch_rows: int = BATCH_ROWS,
-    top_level: bool = False,
-) -> list[Layer]:
-    """Plan a read of a pinned state; the arguments are those of ``plan_table_read``, and so are the errors."""
-    plans = pinned.plans(partial(files_for, where=where, predicate=predicate))
-    read = partial(plan_read, columns=columns, where=where, predicate=predicate, batch_rows=batch_rows)
-    return _layers(plans, pinned.travels, read, top_level=top_level)
-
-
-def pinned_schema(pinned: PinnedLayers) -> pa.Schema:
-    """Return the columns of a pinned state; nothing is read. Raises as ``plan_table_read``."""
-    return _layers(pinned.states, pinned.travels, plan_read)[0][0].output_schema
-
-
-def _layers(
-    plans: Sequence[ScanPlan], travels: bool, read: Callable[..., Layer], *, top_level: bool = False
-) -> list[Layer]:
-    chosen = [top_level_only(plan) for plan in plans] if top_level else plans
-    return [read(plan, time_travel=travels, layered=len(plans) > 1) for plan in chosen]
-
-
-def top_level_only(plan: ScanPlan) -> ScanPlan:
-    """Leave out the files that a read of ``$ro`` leaves out."""
-    if not plan.schema.primary_keys or hides_level_zero(plan.schema):
-        return plan
-    top = TableOptions(plan.schema.options).num_levels - 1
-    splits = (replace(s, files=tuple(f for f in s.files if f.level == top)) for s in plan.splits)
-    return replace(plan, splits=tuple(s for s in splits if s.files))
 
 
 def other_branch(plan: ScanPlan) -> str | None:

@@ -30,8 +30,10 @@ from airflow_paimon.core.table.properties import (
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_table
 from airflow_paimon.data.files.arrow_types import arrow_type
-from airflow_paimon.data.layers import Layer, plan_table_read
+from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_groups import Layer
+from airflow_paimon.data.read_request import ReadRequest
 
 FOUND, INSERTED, UPDATED, DELETED = "found", "inserted", "updated", "deleted"
 
@@ -181,7 +183,7 @@ def _plan(
         return None
     tests = [_equal(names[field.id], value, view.label) for field, value in wanted]
     try:
-        return plan_table_read(view, version=state.version, where=reduce(and_, tests))
+        return plan_rows(view, ReadRequest(version=state.version, where=reduce(and_, tests))).layers
     except NotFoundError:
         if view.find_snapshot(state.snapshot.id) is not None:
             raise

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
-from airflow_paimon.core.chain.layout import GapPolicy
-from airflow_paimon.core.chain.read_plan import ChainReadMode
 from airflow_paimon.core.chain.write_plan import OnStale
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.files import CommitMessage
@@ -35,36 +31,23 @@ from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
-from airflow_paimon.data import grouped_read
 from airflow_paimon.data.arguments import check_partition
 from airflow_paimon.data.arrow_write import check_mode, commit_write
-from airflow_paimon.data.chain.grouped_read import plan_chain_by_groups
-from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy
+from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
-from airflow_paimon.data.grouped_read import GroupedRead, grouped
-from airflow_paimon.data.layers import Layer
 from airflow_paimon.data.moving_keys import completed
+from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
-from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
+from airflow_paimon.data.system_tables import check_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where import to_expression
-from airflow_paimon.data.whole_read import WholeRead, packed, plan_or_whole, unpacked
 from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
 from airflow_paimon.spark.char_columns import schema_with_chars
 from airflow_paimon.spark.rows_in import check_columns, conform_for
-from airflow_paimon.spark.shares import (
-    FILES_A_TASK,
-    GroupShare,
-    bytes_of_files,
-    chain_groups,
-    layer_groups,
-    read_chain_rows,
-    read_group,
-    read_rows,
-    split_groups,
-)
+from airflow_paimon.spark.shares import read_share, task_shares
 from airflow_paimon.spark.source_api import (
     DataSource,
     DataSourceArrowWriter,
@@ -79,8 +62,7 @@ from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
-from airflow_paimon.spark.tasks import TASK_BYTES, forgetting_zip_importers, in_planning, set_imports_apart
-from airflow_paimon.spark.whole_read import MOST_TASKS
+from airflow_paimon.spark.tasks import forgetting_zip_importers, in_planning, set_imports_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -188,7 +170,15 @@ class PaimonDataSource(DataSource):
         table, (version, timestamp) = self._open(), self._point()
         mode = chain_read_mode(table, version, self._get("chain-read") or "full")
         system = self._system_table()
-        return (table, version, timestamp, schema.fieldNames(), self._get("where"), policy, mode, system)
+        request = ReadRequest(
+            version=version,
+            timestamp=timestamp,
+            columns=schema.fieldNames(),
+            mode=mode,
+            gap_policy=policy,
+            system=None if system is None else check_system_table(table, system),
+        )
+        return table, request, self._get("where")
 
     def _point(self) -> tuple[int | str | None, str | None]:
         """Return version and timestamp of a batch read."""
@@ -299,25 +289,10 @@ class PushdownPaimonDataSource(PaimonDataSource):
 class PaimonReader(DataSourceReader):
     """Plans in a Python process next to the driver; each task reads its share of the splits."""
 
-    def __init__(
-        self,
-        table: Table,
-        version: int | str | None,
-        timestamp: str | None,
-        columns: list[str],
-        where: str | None,
-        gap_policy: GapPolicy,
-        mode: ChainReadMode | None,
-        system: str | None = None,
-    ) -> None:
+    def __init__(self, table: Table, request: ReadRequest, where: str | None = None) -> None:
         self._table = table
-        self._version = version
-        self._timestamp = timestamp
-        self._columns = columns
+        self._request = request
         self._where = where
-        self._gap_policy = gap_policy
-        self._mode = mode
-        self._system = system
         self._pushed: Predicate | None = None
 
     @in_planning()
@@ -325,67 +300,19 @@ class PaimonReader(DataSourceReader):
         table = self._table
         predicate, expression = self._pushed, None
         if self._where is not None:
-            schema = with_row_columns(read_schema(table, self._version, self._timestamp))
+            schema = with_row_columns(read_schema(table, self._request.version, self._request.timestamp))
             asked = parse_condition(self._where, schema)
             expression = to_expression(asked, schema)
             predicate = asked if predicate is None else AllOf((asked, predicate))
-        asked_for: dict[str, Any] = {
-            "version": self._version,
-            "timestamp": self._timestamp,
-            "columns": self._columns,
-            "where": expression,
-            "predicate": predicate,
-        }
-        shares: Iterable[Any]
-        if self._mode is not None:
-            chained = plan_chain_by_groups(table, mode=self._mode, gap_policy=self._gap_policy, **asked_for)
-            shares = chain.from_iterable(map(_chain_shares, chained.reads))
-        else:
-            plan = plan_or_whole if self._system is None else partial(plan_system_table, name=self._system)
-            found = plan(table, **asked_for, more_than=grouped_read.MANY_ENTRIES)
-            if isinstance(found, WholeRead):
-                groups = (grouped(branch, files=FILES_A_TASK, most_bytes=_MOST_BYTES) for branch in found.branches)
-                shares = chain.from_iterable(map(_group_shares, groups))
-            else:
-                shares = _layer_shares(found)
-        return [InputPartition(packed(share)) for share in shares] or [InputPartition(None)]
+        planned = plan_rows(table, replace(self._request, where=expression, predicate=predicate))
+        return [InputPartition(share) for share in task_shares(planned)] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return
         set_imports_apart()
         with forgetting_zip_importers():
-            run, read, splits = unpacked(partition.value)
-            for split in splits:
-                yield from run(read, split)
-
-
-def _layer_shares(layers: Iterable[Layer]) -> Iterator[Any]:
-    for read, splits in layers:
-        for group in split_groups([part for s in splits for part in s.divided()]):
-            yield read_rows, read, group
-
-
-def _chain_shares(found: ChainRead) -> Iterator[Any]:
-    for group in chain_groups(found.inputs, found.splits):
-        yield read_chain_rows, found.inputs, group
-    yield from _layer_shares(found.layers)
-
-
-def _group_shares(found: GroupedRead) -> Iterator[Any]:
-    """Let tasks plan groups, each of which reads about ``TASK_BYTES`` of one; plan those here of which a filter may
-    leave little, and those that are too large, as where all files lie in a few buckets.
-    """
-    here = [group for group in found.groups if found.of.has_filter or group.is_large]
-    for read, splits in layer_groups(found.layers(here)):
-        yield read_rows, read, splits
-    others = [group for group in found.groups if not (found.of.has_filter or group.is_large)]
-    sizes = [bytes_of_files(group.files, group.size, TASK_BYTES) for group in others]
-    target = max(TASK_BYTES, sum(sizes) // MOST_TASKS)
-    for group, size in zip(others, sizes, strict=True):
-        parts, tasks = group.read(), max(1, min(group.files, round(size / target)))
-        for number in range(tasks):
-            yield read_group, found.of, [GroupShare(parts, number, tasks, target)]
+            yield from read_share(partition.value)
 
 
 class PushdownPaimonReader(PaimonReader):

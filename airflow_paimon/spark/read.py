@@ -14,28 +14,29 @@ from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import restrict
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
-from airflow_paimon.data.chain.scan import ChainRead, chain_read_mode, parse_gap_policy
-from airflow_paimon.data.chain.whole_read import WholeChain, plan_chain_or_whole
-from airflow_paimon.data.layers import Layer
+from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
+from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.read_groups import IN_SPARK, Layer, ReadPlan, plan_of
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead
-from airflow_paimon.data.system_tables import check_system_table, plan_system_table, system_fields
-from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
+from airflow_paimon.data.system_tables import check_system_table, system_fields
 from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.file_index import NoFileIndexError
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
 from airflow_paimon.spark.plan_text import aliased
-from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, split_groups
+from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, read_share, split_groups, task_shares
 from airflow_paimon.spark.shares import slim_split as slim_split
 from airflow_paimon.spark.shares import weight as weight
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.tasks import map_tasks
-from airflow_paimon.spark.whole_read import whole_chain_frame, whole_frame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+Planned = ReadPlan | Sequence[Layer]
 
 
 def read_table(
@@ -86,13 +87,11 @@ def read_table(
         found = parse_where(spark, where, with_row_columns(schema))
         predicate = found.predicate
         wanted, needed = _columns_to_read(schema, columns, found.columns, str(where))
-    read: dict[str, Any] = {"version": version, "timestamp": moment, "columns": needed, "predicate": predicate}
-    if mode is not None:
-        chain = plan_chain_or_whole(table, mode=mode, gap_policy=policy, **read)
-        frame = filled_frame(chain_frame(spark, chain), fields_of(chain))
-    else:
-        planned = plan_or_whole(table, **read)
-        frame = filled_frame(frame_of(spark, planned), fields_of(planned))
+    asked = ReadRequest(
+        version=version, timestamp=moment, columns=needed, predicate=predicate, mode=mode, gap_policy=policy
+    )
+    planned = plan_rows(table, asked, IN_SPARK)
+    frame = filled_frame(frame_of(spark, planned), fields_of(planned))
     if where is not None:
         frame = frame.where(where)
     if wanted is not None and needed is not None and list(needed) != list(wanted):
@@ -116,7 +115,7 @@ def _system_frame(
         whole = replace(schema, fields=system_fields(kind, schema))
         predicate, needed = parse_where(spark, where, whole).predicate, None
     predicate = restrict(predicate, set(schema.field_names))
-    planned = plan_system_table(table, kind, columns=needed, predicate=predicate, **at)
+    planned = plan_rows(table, ReadRequest(columns=needed, predicate=predicate, system=kind, **at), IN_SPARK)
     frame = filled_frame(frame_of(spark, planned), fields_of(planned))
     frame = frame if where is None else frame.where(where)
     return frame if columns is None else frame.select(*map(sql_name, columns))
@@ -138,34 +137,26 @@ def _columns_to_read(
     return wanted, list(dict.fromkeys([*wanted, *(n for n in known if n in used)]))
 
 
-def fields_of(planned: Sequence[Layer] | WholeRead | ChainRead | WholeChain) -> tuple[DataField, ...]:
+def fields_of(planned: Planned) -> tuple[DataField, ...]:
     """Return the columns of planned reads."""
-    if isinstance(planned, WholeChain):
-        return planned.base.inputs.main.fields
-    if isinstance(planned, ChainRead):
-        return planned.inputs.main.fields
-    return (planned.branches[0].read if isinstance(planned, WholeRead) else planned[0][0]).fields
+    return (planned.read if isinstance(planned, ReadPlan) else planned[0][0]).fields
 
 
-def frame_of(spark: SparkSession, layers: Sequence[Layer] | WholeRead) -> DataFrame:
-    """Return the DataFrame of planned reads; all have the first one's columns."""
-    if isinstance(layers, WholeRead):
-        return whole_frame(spark, layers)
-    return _united(spark, layers[0][0], _layer_frames(spark, layers))
-
-
-def chain_frame(spark: SparkSession, read: ChainRead | WholeChain) -> DataFrame:
-    """Return the DataFrame of a planned read of a chain table: only merges run in our own tasks, unless these plan it,
-    too.
+def frame_of(spark: SparkSession, planned: Planned) -> DataFrame:
+    """Return the DataFrame of planned reads; all have the first one's columns. Only merges run in our own tasks, unless
+    files are very many.
     """
-    if isinstance(read, WholeChain):
-        return whole_chain_frame(spark, read)
-    frames = _layer_frames(spark, read.layers)
-    if read.splits:
-        groups = chain_groups(read.inputs, read.splits)
-        rows = map_tasks(spark, groups, partial(read_chain_rows, read.inputs), spark_schema(read.inputs.main.fields))
-        frames.append(rows)
-    return _united(spark, read.inputs.main, frames)
+    plan = planned if isinstance(planned, ReadPlan) else plan_of(planned)
+    if plan.is_large:
+        return map_tasks(spark, [[share] for share in task_shares(plan)], read_share, spark_schema(plan.read.fields))
+    frames: list[DataFrame] = []
+    for group in plan.groups:
+        frames += _layer_frames(spark, group.layers)
+        if group.inputs is not None and group.chains:
+            chained = chain_groups(group.inputs, group.chains)
+            read = partial(read_chain_rows, group.inputs)
+            frames.append(map_tasks(spark, chained, read, spark_schema(plan.read.fields)))
+    return _united(spark, plan.read, frames)
 
 
 def _layer_frames(spark: SparkSession, layers: Sequence[Layer]) -> list[DataFrame]:

@@ -17,21 +17,22 @@ from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.scan import data_file_path, plan_scan, plan_state
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import grouped_read, layers, read_arrow, write_arrow
-from airflow_paimon.data.arrow_read import pin_rows
-from airflow_paimon.data.chain.grouped_read import pin_chain, plan_pinned_chain_by_groups
-from airflow_paimon.data.chain.read import read_chain
+from airflow_paimon.data import layers, read_arrow, write_arrow
+from airflow_paimon.data.arrow_read import pin_rows, read_group
+from airflow_paimon.data.chain.scan import pin_chain
 from airflow_paimon.data.diff.compare import compare_here
 from airflow_paimon.data.diff.scan import plan_diff
-from airflow_paimon.data.grouped_read import by_groups
-from airflow_paimon.data.layers import first_state, layer_states, plan_states
+from airflow_paimon.data.layers import choose_layers
+from airflow_paimon.data.planner import plan_layers, plan_pinned
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_groups import IN_PROCESS, Sizes
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
 from tests.core.tables import alter_table
 from tests.data.chain.tables import DAYS, chain_table, seen, set_options
-from tests.data.test_whole_read import branch_of_columns, make_anew
+from tests.data.used_tables import branch_of_columns, make_anew
 
+EACH = Sizes(entries=0, files=1)
 MANY = pytest.mark.parametrize("are_many", [False, True])
 
 
@@ -42,7 +43,7 @@ def warehouse() -> str:
 
 def count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layers, "FEW_FILES", -1)
-    monkeypatch.setattr(grouped_read, "MANY_ENTRIES", 0)
+    monkeypatch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", -1)
 
 
 def sorted_rows(found: Any) -> list[Any]:
@@ -89,11 +90,12 @@ def test_a_pinned_chain(warehouse: str, are_many: bool, monkeypatch: pytest.Monk
         count_as_many(monkeypatch)
     expected = seen(table)
     pinned = pin_chain(table)
-    assert pinned.has_files is not are_many
+    assert (pinned.counts is None) is not are_many
     for branch in (table.branch("snapshot"), table.branch("delta")):
         branch.store.delete(branch.paths.schema(0))  # a branch that is made anew has another one
-    planned = plan_pinned_chain_by_groups(pinned)
-    rows = [row for read in planned.reads for batch in read_chain(read) for row in batch.to_pylist()]
+    planned = plan_pinned(pinned, sizes=EACH)
+    assert planned.is_large is are_many
+    rows = [row for group in planned.groups for batch in read_group(group) for row in batch.to_pylist()]
     assert sorted((tuple(row.values()) for row in rows), key=repr) == expected
 
 
@@ -123,14 +125,11 @@ def rows_of_scan(scan: Any) -> list[Any]:
 
 def test_a_read_that_begins_before_and_plans_after(warehouse: str) -> None:
     branch = branch_of_columns(warehouse)
-    states = layer_states(first_state(branch), None, None)
-    whole = plan_or_whole(branch, more_than=0)
-    assert isinstance(whole, WholeRead)
+    chosen = choose_layers(branch)
     make_anew(branch)
-    with pytest.raises(ConflictError, match="recreated"):
-        plan_states(states, travels=False)
-    with pytest.raises(ConflictError, match="recreated"):
-        by_groups(whole)
+    for sizes in (IN_PROCESS, EACH):
+        with pytest.raises(ConflictError, match="recreated"):
+            plan_layers(chosen, ReadRequest(), sizes)
 
 
 def test_files_that_are_gone(warehouse: str) -> None:

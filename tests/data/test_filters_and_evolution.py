@@ -25,8 +25,9 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files import write as file_writes
 from airflow_paimon.data.files.arrow_types import arrow_type
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.where import to_expression
 from tests.core.tables import alter_table
 from tests.data.tables import make_table
@@ -207,7 +208,7 @@ def plain(value: Any) -> Any:
 
 
 def planned(table: Table, where: pc.Expression | None, predicate: Predicate) -> list[Row]:
-    layers = plan_table_read(table, where=where, predicate=predicate)
+    layers = plan_rows(table, ReadRequest(where=where, predicate=predicate)).layers
     return [r for read, splits in layers for s in splits for b in read_split(read, s) for r in b.to_pylist()]
 
 

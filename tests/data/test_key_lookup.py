@@ -20,8 +20,9 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files import read as file_reads
 from airflow_paimon.data.files import write as file_writes
 from airflow_paimon.data.files.key_lookup import key_points
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.scan import plan_read
 from tests.data.tables import make_table, rows_of
 
@@ -143,17 +144,17 @@ def test_other_buckets_are_not_opened(tmp_path: Path, keyed: bool) -> None:
     table = make_table(tmp_path, {"k": "INT NOT NULL", "v": "STRING"}, bucket="4", **kind)
     for at in range(2):
         write_arrow(table, pa.table({"k": pa.array(range(40), pa.int32()), "v": [str(at)] * 40}))
-    [(_, splits)] = plan_table_read(table, where=K == 7)
+    [(_, splits)] = plan_rows(table, ReadRequest(where=K == 7)).layers
     (split,) = splits
     for folder in tmp_path.rglob("bucket-*"):
         if folder.name != f"bucket-{split.bucket.bucket}":
             for file in folder.iterdir():
                 file.unlink()
     assert read_arrow(table, where=K == 7).column("v").to_pylist() == (["1"] if keyed else ["0", "1"])
-    [(read, splits)] = plan_table_read(table, predicate=Condition("k", "=", 7))
+    [(read, splits)] = plan_rows(table, ReadRequest(predicate=Condition("k", "=", 7))).layers
     found = [r for s in splits for b in read_split(read, s) for r in b.to_pylist()]
     assert {r["k"] for r in found} == {7}, "other keys are left out before versions are merged"
-    assert len(plan_table_read(table, where=K.isin([7, 8, 9]))[0][1]) > 1
+    assert len(plan_rows(table, ReadRequest(where=K.isin([7, 8, 9]))).layers[0][1]) > 1
 
 
 def test_row_groups_without_the_key_are_not_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,8 @@ from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn, SetO
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.read_schema import read_schema
 from tests.clock import next_millisecond
 from tests.core.tables import alter_table
@@ -71,7 +72,9 @@ def test_statistics_are_kept_only_for_a_filter(pair: tuple[Table, Table]) -> Non
     put(main, "main", a=[9])
     alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
     for where, is_kept in ((None, False), (pc.field("k") > 0, True)):
-        layers = [[f for s in splits for f in s.files] for _, splits in plan_table_read(main, where=where)]
+        layers = [
+            [f for s in splits for f in s.files] for _, splits in plan_rows(main, ReadRequest(where=where)).layers
+        ]
         assert [{f.value_stats != EMPTY_STATS for f in files} for files in layers] == [{is_kept}, {is_kept}]
 
 

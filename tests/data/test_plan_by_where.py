@@ -20,7 +20,9 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import layers, read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.layers import pin_layers, plan_pinned, plan_table_read
+from airflow_paimon.data.layers import pin_layers
+from airflow_paimon.data.planner import plan_pinned, plan_rows
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.write import TableWrite, buckets_of_rows, partitions_of_rows, plan_write, write_rows
 from tests.core.tables import run
 from tests.randomness import chance as chance_of
@@ -67,20 +69,20 @@ def test_the_same_splits_as_of_all_files(monkeypatch: pytest.MonkeyPatch, life: 
     table = used_table(draw, keyed=keyed)
     whole = read_arrow(table)
     for where in wheres(draw):
-        ((_, splits),) = plan_table_read(table, where=where)
-        ((_, expected),) = plan_pinned(pin_layers(table), where=where)
+        asked = ReadRequest(where=where)
+        ((_, splits),) = plan_rows(table, asked).layers
+        ((_, expected),) = plan_pinned(pin_layers(table), asked).layers
         assert key(splits) == key(expected), where
         with monkeypatch.context() as patch:
             patch.setattr(layers, "FEW_FILES", -1)
-            later = pin_layers(table)
-            ((_, splits),) = plan_pinned(later, where=where)
-            assert later.whole is None or key(splits) == key(expected)
+            ((_, splits),) = plan_pinned(pin_layers(table), asked).layers
         assert key(splits) == key(expected), where
         rows = read_arrow(table, where=where).to_pylist()
         assert sorted(rows, key=repr) == sorted(whole.filter(where).to_pylist(), key=repr)
     predicate = AllOf((Condition("dt", "=", "b"), Condition("k", "in", [1, 2, 3])))
-    ((_, splits),) = plan_table_read(table, predicate=predicate)
-    ((_, expected),) = plan_pinned(pin_layers(table), predicate=predicate)
+    asked = ReadRequest(predicate=predicate)
+    ((_, splits),) = plan_rows(table, asked).layers
+    ((_, expected),) = plan_pinned(pin_layers(table), asked).layers
     assert key(splits) == key(expected)
 
 
@@ -92,7 +94,7 @@ def test_manifests_of_other_partitions_are_not_read() -> None:
     table = used_table(random.Random(1), keyed=True)
     write_arrow(table, pa.table({"k": [1], "v": ["x"], "dt": ["later"]}))
     store = CountingStore(table.store)
-    plan_table_read(Table(store, table.name), where=pc.field("dt") == "later")
+    plan_rows(Table(store, table.name), ReadRequest(where=pc.field("dt") == "later"))
     read = [uri for _, uri in store.tally.log]
     own, others = [], []
     for manifest in all_manifests(table, table.latest_snapshot()):

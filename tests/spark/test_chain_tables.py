@@ -11,7 +11,6 @@ from pyspark.errors import PySparkException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SetOption
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.scan import plan_chain
 from airflow_paimon.spark import read_table, write_table
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.native_scan import divide
@@ -28,6 +27,7 @@ from tests.data.chain.tables import (
     chain_table,
     day_is,
     on,
+    planned_chain,
     seen,
     set_options,
     write,
@@ -66,9 +66,9 @@ def test_daily_chain(spark: SparkSession, tmp_path: Path) -> None:
     moment = str(table.branch("delta").snapshot(2).time_millis)
     assert through_source(spark, tmp_path, timestamp=moment) == seen(table, timestamp=moment)
     # what is stored as a full partition is Spark's own reader's
-    read = plan_chain(table)
+    read = planned_chain(table)
     assert all(not divide(spark, part, splits).merged for part, splits in read.layers)
-    assert {t.values[0] for s in read.splits for t in s.targets} == {"20250809", "20250811", "20250813"}
+    assert {t.values[0] for s in read.chains for t in s.targets} == {"20250809", "20250811", "20250813"}
 
 
 def test_groups_hours_partial_updates_and_value_filters(spark: SparkSession, tmp_path: Path) -> None:

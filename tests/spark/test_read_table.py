@@ -26,7 +26,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.files import write
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import with_positions
 from airflow_paimon.spark import file_index, native_scan, read_table, sql
@@ -52,7 +52,7 @@ def rows(spark: SparkSession, warehouse: Path, **options: Any) -> list[tuple[Any
 
 
 def native_and_merged(spark: SparkSession, table: Table) -> tuple[int, int]:
-    [(read, splits)] = plan_table_read(table)
+    [(read, splits)] = plan_rows(table).layers
     division = divide(spark, read, splits)
     return sum(map(len, division.native.values())), len(division.merged)
 
@@ -91,7 +91,7 @@ def test_row_ids_versions_and_places_of_rows(spark: SparkSession, tmp_path: Path
     assert rows(spark, tmp_path, columns=names) == expected
     few = rows(spark, tmp_path, columns=names, where="_ROW_ID IN (3, 27) OR _SEQUENCE_NUMBER = 4")
     assert few == [r for r in expected if r[4] in (3, 27) or r[0] == 4] and len(few) > 2
-    [(read, splits)] = plan_table_read(table)
+    [(read, splits)] = plan_rows(table).layers
     read = with_positions(read)
     assert not divide(spark, read, splits).merged
     placed = [tuple(r.values()) for split in splits for b in read_split(read, split) for r in b.to_pylist()]
@@ -140,7 +140,7 @@ def test_deletion_vectors_of_files_that_spark_reads_itself(
     ]
     assert read_table(spark, str(tmp_path), "d.t").count() == len(expected)
     monkeypatch.setattr(native_scan, "MAX_SCAN_ROWS", 700)
-    [(read, splits)] = plan_table_read(table)
+    [(read, splits)] = plan_rows(table).layers
     assert sorted(len(files) for files in divide(spark, read, splits).native.values()) == [1, 1, 1, 2]
     assert rows(spark, tmp_path) == expected
     monkeypatch.setattr(native_scan, "MAX_BITMAP_ROWS", 1500)

@@ -26,14 +26,15 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_compactable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types
+from airflow_paimon.data.chain.plan import plan_partitions
 from airflow_paimon.data.chain.read import merged_rows
-from airflow_paimon.data.chain.scan import Inputs, plan_partitions
-from airflow_paimon.data.chain.splits import ChainSplit
+from airflow_paimon.data.chain.splits import ChainSplit, Inputs
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, repeated
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import DELETE
 from airflow_paimon.data.read import evolved_rows
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.scan import fitting_rows
 
 FULL_SEQUENCE = -1
@@ -89,9 +90,10 @@ def plan_buckets(
     reads = [PartitionRead(target=t, source=Source.CHAIN, anchor=a, deltas=d) for t, a, d in chains]
     without_main = replace(state, main=ScanPlan(state.main.table, None, state.main.schema))
     totals = [{s.values: s.total_buckets for s in p.splits} for p in (state.delta, plan)]
-    read = plan_partitions(without_main, reads, time_travel=True)
-    files = [f for s in read.splits for f in s.files]
-    inputs = Inputs(*(fitting_rows(part, files, memory_bytes) for part in read.inputs))
+    group = plan_partitions(without_main, reads, ReadRequest(), travels=True)
+    files = [f for s in group.chains for f in s.files]
+    assert group.inputs is not None
+    inputs = Inputs(*(fitting_rows(part, files, memory_bytes) for part in group.inputs))
     compaction = Compaction(
         inputs=inputs,
         schema=plan.schema,
@@ -100,7 +102,7 @@ def plan_buckets(
         memory_bytes=memory_bytes,
     )
     works = []
-    for split in read.splits:
+    for split in group.chains:
         total = totals[split.parts[0].is_anchor][split.parts[0].values]
         for target in split.targets:
             one = replace(split, targets=(target,))

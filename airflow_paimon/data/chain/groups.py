@@ -6,7 +6,6 @@ A segment is a full partition with the chains that it anchors, or a partition of
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,17 +21,14 @@ _Place = tuple[int, Values]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainGroups:
-    """Groups of files. Picklable. ``segments``: the reads of each, pickled, as a task plans few. ``segments_of``: of
-    each group. ``places``: the segment of each partition of the three branches. ``groups_of``: the group of each
-    segment, or of each of its buckets. ``weight``: how many files are read, each as often as its rows make results,
-    at most.
+    """Groups of files. ``segments``: the reads of each. ``segments_of``: of each group. ``places``: the segment of each
+    partition of the three branches. ``groups_of``: the group of each segment, or of each of its buckets.
     """
 
-    segments: Sequence[bytes]
+    segments: Sequence[Sequence[PartitionRead]]
     segments_of: Sequence[Sequence[int]]
     places: tuple[Mapping[Values, int], ...]
     groups_of: Sequence[int | Mapping[int, int]]
-    weight: int
 
     def __len__(self) -> int:
         return len(self.segments_of)
@@ -45,7 +41,7 @@ class ChainGroups:
 
     def reads(self, group: int) -> list[PartitionRead]:
         """Return the partitions that are read in a group."""
-        return [read for segment in self.segments_of[group] for read in pickle.loads(self.segments[segment])]
+        return [read for segment in self.segments_of[group] for read in self.segments[segment]]
 
 
 def count_files(reads: Sequence[PartitionRead], counts: Sequence[Counts]) -> int:
@@ -58,28 +54,19 @@ def divide_chain(reads: Sequence[PartitionRead], counts: Sequence[Counts], files
     segment.
     """
     segments = segments_of(reads)
-    weight, groups_of = 0, list[int | dict[int, int]]()
+    groups_of = list[int | dict[int, int]]()
+    places: tuple[dict[Values, int], ...] = tuple({} for _ in counts)
     filling = _Filling(files)
     for number, some in enumerate(segments):
         by_bucket = _buckets_of(_places(some), counts)
         size = sum(by_bucket.values())
-        chains = sum(r.source in (Source.CHAIN, Source.CARRIED) for r in some)
-        weight += size * max(1, chains)
         if size <= files:
             groups_of.append(filling.add(number, size))
         else:
             groups_of.append({b: filling.add(number, n) for b, n in sorted(by_bucket.items())})
-    places: tuple[dict[Values, int], ...] = tuple({} for _ in counts)
-    for number, some in enumerate(segments):
         for branch, values in _places(some):
             places[branch][values] = number
-    return ChainGroups(
-        segments=[pickle.dumps(some, pickle.HIGHEST_PROTOCOL) for some in segments],
-        segments_of=filling.groups,
-        places=places,
-        groups_of=groups_of,
-        weight=weight,
-    )
+    return ChainGroups(segments=segments, segments_of=filling.groups, places=places, groups_of=groups_of)
 
 
 class _Filling:

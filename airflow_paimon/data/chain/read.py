@@ -10,7 +10,6 @@ See docs/howto/chain-reads.md.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -20,8 +19,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.types import DataField
-from airflow_paimon.data.chain.scan import ChainRead, Inputs
-from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, ChainTarget
+from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, ChainTarget, Inputs
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, repeated
 from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.evolution import plan_mapping
@@ -33,7 +31,7 @@ from airflow_paimon.data.merge.runs import align_runs, merge_runs, runs_at_once
 from airflow_paimon.data.merge.sections import Run
 from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
 from airflow_paimon.data.merge.versions import CHAIN_POSITION, DELETE, Indices, gather, is_retract
-from airflow_paimon.data.read import evolved_rows, filtered, load_deletions, read_split
+from airflow_paimon.data.read import evolved_rows, filtered, load_deletions
 
 Mask = npt.NDArray[np.bool_]
 
@@ -156,26 +154,6 @@ def _compared(ours: pa.Array, theirs: pa.Array, descending: bool) -> tuple[Mask,
 def _picked(pieces: Sequence[pa.RecordBatch], rows: Indices) -> pa.RecordBatch:
     columns = [gather([p.column(i) for p in pieces], rows) for i in range(pieces[0].num_columns)]
     return pa.RecordBatch.from_arrays(columns, schema=pieces[0].schema)
-
-
-def read_chain(read: ChainRead) -> Iterator[pa.RecordBatch]:
-    """Read all rows of a planned read in one process, streamed.
-
-    Raises:
-        FormatError: a file is missing or corrupt. UnsupportedFeatureError: partial updates with deletes.
-    """
-    for part, splits in read.layers:
-        for split in splits:
-            yield from read_split(part, split)
-    for chain in read.splits:
-        yield from read_chain_split(read.inputs, chain)
-
-
-def filled_chain(read: ChainRead) -> ChainRead:
-    """Return the read with CHARs filled up."""
-    layers = tuple((replace(part, fills_chars=True), splits) for part, splits in read.layers)
-    main = replace(read.inputs.main, fills_chars=True)
-    return replace(read, layers=layers, inputs=read.inputs._replace(main=main))
 
 
 def read_chain_split(inputs: Inputs, split: ChainSplit) -> Iterator[pa.RecordBatch]:

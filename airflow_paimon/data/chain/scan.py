@@ -1,19 +1,12 @@
-"""Reads the three branches of a chain table, each at one snapshot, and plans which files make which rows.
-
-Partitions of main and of the snapshot branch are read directly, the others are merged (``splits``).
-"""
+"""Chooses the state of the three branches of a chain table, each at one snapshot, and which partitions are read."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, NamedTuple
 
-import pyarrow.compute as pc
-
-from airflow_paimon.core.chain.layout import GapPolicy, Values
+from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Values
 from airflow_paimon.core.chain.read_plan import (
     ChainReadMode,
     Choose,
@@ -31,7 +24,6 @@ from airflow_paimon.core.requests.requests import GAP_POLICIES
 from airflow_paimon.core.table.features import is_chain_main
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.scan import (
     BucketSplit,
@@ -39,36 +31,13 @@ from airflow_paimon.core.table.scan import (
     choose_state,
     count_live,
     plan_state,
+    with_schemas,
     with_schemas_of_branch,
 )
 from airflow_paimon.core.table.table import Table, resolve_version
-from airflow_paimon.data.chain.splits import ChainSplit, chain_splits
 from airflow_paimon.data.files.pruning import Filter, bind_where, keep, partition_bounds
-from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.layers import FEW_FILES, Layer, check_types, none_as_early, read_as_one, snapshot_at_time_of
-from airflow_paimon.data.scan import TableRead, plan_read
-
-
-class Inputs(NamedTuple):
-    """The common parameters of all tasks that merge chains. ``main`` defines the output. Picklable."""
-
-    main: TableRead
-    anchors: TableRead
-    deltas: TableRead
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainRead:
-    """A planned read. ``layers``: partitions read as they are stored; ``splits``: chains, read with ``inputs``.
-
-    ``snapshots``: the snapshot that each branch is read at, by branch name; None = it has none.
-    """
-
-    inputs: Inputs
-    layers: tuple[Layer, ...]
-    splits: tuple[ChainSplit, ...]
-    partitions: tuple[PartitionRead, ...]
-    snapshots: Mapping[str, int | None]
+from airflow_paimon.data.layers import FEW_FILES, check_types, none_as_early, read_as_one, snapshot_at_time_of
+from airflow_paimon.data.read_request import ReadRequest
 
 
 def parse_gap_policy(text: str) -> GapPolicy:
@@ -105,38 +74,6 @@ def chain_read_mode(table: Table, version: int | str | None, chain_read: str) ->
     return None
 
 
-def plan_chain(
-    table: Table,
-    *,
-    version: int | str | None = None,
-    timestamp: int | str | None = None,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    mode: ChainReadMode = "full",
-    gap_policy: GapPolicy = "empty",
-    batch_rows: int = BATCH_ROWS,
-) -> ChainRead:
-    """Plan a read of a chain table. ``version`` and ``timestamp`` select a time of main, at which the other branches
-    are read too. ``predicate`` only prunes. ``mode``: the full partitions, the changes, or both.
-
-    Raises:
-        NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches don't form a chain table, or
-            a partition that belongs to a chain is without a partition time.
-        UnsupportedFeatureError: a feature that this engine does not read.
-    """
-    with reading_once():
-        return plan_chosen_chain(
-            choose_chain(table, version, timestamp),
-            columns=columns,
-            where=where,
-            predicate=predicate,
-            mode=mode,
-            gap_policy=gap_policy,
-            batch_rows=batch_rows,
-        )
-
-
 Counts = Mapping[Values, Mapping[int, int]]
 """How many files the buckets of partitions have."""
 
@@ -151,165 +88,59 @@ class PinnedChain:
     travels: bool
     counts: tuple[Counts, Counts, Counts] | None = None
 
-    @property
-    def has_files(self) -> bool:
-        return self.counts is None
 
-
-@dataclass(frozen=True, slots=True)
-class ChosenChain:
-    """The same, of which neither files nor partitions are planned yet."""
-
-    state: ChainState
-    travels: bool
-
-    def planned(self, plan: Callable[[ScanPlan], ScanPlan]) -> PinnedChain:
-        """Plan the files of each branch."""
-        main, snapshot, delta = map(plan, self.state.plans)
-        return PinnedChain(replace(self.state, main=main, snapshot=snapshot, delta=delta), self.travels)
-
-    def partitions_only(self) -> PinnedChain:
-        """Plan the partitions and buckets of each branch, without their files."""
-        known = live_states_for_read(self.state.main.table)
-        found = [_partitions_only(known, with_schemas_of_branch(plan)) for plan in self.state.plans]
-        (main, of_main), (snapshot, of_snapshot), (delta, of_delta) = found
-        state = replace(self.state, main=main, snapshot=snapshot, delta=delta)
-        return PinnedChain(state, self.travels, (of_main, of_snapshot, of_delta))
-
-
-def choose_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ChosenChain:
-    """Choose the state of a chain table.
+def pin_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedChain:
+    """Choose the state of a chain table for any number of reads, with its files if they are few.
 
     Raises:
-        PaimonError: as ``plan_chain``.
+        PaimonError: as ``choose_chain``.
+    """
+    with reading_once():
+        return choose_chain(table, version, timestamp, lambda state: with_schemas(plan_state(state)), FEW_FILES)
+
+
+def choose_chain(
+    table: Table,
+    version: int | str | None,
+    timestamp: int | str | None,
+    plan: Callable[[ScanPlan], ScanPlan],
+    few: int,
+) -> PinnedChain:
+    """Choose the state of a chain table: a time of main, at which the other branches are read too. ``plan``: plans the
+    files of a branch, if there are so ``few`` in all; else its partitions and buckets are planned.
+
+    Raises:
+        NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches don't form a chain table.
     """
     layout, *others = chain_views(table)
     travels = version is not None or timestamp is not None
     pinned = _pinned(table, others, version, timestamp)
-    main, snapshot, delta = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
-    for plan in (snapshot, delta):
-        check_types(table.label, plan.table.label, main.schema, plan.schema)
-    return ChosenChain(ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta), travels)
+    states = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
+    for state in states[1:]:
+        check_types(table.label, state.table.label, states[0].schema, state.schema)
+    if sum(count_live(s.table, s.snapshot) for s in states) <= few:
+        return PinnedChain(_chain_state(layout, map(plan, states)), travels)
+    known = live_states_for_read(table)
+    found = [_partitions_only(known, with_schemas_of_branch(state)) for state in states]
+    main, snapshot, delta = (counts for _, counts in found)
+    return PinnedChain(_chain_state(layout, (state for state, _ in found)), travels, (main, snapshot, delta))
 
 
-def plan_chosen_chain(
-    chosen: ChosenChain,
-    *,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    **asked: Any,
-) -> ChainRead:
-    """Plan a read of what ``choose_chain`` gave; the arguments are those of ``plan_chain``, and so are the errors."""
-    has_filter = where is not None or predicate is not None
-    if has_filter and sum(count_live(p.table, p.snapshot) for p in chosen.state.plans) > FEW_FILES:
-        pinned = chosen.partitions_only()
-    else:
-        pinned = chosen.planned(partial(plan_state, statistics=has_filter))
-    return plan_pinned_chain(pinned, where=where, predicate=predicate, **asked)
+def _chain_state(layout: ChainLayout, plans: Iterable[ScanPlan]) -> ChainState:
+    main, snapshot, delta = plans
+    return ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
 
 
-def plan_pinned_chain(
-    pinned: PinnedChain,
-    *,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    mode: ChainReadMode = "full",
-    gap_policy: GapPolicy = "empty",
-    batch_rows: int = BATCH_ROWS,
-) -> ChainRead:
-    """Plan a read of a pinned state; the arguments are those of ``plan_chain``, and so are the errors."""
-    reads = partition_reads(pinned, where, predicate, mode=mode, gap_policy=gap_policy)
-    return plan_partitions(
-        with_files(pinned, reads, statistics=where is not None or predicate is not None),
-        reads,
-        columns=columns,
-        where=where,
-        predicate=predicate,
-        time_travel=pinned.travels,
-        batch_rows=batch_rows,
-    )
-
-
-def plan_chain_columns(pinned: PinnedChain, **asked: Any) -> TableRead:
-    """Plan what defines the output, without files; ``asked``: the columns and the filter of ``plan_pinned_chain``."""
-    bare = replace(pinned.state.main, splits=(), index_entries=())
-    return plan_read(bare, **asked, time_travel=pinned.travels, chained=True)[0]
-
-
-def partition_reads(
-    pinned: PinnedChain,
-    where: pc.Expression | None,
-    predicate: Predicate | None,
-    *,
-    mode: ChainReadMode,
-    gap_policy: GapPolicy,
-) -> list[PartitionRead]:
-    """Plan which partitions are read, and how; raises as ``plan_chain``."""
-    state, schema = pinned.state, pinned.state.main.schema
-    rows = bind_where(where, predicate, schema.fields, state.main.table.label)
-    return plan_reads(state.layout, state.partitions, _wanted(rows, schema), mode=mode, gap_policy=gap_policy)
-
-
-def plan_partitions(
-    state: ChainState,
-    reads: Sequence[PartitionRead],
-    *,
-    columns: Sequence[str] | None = None,
-    where: pc.Expression | None = None,
-    predicate: Predicate | None = None,
-    time_travel: bool = False,
-    batch_rows: int = BATCH_ROWS,
-) -> ChainRead:
-    """Plan the files of these partitions; others are not read.
+def partition_reads(pinned: PinnedChain, request: ReadRequest) -> list[PartitionRead]:
+    """Plan which partitions are read, and how.
 
     Raises:
-        UnsupportedFeatureError: a feature that this engine does not read.
-        InvalidInputError: an unknown column, or partitions of one chain have different numbers of buckets.
+        InvalidInputError: a partition that belongs to a chain is without a partition time, or a wrong filter.
     """
-    label = state.main.table.label
-    rows = bind_where(where, predicate, state.main.schema.fields, label)
-
-    def stored(plan: ScanPlan, source: Source) -> Layer:
-        part = _only(plan, {r.target for r in reads if r.source == source})
-        return plan_read(
-            part,
-            columns=columns,
-            where=where,
-            predicate=predicate,
-            time_travel=time_travel,
-            chained=True,
-            batch_rows=batch_rows,
-        )
-
-    main, snapshot = stored(state.main, Source.MAIN), stored(state.snapshot, Source.SNAPSHOT)
-    changes = stored(state.delta, Source.DELTA)
-    chains = [r for r in reads if r.source in (Source.CHAIN, Source.CARRIED)]
-    inner = _inner_columns(state.main.schema, main[0].columns, rows)
-
-    def part(plan: ScanPlan, values: set[Values]) -> TableRead:
-        # without the filter, which would let older versions win
-        return plan_read(
-            _only(plan, values),
-            columns=inner,
-            time_travel=time_travel,
-            chained=True,
-            batch_rows=batch_rows,
-        )[0]
-
-    anchors = part(state.snapshot, {r.anchor for r in chains if r.anchor is not None})
-    deltas = part(state.delta, {d for r in chains for d in r.deltas})
-    return ChainRead(
-        inputs=Inputs(main[0], anchors, deltas),
-        layers=(main, snapshot, changes),
-        splits=tuple(chain_splits(state.layout, chains, state.snapshot, state.delta, rows)),
-        partitions=tuple(reads),
-        snapshots=state.snapshot_ids,
-    )
-
-
-def _only(plan: ScanPlan, values: set[Values]) -> ScanPlan:
-    return replace(plan, splits=tuple(s for s in plan.splits if s.values in values))
+    state, schema = pinned.state, pinned.state.main.schema
+    rows = bind_where(request.where, request.predicate, schema.fields, state.main.table.label)
+    wanted, mode = _wanted(rows, schema), request.mode or "full"
+    return plan_reads(state.layout, state.partitions, wanted, mode=mode, gap_policy=request.gap_policy)
 
 
 def _pinned(
@@ -352,18 +183,6 @@ def _partitions_only(known: LiveStates, state: ScanPlan) -> tuple[ScanPlan, Coun
     return replace(state, splits=tuple(splits)), counts
 
 
-def with_files(pinned: PinnedChain, reads: Sequence[PartitionRead], *, statistics: bool) -> ChainState:
-    """Plan the files of the partitions that are read. ``statistics``: see ``live_entries``."""
-    if pinned.has_files:
-        return pinned.state
-    state = pinned.state
-    chosen = zip(state.plans, partitions_of(reads), strict=True)
-    main, snapshot, delta = (
-        plan_state(plan, stored_in(plan, values), statistics=statistics) for plan, values in chosen
-    )
-    return ChainState(layout=state.layout, main=main, snapshot=snapshot, delta=delta)
-
-
 def partitions_of(reads: Sequence[PartitionRead]) -> tuple[set[Values], set[Values], set[Values]]:
     """Return the partitions of main, the snapshot and the delta branch that are read for these."""
     longest: dict[tuple[Values, ...], tuple[Values, ...]] = {}  # chains that begin with one delta go on with the same
@@ -392,9 +211,3 @@ def _wanted(rows: Filter, schema: TableSchema) -> Choose:
         return [v for v, is_kept in zip(values, kept, strict=True) if is_kept]
 
     return choose
-
-
-def _inner_columns(schema: TableSchema, columns: Sequence[str], rows: Filter) -> tuple[str, ...]:
-    """Return the columns to read of a chain: the output, those of the filter, and those that decide the merge."""
-    needed = {*columns, *rows.columns, *schema.trimmed_primary_keys, *TableOptions(schema.options).sequence_fields}
-    return tuple(n for n in schema.field_names if n in needed and n not in schema.partition_keys)

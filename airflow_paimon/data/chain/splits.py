@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_paimon.core.chain.layout import ChainLayout, Values
 from airflow_paimon.core.chain.read_plan import PartitionRead
@@ -21,7 +21,15 @@ from airflow_paimon.core.table.reachability import Deletion, find_deletions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
 from airflow_paimon.data.files.pruning import Filter, keep, key_bounds
 from airflow_paimon.data.merge.sections import Run, key_ranges, plan_sections
-from airflow_paimon.data.scan import deletions_of
+from airflow_paimon.data.scan import TableRead, deletions_of
+
+
+class Inputs(NamedTuple):
+    """The common parameters of all tasks that merge chains. ``main`` defines the output. Picklable."""
+
+    main: TableRead
+    anchors: TableRead
+    deltas: TableRead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

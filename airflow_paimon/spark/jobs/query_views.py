@@ -15,14 +15,16 @@ from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, count_live, plan_snapshot
-from airflow_paimon.data.chain.scan import ChainRead, is_chain_read
-from airflow_paimon.data.chain.whole_read import WholeChain
-from airflow_paimon.data.layers import FEW_FILES, Layer, other_branch, pin_layers
+from airflow_paimon.data.chain.scan import is_chain_read
+from airflow_paimon.data.layers import FEW_FILES, other_branch, pin_layers
+from airflow_paimon.data.planner import plan_layers
+from airflow_paimon.data.read_groups import IN_SPARK
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.data.whole_read import WholeRead, plan_pinned_or_whole
 from airflow_paimon.spark.jobs.correction import Base
 from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.read import Planned
 from airflow_paimon.spark.statements.pruning import needed_of, placeholder, read_by, united
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.views import plan_read_for, view_columns, viewed_table
@@ -30,7 +32,6 @@ from airflow_paimon.spark.statements.views import plan_read_for, view_columns, v
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Planned = Sequence[Layer] | WholeRead | ChainRead | WholeChain
 Running = Callable[[Mapping[str, "DataFrame"], Callable[[str], "DataFrame"]], AbstractContextManager["DataFrame"]]
 """Gives the rows of the query, by the rows of its views and by what runs its text."""
 
@@ -77,7 +78,7 @@ def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | N
     return View(
         schema=_with(schema, columns),
         is_large=state.whole is None,
-        plan=lambda predicate: plan_pinned_or_whole(state, columns=columns, predicate=predicate),
+        plan=lambda predicate: plan_layers(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK),
     )
 
 

@@ -14,14 +14,11 @@ import pyarrow as pa
 
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.data import scan
-from airflow_paimon.data.chain.scan import ChainRead
-from airflow_paimon.data.chain.whole_read import WholeChain
-from airflow_paimon.data.layers import Layer
-from airflow_paimon.data.whole_read import WholeRead
+from airflow_paimon.data.read_groups import ReadPlan
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.jvm import has_jvm, kind_of, physical, sequence_items
-from airflow_paimon.spark.read import chain_frame, fields_of, frame_of
+from airflow_paimon.spark.read import Planned, fields_of, frame_of
 from airflow_paimon.spark.shares import read_rows
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema
 
@@ -39,18 +36,16 @@ _LOCAL_LEAVES = ("LocalTableScanExec", "OneRowRelationExec", "EmptyRelationExec"
 _KEPT_LEAVES = ("RDDScanExec",)
 
 
-def view_frame(spark: SparkSession, planned: Sequence[Layer] | WholeRead | ChainRead | WholeChain) -> DataFrame:
+def view_frame(spark: SparkSession, planned: Planned) -> DataFrame:
     """Return the DataFrame of planned reads as users see it; of a small table with rows that were read already."""
     return filled_frame(stored_frame(spark, planned), fields_of(planned))
 
 
-def stored_frame(spark: SparkSession, planned: Sequence[Layer] | WholeRead | ChainRead | WholeChain) -> DataFrame:
+def stored_frame(spark: SparkSession, planned: Planned) -> DataFrame:
     """As ``view_frame``, with rows as they are stored: by such keys they are found again."""
-    if isinstance(planned, ChainRead | WholeChain):
-        return chain_frame(spark, planned)
-    if isinstance(planned, WholeRead):
+    if isinstance(planned, ReadPlan) and (planned.is_large or any(group.inputs for group in planned.groups)):
         return frame_of(spark, planned)
-    layers = planned
+    layers = planned.layers if isinstance(planned, ReadPlan) else planned
     files = [f for _, splits in layers for s in splits for f in s.files]
     if not files or not has_jvm(spark) or not is_small_view(files):
         return frame_of(spark, layers)

@@ -18,13 +18,12 @@ from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.sys_tables import DATABASE as SYS
 from airflow_paimon.core.table.sys_tables import sys_table
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
-from airflow_paimon.data.chain.grouped_read import pin_chain
-from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read
-from airflow_paimon.data.chain.whole_read import plan_pinned_chain_or_whole
-from airflow_paimon.data.layers import PinnedLayers, pin_layers
+from airflow_paimon.data.chain.scan import PinnedChain
+from airflow_paimon.data.planner import Pinned, pin, plan_pinned
+from airflow_paimon.data.read_groups import IN_SPARK
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
-from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_system_table, plan_pinned_system_table
-from airflow_paimon.data.whole_read import plan_pinned_or_whole
+from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_system_table
 from airflow_paimon.spark.jobs.small_input import is_small_view, view_frame
 from airflow_paimon.spark.jvm import hiding, kind_of, planned_frame, scala_sequence, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
@@ -103,7 +102,7 @@ class QueryTables(NamedTables):
         self._catalog = partial(open_catalog, warehouse, storage_options)
         self._text = text
         self._with_ids = any(name.lower() in text.lower() for name in ROW_COLUMNS)
-        self._states: dict[_Key, PinnedLayers | PinnedChain] = {}
+        self._states: dict[_Key, Pinned] = {}
         self._placeholders: dict[int, tuple[_Key, TableSchema]] = {}
         self._needed: dict[_Key, Needed] | None = None
         self._system: dict[tuple[Identifier, int | str | None, int | None], DataFrame] = {}
@@ -181,8 +180,7 @@ class QueryTables(NamedTables):
         if system.lower() in WITH_ROWS:
             kind = check_system_table(table, system)
             state = self._state(table, version, time)
-            assert isinstance(state, PinnedLayers)
-            return view_frame(self._spark, plan_pinned_system_table(state, kind))
+            return view_frame(self._spark, plan_pinned(state, ReadRequest(system=kind), IN_SPARK))
         if takes_version(system):
             view, snapshot = self._snapshot(table, version, time)
             return arrow_frame(self._spark, inspect(view, system, snapshot))
@@ -200,10 +198,9 @@ class QueryTables(NamedTables):
         plan = next((p for p in plans if p.table.branch_name == table.branch_name), plans[0])
         return plan.table, plan.snapshot
 
-    def _state(self, table: Table, version: int | str | None, time: int | None) -> PinnedLayers | PinnedChain:
+    def _state(self, table: Table, version: int | str | None, time: int | None) -> Pinned:
         key = (table.name, table.branch_name, version, time)
         if key not in self._states:
-            pin = pin_chain if is_chain_read(table, version) else pin_layers
             self._states[key] = pin(table, version, time)
         return self._states[key]
 
@@ -226,24 +223,21 @@ class QueryTables(NamedTables):
         read = [n for n in schema.field_names if n in needed.columns] or schema.field_names[:1]
         return _with_nulls(self._state_frame(state, read, needed.predicate), schema)
 
-    def _state_frame(
-        self, state: PinnedLayers | PinnedChain, columns: Sequence[str] | None, predicate: Predicate | None
-    ) -> DataFrame:
-        if isinstance(state, PinnedChain):
-            return view_frame(self._spark, plan_pinned_chain_or_whole(state, columns=columns, predicate=predicate))
-        return view_frame(self._spark, plan_pinned_or_whole(state, columns=columns, predicate=predicate))
+    def _state_frame(self, state: Pinned, columns: Sequence[str] | None, predicate: Predicate | None) -> DataFrame:
+        planned = plan_pinned(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK)
+        return view_frame(self._spark, planned)
 
 
-def _plans(state: PinnedLayers | PinnedChain) -> Sequence[ScanPlan]:
+def _plans(state: Pinned) -> Sequence[ScanPlan]:
     """Return the scans of a state, the one with the table's columns first."""
     if isinstance(state, PinnedChain):
         return (state.state.main, state.state.snapshot, state.state.delta)
     return state.states
 
 
-def _is_small(state: PinnedLayers | PinnedChain) -> bool:
+def _is_small(state: Pinned) -> bool:
     """Whether all rows are read here, whatever the query needs."""
-    if isinstance(state, PinnedChain) and not state.has_files:
+    if isinstance(state, PinnedChain) and state.counts is not None:
         return False
     plans = _plans(state) if isinstance(state, PinnedChain) else state.whole
     return plans is not None and is_small_view(f for p in plans for split in p.splits for f in split.files)

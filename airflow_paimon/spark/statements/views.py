@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.chain.read_plan import ChainReadMode
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.table import viewed_table as viewed_table
-from airflow_paimon.data.chain.scan import ChainRead, is_chain_read
-from airflow_paimon.data.chain.whole_read import WholeChain, plan_chain_or_whole
-from airflow_paimon.data.layers import Layer
+from airflow_paimon.data.chain.scan import is_chain_read
+from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.read_groups import IN_SPARK, ReadPlan
+from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
-from airflow_paimon.data.whole_read import WholeRead, plan_or_whole
 from airflow_paimon.spark.statements.analysed import bound
 
 if TYPE_CHECKING:
@@ -67,9 +68,7 @@ def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
         raise InvalidInputError(f"The Spark session has a temporary view {name!r} already; drop it first") from None
 
 
-def plan_view(
-    warehouse: str, text: str, storage_options: Mapping[str, Any] | None, statement: str | None
-) -> Sequence[Layer] | WholeRead | ChainRead | WholeChain:
+def plan_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | None, statement: str | None) -> ReadPlan:
     """Plan the read of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``, for a statement or a query.
 
     Raises:
@@ -81,12 +80,11 @@ def plan_view(
 
 def plan_read_for(
     table: Table, statement: str | None, version: int | str | None = None, timestamp: int | None = None
-) -> Sequence[Layer] | WholeRead | ChainRead | WholeChain:
+) -> ReadPlan:
     """Plan the read of all columns that a statement can mean."""
     columns = view_columns(read_schema(table, version, timestamp), statement)
-    if is_chain_read(table, version):
-        return plan_chain_or_whole(table, version=version, timestamp=timestamp, columns=columns)
-    return plan_or_whole(table, version=version, timestamp=timestamp, columns=columns)
+    mode: ChainReadMode | None = "full" if is_chain_read(table, version) else None
+    return plan_rows(table, ReadRequest(version=version, timestamp=timestamp, columns=columns, mode=mode), IN_SPARK)
 
 
 def view_columns(schema: TableSchema, sql: str | None) -> tuple[str, ...] | None:

@@ -36,7 +36,8 @@ from airflow_paimon.core.table.partitions import StoredPartitions, encode_partit
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate, exactly, may_match, restrict
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.layers import plan_table_read
+from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.read_request import ReadRequest
 from tests.core.tables import append, files, make_table, message, names, overwrite, rewrite
 from tests.stores import CountingStore
 
@@ -249,13 +250,13 @@ def test_a_condition_excludes_manifests_by_bounds_that_may_be_cut_off(schema: Ta
 def test_a_read_with_a_condition_on_partition_columns_reads_their_manifests(table: Table) -> None:
     counting = CountingStore(table.store)
     view, day = Table(counting, table.name), Condition("dt", "=", DAYS[7])
-    ((_, splits),) = plan_table_read(view, predicate=AllOf((day, Condition("v", "=", "x"))))
+    ((_, splits),) = plan_rows(view, ReadRequest(predicate=AllOf((day, Condition("v", "=", "x"))))).layers
     assert [s.bucket.values for s in splits] == [(DAYS[7],)]
     assert manifests_read(counting) == 1
-    ((_, splits),) = plan_table_read(view, where=(pc.field("dt") >= DAYS[23]) & (pc.field("k") == 1))
+    ((_, splits),) = plan_rows(view, ReadRequest(where=(pc.field("dt") >= DAYS[23]) & (pc.field("k") == 1))).layers
     assert sorted(s.bucket.values for s in splits) == [(DAYS[23],), (DAYS[24],)]
     assert manifests_read(counting) == 1 + 2
-    plan_table_read(view, where=pc.field("v") == "x")
+    plan_rows(view, ReadRequest(where=pc.field("v") == "x"))
     assert manifests_read(counting) == 1 + 2 + len(DAYS)
 
 

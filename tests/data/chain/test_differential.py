@@ -19,10 +19,9 @@ from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.chain.read import read_chain
-from airflow_paimon.data.chain.scan import plan_chain
+from airflow_paimon.data.arrow_read import read_group
 from tests.data.chain.compactions import compact, outcomes
-from tests.data.chain.tables import chain_table
+from tests.data.chain.tables import chain_table, planned_chain
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
 
@@ -240,8 +239,8 @@ class Life:
         target = self.partition()
         one = pc.field(self.keys[-1]) == target[-1]
         assert _read(self.table, where=one) == [r for r in expected if r[-1] == target[-1]]
-        planned = plan_chain(self.table, batch_rows=2)
-        batches = pa.Table.from_batches(read_chain(planned), planned.inputs.main.output_schema)
+        planned = planned_chain(self.table, batch_rows=2)
+        batches = pa.Table.from_batches(read_group(planned), planned.inputs.main.output_schema)
         assert _sorted(batches) == expected
 
 

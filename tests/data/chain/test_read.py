@@ -19,9 +19,11 @@ from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, plan_state
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.read import read_chain
-from airflow_paimon.data.chain.scan import ChainRead, plan_chain
+from airflow_paimon.data.arrow_read import read_group
+from airflow_paimon.data.chain.scan import partition_reads, pin_chain
 from airflow_paimon.data.chain.splits import divide_split
+from airflow_paimon.data.read_groups import GroupPlan
+from airflow_paimon.data.read_request import ReadRequest
 from tests.core.format.test_deletion_vectors import JAVA_SAMPLE
 from tests.data.chain.tables import (
     DAYS,
@@ -35,6 +37,7 @@ from tests.data.chain.tables import (
     chain_table,
     day_is,
     on,
+    planned_chain,
     seen,
     set_options,
     versions,
@@ -63,8 +66,8 @@ def test_daily_chain(days: Table) -> None:
 
 def test_statistics_are_kept_only_for_a_filter(days: Table) -> None:
     for where, is_kept in ((None, False), (pc.field("k") > 0, True)):
-        read = plan_chain(days, where=where)
-        files = [f for split in read.splits for f in split.files]
+        read = planned_chain(days, where=where)
+        files = [f for split in read.chains for f in split.files]
         assert files and {f.value_stats != EMPTY_STATS for f in files} == {is_kept}
 
 
@@ -83,18 +86,17 @@ def test_a_filter_of_a_large_table_plans_only_its_partitions(
             where = where & (pc.field("k") > chance.randint(0, 5))
         asked: dict[str, Any] = {"where": where, "gap_policy": chance.choice(["empty", "carry_forward"]),
                                  "mode": chance.choice(["full", "incremental", "hybrid"])}  # fmt: skip
-        expected = plan_chain(table, **asked)
+        expected = planned_chain(table, **asked)
         with monkeypatch.context() as patch:
-            patch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", 0)
-            found = plan_chain(table, **asked)
-        assert (found.partitions, found.snapshots) == (expected.partitions, expected.snapshots)
+            patch.setattr("airflow_paimon.data.chain.plan.FEW_FILES", 0)
+            found = planned_chain(table, **asked)
         assert [splits for _, splits in found.layers] == [splits for _, splits in expected.layers]
-        assert found.splits == expected.splits
+        assert found.chains == expected.chains
         assert _rows(found) == _rows(expected)
 
 
-def _rows(read: ChainRead) -> list[str]:
-    return sorted(repr(row) for batch in read_chain(read) for row in batch.to_pylist())
+def _rows(group: GroupPlan) -> list[str]:
+    return sorted(repr(row) for batch in read_group(group) for row in batch.to_pylist())
 
 
 def test_a_day_of_a_large_table_reads_the_files_of_its_chain(days: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,12 +107,12 @@ def test_a_day_of_a_large_table_reads_the_files_of_its_chain(days: Table, monkey
         planned.append(sum(len(s.files) for s in found.splits))
         return found
 
-    monkeypatch.setattr("airflow_paimon.data.chain.scan.plan_state", plan)
+    monkeypatch.setattr("airflow_paimon.data.chain.plan.plan_state", plan)
     expected, everything = seen(days, where=day_is("20250811")), sum(planned)
     assert everything == sum(len(s.files) for b in ("main", "snapshot", "delta")
                              for s in plan_scan(days.branch(b)).splits)  # fmt: skip
     planned.clear()
-    monkeypatch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", 0)
+    monkeypatch.setattr("airflow_paimon.data.chain.plan.FEW_FILES", 0)
     assert seen(days, where=day_is("20250811")) == expected
     assert 0 < sum(planned) < everything
 
@@ -291,16 +293,16 @@ def test_gap_days(tmp_path: Path) -> None:
 
 
 def test_a_read_is_pinned_to_one_snapshot_of_each_branch(days: Table, tmp_path: Path) -> None:
-    assert plan_chain(days).snapshots == {"main": 1, "snapshot": 3, "delta": 6}
+    assert pin_chain(days).state.snapshot_ids == {"main": 1, "snapshot": 3, "delta": 6}
     table = chain_table(tmp_path, GAPPED)
-    planned = plan_chain(table, where=day_is("20250811"))
-    assert planned.snapshots == {"main": None, "snapshot": 1, "delta": 2}
+    planned = planned_chain(table, where=day_is("20250811"))
+    assert pin_chain(table).state.snapshot_ids == {"main": None, "snapshot": 1, "delta": 2}
     before = seen(table, where=day_is("20250811"))
     later = table.branch("delta")
     plain = later.schema()
     set_options(later, {"chain-table.enabled": "false"})
     write(later, ["k", "s", "v"], ["dt"], "20250811", [(9, 1, "late")])
-    found = pa.Table.from_batches(read_chain(planned), planned.inputs.main.output_schema).to_pylist()
+    found = pa.Table.from_batches(read_group(planned), planned.inputs.main.output_schema).to_pylist()
     assert sorted((tuple(r.values()) for r in found), key=repr) == before
     set_options(later, dict(plain.options))
     assert len(seen(table, where=day_is("20250811"))) == len(before) + 1
@@ -319,13 +321,14 @@ def test_time_travel_goes_by_mains_snapshots(days: Table, tmp_path: Path) -> Non
 def test_an_anchor_is_read_once_for_all_its_targets(tmp_path: Path) -> None:
     deltas: Writes = [("delta", f"202508{d}", [(d, 1, "a")]) for d in range(11, 21)]
     table = chain_table(tmp_path, [("snapshot", "20250810", [(1, 1, "a")]), *deltas], buckets=1)
-    planned = plan_chain(table, batch_rows=2)
-    (split,) = planned.splits
+    planned = planned_chain(table, batch_rows=2)
+    (split,) = planned.chains
     assert len(split.part_of) == 11
     assert [t.parts for t in split.targets] == list(range(2, 12))
-    assert [r.source for r in planned.partitions] == [Source.SNAPSHOT] + [Source.CHAIN] * 10
+    reads = partition_reads(pin_chain(table), ReadRequest())
+    assert [r.source for r in reads] == [Source.SNAPSHOT] + [Source.CHAIN] * 10
     counts = (
-        pa.Table.from_batches(read_chain(planned), planned.inputs.main.output_schema)
+        pa.Table.from_batches(read_group(planned), planned.inputs.main.output_schema)
         .group_by("dt")
         .aggregate([([], "count_all")])
     )
@@ -440,11 +443,11 @@ def test_reads_equal_the_model(tmp_path: Path, seed: int) -> None:
     expected = model(writes, partial)
     assert seen(table) == expected
     for batch_rows in (1, 3):
-        planned = plan_chain(table, batch_rows=batch_rows)
-        rows_found = pa.Table.from_batches(read_chain(planned), planned.inputs.main.output_schema).to_pylist()
+        planned = planned_chain(table, batch_rows=batch_rows)
+        rows_found = pa.Table.from_batches(read_group(planned), planned.inputs.main.output_schema).to_pylist()
         assert sorted((tuple(r.values()) for r in rows_found), key=repr) == expected
-    cut = [part for split in planned.splits for part in divide_split(split, planned.inputs.main.schema, 1)]
-    batches = read_chain(replace(planned, splits=tuple(pickle.loads(pickle.dumps(cut)))))
+    cut = [part for split in planned.chains for part in divide_split(split, planned.inputs.main.schema, 1)]
+    batches = read_group(replace(planned, chains=tuple(pickle.loads(pickle.dumps(cut)))))
     assert pa.Table.from_batches(batches, planned.inputs.main.output_schema).num_rows == len(expected)
     some = (pc.field("v1") > "v5") & (pc.field("k") < 6)
     assert seen(table, where=some) == [r for r in expected if r[2] is not None and r[2] > "v5" and r[0] < 6]
@@ -458,10 +461,10 @@ def test_a_large_bucket_is_cut_by_key(tmp_path: Path) -> None:
     writes.append(("delta", "20250811", [(k, 2, "b") for k in range(-3, 70, 3)]))
     writes.append(("delta", "20250812", [(k, 3, "", "-D") for k in range(0, 60, 7)]))
     table = chain_table(tmp_path, writes, buckets=1)
-    planned = plan_chain(table)
-    whole = sum(f.file_size for s in planned.splits for f in s.files)
-    cut = [part for split in planned.splits for part in divide_split(split, planned.inputs.main.schema, whole // 4)]
+    planned = planned_chain(table)
+    whole = sum(f.file_size for s in planned.chains for f in s.files)
+    cut = [part for split in planned.chains for part in divide_split(split, planned.inputs.main.schema, whole // 4)]
     assert len(cut) >= 3 and all(c.low is not None or c.high is not None for c in cut)
-    batches = read_chain(replace(planned, splits=tuple(cut)))
+    batches = read_group(replace(planned, chains=tuple(cut)))
     rows = pa.Table.from_batches(batches, planned.inputs.main.output_schema).to_pylist()
     assert sorted((tuple(r.values()) for r in rows), key=repr) == seen(table)

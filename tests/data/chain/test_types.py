@@ -26,11 +26,11 @@ from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.chain.read import read_chain
-from airflow_paimon.data.chain.scan import plan_chain
+from airflow_paimon.data.arrow_read import read_group
 from airflow_paimon.data.chain.splits import divide_split
 from airflow_paimon.data.files.arrow_types import arrow_type
 from tests.data.chain.compactions import compact, outcomes
+from tests.data.chain.tables import planned_chain
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
 
@@ -343,10 +343,10 @@ class Life:
             assert _texts(some) == _texts(carried.filter(where)), where
             for branch, found in branches.items():
                 assert _texts(read_arrow(self.table.branch(branch), where=where)) == _texts(found.filter(where)), where
-        planned = plan_chain(self.table, batch_rows=2)
+        planned = planned_chain(self.table, batch_rows=2)
         schema, output = planned.inputs.main.schema, planned.inputs.main.output_schema
-        cut = tuple(part for split in planned.splits for part in divide_split(split, schema, 1))
-        assert _texts(pa.Table.from_batches(read_chain(replace(planned, splits=cut)), output)) == _texts(everything)
+        cut = tuple(part for split in planned.chains for part in divide_split(split, schema, 1))
+        assert _texts(pa.Table.from_batches(read_group(replace(planned, chains=cut)), output)) == _texts(everything)
 
 
 def _text(values: tuple[Any, ...]) -> str:

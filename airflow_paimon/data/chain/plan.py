@@ -1,0 +1,168 @@
+"""Plans reads of chain tables: partitions of main and of the snapshot branch are read as they are stored, the others
+are merged (``splits``). Of many files those are planned together that are merged (``groups``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cache, partial
+
+from airflow_paimon.core.chain.layout import Values
+from airflow_paimon.core.chain.read_plan import PartitionRead, Source
+from airflow_paimon.core.chain.state import ChainState
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.scan import ScanPlan, plan_state
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.data.chain.groups import ChainGroups, count_files, divide_chain
+from airflow_paimon.data.chain.scan import PinnedChain, choose_chain, partition_reads, partitions_of, stored_in
+from airflow_paimon.data.chain.splits import Inputs, chain_splits, check_chains
+from airflow_paimon.data.files.pruning import Filter, bind_where
+from airflow_paimon.data.layers import FEW_FILES
+from airflow_paimon.data.read_groups import (
+    IN_PROCESS,
+    BranchFiles,
+    GroupOf,
+    GroupPlan,
+    Layer,
+    ReadPlan,
+    Sizes,
+    manifests_of,
+    sort_files,
+)
+from airflow_paimon.data.read_request import ReadRequest
+from airflow_paimon.data.scan import TableRead, plan_read
+
+
+def plan_chain(table: Table, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+    """Plan a read of a chain table. ``version`` and ``timestamp`` select a time of main, at which the other branches
+    are read too.
+
+    Raises:
+        NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches don't form a chain table, a
+            partition that belongs to a chain is without a partition time, or partitions of one chain have different
+            numbers of buckets.
+        UnsupportedFeatureError: a feature that this engine does not read.
+    """
+    with reading_once():
+        plan = partial(plan_state, statistics=request.has_filter)
+        chosen = choose_chain(table, request.version, request.timestamp, plan, min(FEW_FILES, sizes.entries))
+        return plan_pinned_chain(chosen, request, sizes)
+
+
+def plan_pinned_chain(pinned: PinnedChain, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+    """Plan a read of a pinned state; raises as ``plan_chain``."""
+    with reading_once():
+        reads, state = partition_reads(pinned, request), pinned.state
+        if pinned.counts is not None:
+            files = count_files(reads, pinned.counts)
+            if files > sizes.entries:
+                groups = divide_chain(reads, pinned.counts, sizes.each(files))
+                return _by_groups(pinned, reads, groups, request, sizes)
+            state = _with_files(state, reads, statistics=request.has_filter)
+        group = plan_partitions(state, reads, request, travels=pinned.travels)
+        return ReadPlan(read=main_of(group), groups=[group])
+
+
+def main_of(group: GroupPlan) -> TableRead:
+    """Return what defines the output of a group of a chain table."""
+    return group.layers[0][0]
+
+
+def plan_chain_columns(pinned: PinnedChain) -> TableRead:
+    """Plan what defines the output, without files."""
+    return main_of(plan_partitions(_bare(pinned.state), (), ReadRequest(), travels=pinned.travels))
+
+
+def _with_files(state: ChainState, reads: Sequence[PartitionRead], *, statistics: bool) -> ChainState:
+    """Plan the files of the partitions that are read. ``statistics``: see ``live_entries``."""
+    chosen = zip(state.plans, partitions_of(reads), strict=True)
+    return _replaced(state, [plan_state(p, stored_in(p, values), statistics=statistics) for p, values in chosen])
+
+
+def _replaced(state: ChainState, plans: Sequence[ScanPlan]) -> ChainState:
+    main, snapshot, delta = plans
+    return replace(state, main=main, snapshot=snapshot, delta=delta)
+
+
+def _bare(state: ChainState) -> ChainState:
+    return _replaced(state, [replace(plan, splits=(), index_entries=()) for plan in state.plans])
+
+
+def _by_groups(
+    pinned: PinnedChain,
+    reads: Sequence[PartitionRead],
+    groups: ChainGroups,
+    request: ReadRequest,
+    sizes: Sizes,
+) -> ReadPlan:
+    """Sort the files into groups."""
+    state = pinned.state
+    chains = [r for r in reads if r.source in (Source.CHAIN, Source.CARRIED)]
+    check_chains(state.layout, chains, state.snapshot, state.delta)
+    branches = []
+    for branch, (plan, bare, values) in enumerate(
+        zip(state.plans, _bare(state).plans, partitions_of(reads), strict=True)
+    ):
+        selection = stored_in(plan, values)
+        manifests = [m for m in manifests_of(plan) if selection.may_be_in(m)]
+        branches.append(BranchFiles(bare, manifests, _group_of(groups, branch, plan.schema)))
+    plan_group = partial(plan_partitions, request=request, travels=pinned.travels)
+    base = plan_group(_bare(state), ())
+    found = sort_files(branches, sizes, statistics=request.has_filter)
+
+    def each() -> Iterator[GroupPlan]:
+        for group in range(len(groups)):
+            yield plan_group(_replaced(state, found.plans(group)), groups.reads(group))
+
+    return ReadPlan(read=main_of(base), groups=each(), is_large=True)
+
+
+def _group_of(groups: ChainGroups, branch: int, schema: TableSchema) -> GroupOf:
+    values = StoredPartitions(schema).values
+    find = cache(lambda partition, bucket: groups.find(branch, values(partition), bucket))
+    return lambda partition, bucket, *_: find(partition, bucket)
+
+
+def plan_partitions(
+    state: ChainState, reads: Sequence[PartitionRead], request: ReadRequest, *, travels: bool
+) -> GroupPlan:
+    """Plan the files of these partitions; others are not read. The layers are those of main, of the snapshot branch
+    and, of an incremental read, of the delta branch.
+
+    Raises:
+        UnsupportedFeatureError: a feature that this engine does not read.
+        InvalidInputError: an unknown column, or partitions of one chain have different numbers of buckets.
+    """
+    rows = bind_where(request.where, request.predicate, state.main.schema.fields, state.main.table.label)
+    read = partial(plan_read, time_travel=travels, chained=True, batch_rows=request.batch_rows)
+
+    def stored(plan: ScanPlan, source: Source) -> Layer:
+        part = _only(plan, {r.target for r in reads if r.source == source})
+        return read(part, columns=request.columns, where=request.where, predicate=request.predicate)
+
+    main, snapshot = stored(state.main, Source.MAIN), stored(state.snapshot, Source.SNAPSHOT)
+    changes = stored(state.delta, Source.DELTA)
+    chains = [r for r in reads if r.source in (Source.CHAIN, Source.CARRIED)]
+    inner = _inner_columns(state.main.schema, main[0].columns, rows)
+    # without the filter, which would let older versions win
+    anchors, _ = read(_only(state.snapshot, {r.anchor for r in chains if r.anchor is not None}), columns=inner)
+    deltas, _ = read(_only(state.delta, {d for r in chains for d in r.deltas}), columns=inner)
+    return GroupPlan(
+        layers=(main, snapshot, changes),
+        inputs=Inputs(main[0], anchors, deltas),
+        chains=tuple(chain_splits(state.layout, chains, state.snapshot, state.delta, rows)),
+    )
+
+
+def _only(plan: ScanPlan, values: set[Values]) -> ScanPlan:
+    return replace(plan, splits=tuple(s for s in plan.splits if s.values in values))
+
+
+def _inner_columns(schema: TableSchema, columns: Sequence[str], rows: Filter) -> tuple[str, ...]:
+    """Return the columns to read of a chain: the output, those of the filter, and those that decide the merge."""
+    needed = {*columns, *rows.columns, *schema.trimmed_primary_keys, *TableOptions(schema.options).sequence_fields}
+    return tuple(n for n in schema.field_names if n in needed and n not in schema.partition_keys)

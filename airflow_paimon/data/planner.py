@@ -1,0 +1,232 @@
+"""Plans what is read of a table: one way for few files and for many, of one branch or of several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from hashlib import blake2b
+from typing import Any
+from zlib import crc32
+
+import pyarrow as pa
+
+from airflow_paimon.core.check.live_states import live_states_for_read
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.table.name_digests import ANY_NAME
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
+from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.scan import ScanPlan, each_columns, read_index
+from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.visibility import hides_level_zero
+from airflow_paimon.data.chain.plan import plan_chain, plan_chain_columns, plan_pinned_chain
+from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, pin_chain
+from airflow_paimon.data.layers import (
+    PinnedLayers,
+    choose_layers,
+    files_for,
+    partition_key,
+    pin_layers,
+    shown_files,
+    shown_in,
+)
+from airflow_paimon.data.read_groups import (
+    IN_PROCESS,
+    BranchFiles,
+    GroupPlan,
+    Layer,
+    ReadPlan,
+    Sizes,
+    SortedFiles,
+    entries_of,
+    manifests_of,
+    sort_files,
+)
+from airflow_paimon.data.read_request import ReadRequest
+from airflow_paimon.data.row_columns import with_row_columns
+from airflow_paimon.data.row_id_groups import RowIdDivisions, divide_row_ids
+from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, ROW_TRACKING, with_kinds
+
+Pinned = PinnedLayers | PinnedChain
+"""One state of a view, from which any number of reads can be planned."""
+
+
+def pin(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> Pinned:
+    """Choose the state of a view for any number of reads.
+
+    Raises:
+        PaimonError: as ``plan_rows``.
+    """
+    choose = pin_chain if is_chain_read(table, version) else pin_layers
+    return choose(table, version, timestamp)
+
+
+def plan_rows(table: Table, request: ReadRequest | None = None, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+    """Plan a read of one state of a view (None: of all that it has); raises as ``plan_layers`` and ``plan_chain``."""
+    request = ReadRequest() if request is None else request
+    with reading_once():
+        if request.mode is not None:
+            return plan_chain(table, request, sizes)
+        return plan_layers(choose_layers(table, request.version, request.timestamp), request, sizes)
+
+
+def plan_pinned(pinned: Pinned, request: ReadRequest | None = None, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+    """Plan a read of a pinned state, as ``plan_rows``."""
+    request = ReadRequest() if request is None else request
+    plan: Any = plan_pinned_chain if isinstance(pinned, PinnedChain) else plan_layers
+    found: ReadPlan = plan(pinned, request, sizes)
+    return found
+
+
+def pinned_schema(pinned: Pinned) -> pa.Schema:
+    """Return the columns of a pinned state; nothing is read. Raises as ``plan_rows``."""
+    if isinstance(pinned, PinnedChain):
+        return plan_chain_columns(pinned).output_schema
+    return _planned(pinned, ReadRequest(), pinned.states)[0][0].output_schema
+
+
+def plan_layers(pinned: PinnedLayers, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+    """Plan a read of one state, of both branches if the table's options say so.
+
+    Raises:
+        NotFoundError: no such table, branch, snapshot or tag, or the other branch of a layered table is missing, where
+            Paimon would return half of the rows.
+        UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
+        FormatError: a manifest is missing or corrupt. ConflictError: the branch was deleted or made anew meanwhile.
+    """
+    with reading_once():
+        if pinned.whole is not None:
+            return _at_once(pinned, request, pinned.whole)
+        by_bucket = len(pinned.states) == 1
+        selections = [
+            files_for(s.schema, by_bucket=by_bucket, where=request.where, predicate=request.predicate)
+            for s in pinned.states
+        ]
+        if not _selects_more(pinned.states, selections, sizes.entries):
+            return _at_once(pinned, request, shown_files(pinned.states, selections, statistics=request.has_filter))
+        read = _planned(pinned, request, pinned.states)[0][0]
+        found = _sorted(pinned.states, selections, request, sizes)
+        groups = (GroupPlan(layers=_planned(pinned, request, plans)) for plans in found.each())
+        return ReadPlan(read=read, groups=groups, is_large=True)
+
+
+def _at_once(pinned: PinnedLayers, request: ReadRequest, plans: Sequence[ScanPlan]) -> ReadPlan:
+    layers = _planned(pinned, request, plans)
+    return ReadPlan(read=layers[0][0], groups=[GroupPlan(layers=layers)])
+
+
+def _planned(pinned: PinnedLayers, request: ReadRequest, plans: Sequence[ScanPlan]) -> tuple[Layer, ...]:
+    """Plan files of a state."""
+    system, columns = request.system, request.columns
+    if system == ROW_TRACKING and columns is None:
+        columns = with_row_columns(plans[0].schema).field_names
+    layers = []
+    for plan in plans:
+        read, splits = plan_read(
+            _top_level_only(plan) if system == READ_OPTIMIZED else plan,
+            columns=None if system == AUDIT_LOG else columns,
+            where=request.where,
+            predicate=request.predicate,
+            time_travel=pinned.travels,
+            layered=len(plans) > 1,
+            batch_rows=request.batch_rows,
+        )
+        layers.append((with_kinds(read, columns) if system == AUDIT_LOG else read, splits))
+    return tuple(layers)
+
+
+def _selects_more(states: Sequence[ScanPlan], selections: Sequence[Selection | None], entries: int) -> bool:
+    """Return whether more than so many entries are selected, as far as manifests tell; buckets are part of each
+    partition, for which there may be an index of blocks.
+    """
+    if any(isinstance(selection, BucketSelection) for selection in selections):
+        return False
+    return entries < sum(
+        entries_of(m for m in manifests_of(state) if selection is None or _is_within(m, selection))
+        for state, selection in zip(states, selections, strict=True)
+    )
+
+
+def _is_within(manifest: ManifestFile, selection: Selection) -> bool:
+    """Whether a manifest seems to have entries of selected partitions only: its bounds are selected."""
+    try:
+        return selection(manifest.partition_stats.min_values) and selection(manifest.partition_stats.max_values)
+    except PaimonError:
+        return False  # other columns, or values that we don't know
+
+
+def _sorted(
+    states: Sequence[ScanPlan], selections: Sequence[Selection | None], request: ReadRequest, sizes: Sizes
+) -> SortedFiles:
+    """Sort the files that are selected into groups."""
+    chosen = list(selections)
+    if len(states) > 1:
+        chosen[1] = shown_in(states[1], _partitions_in(states[0]), chosen[1])
+    manifests = [
+        [m for m in manifests_of(state) if selection is None or selection.may_be_in(m)]
+        for state, selection in zip(states, chosen, strict=True)
+    ]
+    files = sum(m.num_added_files - m.num_deleted_files for some in manifests for m in some)
+    number = max(1, -(-files // sizes.each(files)))
+    branches = [
+        _branch(state, some, selection, number)
+        for state, some, selection in zip(states, manifests, chosen, strict=True)
+    ]
+    return sort_files(branches, sizes, statistics=request.has_filter)
+
+
+def _branch(
+    state: ScanPlan, manifests: Sequence[ManifestFile], selection: Selection | None, groups: int
+) -> BranchFiles:
+    by_row_id = TableOptions(state.schema.options).data_evolution
+    row_ids = _row_ids(state, manifests) if by_row_id else None
+
+    def by_file(partition: bytes, bucket: int, name: str, first_row_id: int | None) -> int | None:
+        if selection is not None and not selection(partition):
+            return None
+        if row_ids is None or first_row_id is None:
+            return crc32(name.encode(errors=ANY_NAME)) % groups
+        return row_ids.group(first_row_id, groups)
+
+    # Files that a plan takes for one bucket (``scan.splits_of``): without partition columns whatever bytes are stored.
+    canonical = StoredPartitions(state.schema).canonical if state.schema.partition_keys else lambda _: b""
+
+    @cache
+    def group_of(partition: bytes, bucket: int) -> int | None:
+        if selection is not None and not selection(partition):
+            return None
+        digest = blake2b(canonical(partition) + bucket.to_bytes(4, "big", signed=True), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % groups
+
+    def by_bucket(partition: bytes, bucket: int, name: str, first_row_id: int | None) -> int | None:
+        return group_of(partition, bucket)
+
+    grouping = by_bucket if state.schema.primary_keys else by_file
+    return BranchFiles(state, manifests, grouping, {} if row_ids is None else row_ids.marked)
+
+
+def _row_ids(state: ScanPlan, manifests: Sequence[ManifestFile]) -> RowIdDivisions:
+    ranges = (one for entry in read_index(state.table, state.snapshot) for one in entry.deletion_vector_ranges or ())
+    marked = {one.data_file for one in ranges if one is not None}
+    return divide_row_ids((columns for _, columns in each_columns(state.table, manifests)), marked)
+
+
+def _partitions_in(state: ScanPlan) -> frozenset[tuple[Any, ...]]:
+    """Return the partitions with a live file, by ``partition_key``."""
+    if state.snapshot is None:
+        return frozenset()
+    stored = {partition for partition, _ in live_states_for_read(state.table).live_buckets(state.table, state.snapshot)}
+    key, values = partition_key(state.schema), StoredPartitions(state.schema).values
+    return frozenset(key(values(partition)) for partition in stored)
+
+
+def _top_level_only(plan: ScanPlan) -> ScanPlan:
+    """Leave out the files that a read of ``$ro`` leaves out."""
+    if not plan.schema.primary_keys or hides_level_zero(plan.schema):
+        return plan
+    top = TableOptions(plan.schema.options).num_levels - 1
+    splits = (replace(s, files=tuple(f for f in s.files if f.level == top)) for s in plan.splits)
+    return replace(plan, splits=tuple(s for s in splits if s.files))
