@@ -65,10 +65,8 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     names = reader.get(
         ("tables", uri, database), partial(warehouse.tables, database), until=until, fresh=FRESH_SECONDS
     )  # fmt: skip
-    if not names and database not in reader.get(
-        ("databases", uri), warehouse.databases, until=until, fresh=FRESH_SECONDS
-    ):
-        raise NotFoundError(f"{uri[:1].upper()}{uri[1:]} has no database {database!r}")
+    if not names:
+        _refuse_missing(warehouse, reader, database, until)
     found = [n for n in names if q.lower() in n.lower()]
     page, pages, first, last = paged(len(found), page, _ROWS)
     shown = found[first:last]
@@ -90,6 +88,12 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     return sheet, len(read) < len(jobs)
 
 
+def _refuse_missing(warehouse: Warehouse, reader: ScopedReader, database: str, until: float) -> None:
+    uri = warehouse.catalog().label
+    if database not in reader.get(("databases", uri), warehouse.databases, until=until, fresh=FRESH_SECONDS):
+        raise NotFoundError(f"{uri[:1].upper()}{uri[1:]} has no database {database!r}")
+
+
 def _glance(read: object) -> Glance | None:
     return read if isinstance(read, Glance) else Glance(problem=read.message) if isinstance(read, PaimonError) else None
 
@@ -98,7 +102,8 @@ def healths(warehouse: Warehouse, reader: Reader, database: str, q: str, page: i
     """List the tables of a database by their health, the worst first. All are read, and shown for a minute.
 
     Raises:
-        StillReadingError: they are being read. PaimonError: the storage can't be reached, or the name is none.
+        StillReadingError: they are being read. NotFoundError: there is no such database. PaimonError: the storage can't
+            be reached, or the name is none.
     """
     checked_name(f"{database}.t")
     until, catalog, reader = _soon(), warehouse.catalog(), ScopedReader(reader, warehouse.scope)
@@ -109,6 +114,8 @@ def healths(warehouse: Warehouse, reader: Reader, database: str, q: str, page: i
         fresh=SERVES_SECONDS,
         weigh=lambda found: _TABLE_BYTES * (1 + len(found)),
     )
+    if not reports:
+        _refuse_missing(warehouse, reader, database, until)
     sheet = sheet_of(
         lists.healths([replace(r, table=r.table.partition(".")[2]) for r in reports], warehouse.without_secrets),
         0, q=q, page=page, size=_ROWS, empty="No tables",

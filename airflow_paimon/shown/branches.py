@@ -141,7 +141,11 @@ def branches(
     rows: list[list[object]] = []
     for name, facts in found:
         if facts is None or isinstance(facts, PaimonError):
-            state = _NOT_YET if facts is None else Noted("unreadable", note=facts.message, mark="bad")
+            state = _NOT_YET
+            if facts is not None:
+                state = Noted(
+                    "unreadable" if compared else f"unreadable: {facts.message}", note=facts.message, mark="bad"
+                )
             rows.append([name, state, *[None] * (len(names) - 2)])
         else:
             values = _ordinary(name, facts, roles) | ({} if compared is None else _compared(name, facts, compared))

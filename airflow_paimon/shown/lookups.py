@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_paimon.core.catalogs import open_catalog
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.table_health import read_healths
@@ -63,9 +64,18 @@ def health(table: Table, limit: int) -> Listing:
 
 
 def branches(table: Table, limit: int) -> Listing:
-    """List main and the branches: their heads, what they were made from, and which one main is the state of."""
+    """List main and the branches: their heads, what they were made from, and which one main is the state of. A branch
+    that can't be read says so.
+    """
     main = table.require().branch(MAIN)
-    found = [(name, shown_branches.branch_facts(main, name)) for name in (MAIN, *main.branch_names())]
+    found: list[tuple[str, shown_branches.BranchFacts | PaimonError]] = []
+    for name in (MAIN, *main.branch_names()):
+        try:
+            found.append((name, shown_branches.branch_facts(main, name)))
+        except PaimonError as error:
+            if name == MAIN:
+                raise
+            found.append((name, error))
     roles = shown_branches.roles_of(TableOptions(table.schema().options), main_state_text(main))
     return shown_branches.branches(found, roles).first(limit)
 

@@ -136,6 +136,14 @@ def test_branches_are_listed_where_their_checks_cannot_be_read(
     assert (main["checks"], fix["checks"], fix["snapshot"]) == (None, "unreadable", 2)
 
 
+@pytest.mark.damages_metadata
+def test_branches_are_listed_where_one_cannot_be_read(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fix = open_table(str(warehouse), "d.t", "fix")
+    fix.store.replace(fix.paths.snapshot(fix.latest_snapshot_id() or 0), b"{")
+    main, broken = data(capsys, "branches", *on(warehouse))
+    assert (main["snapshot"], broken["branch"], broken["checks"].partition(":")[0]) == (2, "fix", "unreadable")
+
+
 def test_what_main_is_the_state_of(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = open_table(str(warehouse), "d.t")
     rewrite(table.branch("fix"), "1")

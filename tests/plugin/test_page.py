@@ -372,6 +372,7 @@ def test_schemas_show_what_changed(get: Get, lake: Path) -> None:
         ("/paimon/lake/d/none", "There is no table d.none", "/paimon/lake/d"),
         (f"{T}?branch=none", "has no branch 'none'", T),
         ("/paimon/lake/none", "has no database 'none'", "/paimon/lake"),
+        ("/paimon/lake/none?sort=health", "has no database 'none'", "/paimon/lake"),
         (f"{T}?tab=none", "There is no tab 'none'; there are history, ", T),
     ],
 )

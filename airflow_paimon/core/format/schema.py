@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
@@ -54,6 +54,10 @@ class TableSchema:
             if candidate.name == name:
                 return candidate
         raise FormatError(f"Schema {self.id} has no column {name!r}")
+
+    def without_defaults(self) -> TableSchema:
+        """Return the schema without default values: a statement that says NULL means it."""
+        return replace(self, fields=tuple(replace(f, default_value=None) for f in self.fields))
 
     @property
     def partition_fields(self) -> tuple[DataField, ...]:

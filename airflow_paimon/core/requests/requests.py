@@ -41,6 +41,13 @@ def _on_overlap() -> Any:
     return flag(text, "fail", choices=ON_OVERLAP)
 
 
+def _keep_appended() -> Any:
+    return switch(
+        "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
+        "branch's rows"
+    )
+
+
 ENGINES = ("embedded", "connector")
 
 
@@ -180,10 +187,7 @@ class RebaseBranch(Request):
     branch: str = flag("Branch whose changes are put onto main's head; it stays as it is", "")
     to_branch: str = flag("Name of the new branch that gets them", "")
     expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
-    keep_appended: bool = switch(
-        "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
-        "branch's rows"
-    )
+    keep_appended: bool = _keep_appended()
     on_overlap: str = _on_overlap()
 
 
@@ -410,10 +414,7 @@ class MergeBranch(PublishBranch):
         "Publish only these partitions of the branch, e.g. dt=2025-01-01; the others stay on it (repeat)"
     )
     tags: bool = _tags()
-    keep_appended: bool = switch(
-        "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
-        "branch's rows"
-    )
+    keep_appended: bool = _keep_appended()
     on_overlap: str = _on_overlap()
 
 

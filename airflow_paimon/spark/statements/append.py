@@ -310,7 +310,7 @@ def plan_rewrite(
     if len(files) != len(parts):
         raise two_of_one_name(plan.scan.table.label)
     schema = plan.write.schema
-    full = replace(schema, fields=tuple(replace(f, default_value=None) for f in schema.fields))
+    full = schema.without_defaults()
     names = set(update_columns(statement, schema))
     updates = replace(full, fields=tuple(f for f in full.fields if f.name in names), partition_keys=())
     return Rewrite(

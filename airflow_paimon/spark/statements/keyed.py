@@ -117,7 +117,7 @@ class _Change:
         selection = self.target.those(partitions)
         plan = self.target.of(selection)
         write = self._write(plan, None if selection is None else partitions)
-        write = replace(write, schema=without_defaults(schema) if merges else without_merging(schema))
+        write = replace(write, schema=schema.without_defaults() if merges else without_merging(schema))
         return self._written(rows, few, plan, write, selection, merges=merges)
 
     def change(self) -> Outcome:
@@ -206,7 +206,7 @@ def writes_changelog(table: Table, schema: TableSchema) -> bool:
 def without_merging(schema: TableSchema) -> TableSchema:
     """Return the schema by which a change replaces the row that is there, whatever the table's options say."""
     options = {k: v for k, v in schema.options.items() if not any(part in k for part in _MERGE_OPTIONS)}
-    return replace(without_defaults(schema), options=options)
+    return replace(schema.without_defaults(), options=options)
 
 
 def with_stored_chars(schema: TableSchema) -> TableSchema:
@@ -214,11 +214,6 @@ def with_stored_chars(schema: TableSchema) -> TableSchema:
     chars = stored_chars(schema)
     text = (replace(f, type=AtomicType("STRING", (), f.type.nullable)) if f.name in chars else f for f in schema.fields)
     return replace(schema, fields=tuple(text)) if chars else schema
-
-
-def without_defaults(schema: TableSchema) -> TableSchema:
-    """Return the schema without default values: a statement that says NULL means it."""
-    return replace(schema, fields=tuple(replace(f, default_value=None) for f in schema.fields))
 
 
 def _with_kinds(rows: DataFrame) -> DataFrame:

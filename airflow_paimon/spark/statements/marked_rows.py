@@ -7,7 +7,7 @@ As Paimon does where ``deletion-vectors.enabled`` is set; but here updated rows 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -165,7 +165,7 @@ def _check_matches(marking: Marking, results: Sequence[Marked]) -> None:
 def marking_of(plan: CopyOnWrite, *, counts_matches: bool, dry_run: bool) -> Marking:
     """Plan the tasks of a statement."""
     schema = plan.write.schema
-    full = replace(schema, fields=tuple(replace(f, default_value=None) for f in schema.fields))
+    full = schema.without_defaults()
     return Marking(
         plan=plan.for_tasks(), full=full, label=plan.scan.table.label, counts_matches=counts_matches, dry_run=dry_run
     )
