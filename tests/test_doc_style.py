@@ -15,6 +15,8 @@ from airflow_paimon.core.requests.operations import OPERATIONS
 ROOT = Path(__file__).parents[1]
 LONGEST_SENTENCE = 35
 LONGEST_LINE = 120
+LONGEST_PAGE = 800  # words outside of tables and code
+LISTS = ("troubleshooting.md", "limits.md")  # one section for each error, one item for each limit
 _THINGS = "files?|settings?|options?|servers?|tasks?|results?|fields?|logs?|pages?|tables?|metadata|commits?|errors?"
 # What to write instead is the message of the failure.
 BANNED = {
@@ -114,6 +116,11 @@ def faults(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", user_pages(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_a_page_is_in_plain_english(page: Path) -> None:
     assert faults(page) == []
+
+
+def test_a_page_is_short() -> None:
+    lengths = {page.name: sum(len(line.split()) for _, line in prose(page)) for page in user_pages()}
+    assert {name: words for name, words in lengths.items() if words > LONGEST_PAGE and name not in LISTS} == {}
 
 
 def wrong_words(text: str) -> list[str]:

@@ -45,7 +45,7 @@ def streaming_readers(
 
 
 def _of_overwrites(schema: TableSchema) -> str:
-    """Name the option that suits the table, and what Flink 1.4.2 needs beside it (docs/howto/flink-tables.md)."""
+    """Name the option that suits the table, and what Flink 1.4.2 needs beside it (docs/howto/flink-readers.md)."""
     options = TableOptions(schema.options)
     if not schema.primary_keys:
         name, what = READ_APPEND_OVERWRITE, "all rows of the new files, also those that they have, and no deletions"
