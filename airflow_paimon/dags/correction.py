@@ -1,9 +1,10 @@
-"""Correct data of a Paimon table on a branch, prove it, have it approved, publish it: one trigger, one form.
+"""Correct data of a Paimon table on a branch, check it, have it approved, publish it: one trigger, one form.
 
 check_params -> tag_main -> create_branch -> correct -> wait -> check -> diff -> report -> approve -> wait_for_quiet ->
 merge or fast_forward -> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot,
 main is not touched.
-Whatever fails, how_to_go_on says what stands and what helps. docs/runbook.md is the page for the person on call.
+Whatever fails, how_to_go_on reports what was published and what helps. docs/runbook.md is the page for the person on
+call.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Correct an upstream table, make the tables again that are made from it, publish all of them: one form, one approval.
+"""Correct an upstream table, rebuild the tables that are made from it, publish all of them: one form, one approval.
 
 check_params -> tag -> create_branch -> correct -> replay -> wait -> check -> diff -> report -> approve ->
 wait_for_quiet -> publish -> verify -> delete_branch -> delete_tag. What runs once for each table is mapped. Until
 publish commits, no main is touched; if one table is refused then, those that were published are undone. Whatever fails,
-how_to_go_on says what stands and what helps. To take all of it back: pipeline_correction_undo.
+how_to_go_on reports what was published and what helps. To undo all of it: pipeline_correction_undo.
 docs/howto/pipeline-correction.md explains the form.
 """
 

@@ -44,8 +44,8 @@ def _pages() -> Iterator[str]:
 
 def _job(operation: Operation) -> Iterator[str]:
     yield f"\n## {operation.request.operation}\n\n{operation.summary}\n"
-    where = "Spark" if operation.needs_spark else "any Python, without Spark"
-    yield f"Runs in {where}.\n"
+    spark = "Spark, or in any Python if the work is small" if operation.in_python else "Spark"
+    yield f"Runs in {spark if operation.needs_spark else 'any Python, without Spark'}.\n"
     own = [field for field in dataclasses.fields(operation.request) if field.name not in _COMMON]
     yield from _flag_table(own)
 
