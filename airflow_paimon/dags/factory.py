@@ -21,6 +21,8 @@ _HERE = str(Path(__file__).parent)
 _DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 _BY_ITSELF = ("dag_id", "default_args", "description", "params", "schedule", "tags")
 _OF_THE_FORM = ("table", "paimon_conn_id", "spark_conn_id")
+_OF_OTHER_FORMS = ("table", "tables", "publish")
+"""By these fields tasks that several DAGs have know what a run is about."""
 OwnTasks = Callable[[], object]
 """Makes tasks of the DAG's author; how they depend on each other is up to it. One that is skipped skips nothing of the
 runbook; one that fails ends the run, as any task does."""
@@ -138,6 +140,8 @@ def _form(where: str, params: Mapping[str, Param], changes: Changes) -> dict[str
             raise InvalidInputError(f"{where}: field {name!r} needs a name that a template can say, such as ticket_id")
         if name in params:
             raise InvalidInputError(f"{where}: the form has a field {name} already; change it by defaults or locked")
+        if name in _OF_OTHER_FORMS:
+            raise InvalidInputError(f"{where}: field {name} has the name of a field of other forms; use another name")
         if not isinstance(param, Param):
             raise InvalidInputError(f"{where}: field {name} must be a Param, such as text('Title', 'What it says')")
     known = {**{name: _of_draft_7(param) for name, param in params.items()}, **added}

@@ -13,10 +13,9 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, PaimonError
+from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 
 log = logging.getLogger(__name__)
 
@@ -59,30 +58,19 @@ class JobFolder:
     """A private temporary folder (mode 0700, files 0600), deleted at the end of ``with``.
 
     Entering also deletes those of workers on this host that were killed: their names hold host and process id.
-
-    :param shared: a folder that the driver's machine sees as well: then the job's own is made in there, and it stays
-        at the end of ``with`` unless that ends with an error, since the job is only beginning
     """
 
-    def __init__(self, shared: Path | None = None) -> None:
+    def __init__(self) -> None:
         self.path = Path()
-        self.shared = shared
         self.written: list[Path] = []
 
     def __enter__(self) -> JobFolder:
-        if self.shared is not None:
-            self.shared.mkdir(parents=True, exist_ok=True)
-            self.path = Path(tempfile.mkdtemp(prefix="files-", dir=self.shared))
-            return self
         _delete_abandoned(Path(tempfile.gettempdir()))
         self.path = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{_HOST}-{os.getpid()}-"))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self.shared is None or kind is not None:
-            shutil.rmtree(self.path, ignore_errors=True)
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def write(self, name: str, text: str) -> Path:
         """Write a file that only this user can read, and note it as one that the driver needs."""
@@ -118,18 +106,6 @@ def is_of_same_task(result_name: str, own: str) -> bool:
     return folder == own_folder and _TRY.sub("try", name) == _TRY.sub("try", own_name)
 
 
-def shared_folder(results_folder: str) -> Path:
-    """Return the results folder as a path, for clusters that read a job's files from a shared folder."""
-    path = results_folder.removeprefix("file://")
-    if "://" in path or not path.startswith("/"):
-        raise InvalidInputError(
-            f"A standalone cluster in deploy mode cluster reads a job's files from a folder that the Airflow workers "
-            f"and the Spark workers share; {results_folder} is no such folder. Name one as the Paimon connection's "
-            f"results_folder, or use deploy mode client"
-        )
-    return Path(path)
-
-
 def delete_job_files(folder: str, storage_options: Mapping[str, Any] | None) -> None:
     """Delete a folder of a submission, given as a path or a URI; it may be gone already. A failure is logged."""
     from airflow_paimon.core.catalogs import storage_only
@@ -143,16 +119,6 @@ def delete_job_files(folder: str, storage_options: Mapping[str, Any] | None) -> 
         open_store(parent, storage_only(storage_options)).delete_tree(name)
     except PaimonError as error:
         log.warning("The job's files in %s can't be deleted, among them its storage options: %s", folder, error.message)
-
-
-def copied_into(name: str, folder: Path) -> str:
-    """Copy a local file into the shared folder and return the copy. A name that is no local file is returned unchanged:
-    it is a path on the machines of the cluster.
-    """
-    path = Path(name)
-    if path.is_file() and path.parent != folder:
-        return str(shutil.copyfile(path, folder / path.name))
-    return name
 
 
 def _delete_abandoned(parent: Path) -> None:

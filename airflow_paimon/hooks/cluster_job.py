@@ -16,7 +16,7 @@ from airflow_paimon.hooks.job_result import error_of_lost_driver, result_or_rais
 log = logging.getLogger(__name__)
 
 _LOOKS_UNTIL_GONE = 3
-"""A master that has just restarted hears of its drivers from the Spark workers."""
+"""A resource manager that has just restarted may not know its applications yet."""
 LEFT_RESULT = "it left its result"
 RESULT_LINE = '{"operation": "'
 """What the line begins with by which a job prints its result: who runs the job logs the result."""

@@ -38,24 +38,14 @@ from airflow_paimon.core.requests.arguments import (
 from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.core.store.secrets import is_secret_name
-from airflow_paimon.hooks._drivers import (
-    Driver,
-    KubernetesDriver,
-    StandaloneDriver,
-    YarnDriver,
-    check_masters,
-    rest_master,
-    standalone_endpoints,
-)
+from airflow_paimon.hooks._drivers import Driver, KubernetesDriver, YarnDriver, check_masters
 from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
 from airflow_paimon.hooks._job_files import (
     JobFolder,
     ResultFile,
-    copied_into,
     delete_job_files,
     is_of_same_task,
     result_in,
-    shared_folder,
 )
 from airflow_paimon.hooks._job_process import TIED_CHILD
 from airflow_paimon.hooks._kubernetes import (
@@ -84,8 +74,6 @@ if TYPE_CHECKING:
 __all__ = ["SparkJobHook"]
 
 _PROGRESS = re.compile(r"airflow_paimon\.spark\.progress: (\d+ % of step .*?) \(")
-_SUBMITTED = re.compile(r'"submissionId" : "([^"]+)"')
-_PYTHON_RUNNER = "org.apache.spark.deploy.PythonRunner"
 _KILL_SECONDS = 4.0
 """Airflow follows its SIGTERM with SIGKILL after 5 seconds."""
 _OWN_OPTIONS = frozenset({"self", "conf", "conn_id", "application_args"})
@@ -153,20 +141,16 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_kubernetes_cluster:  # this, too; with it spark-submit returns when there is a driver
             self._track_driver_via_k8s_api = True
             self._conf["spark.kubernetes.submission.waitAppCompletion"] = "false"
-        if self.is_cluster and self._connection["master"].startswith("local"):
+        if self.is_cluster and not (self._is_yarn or self._is_kubernetes):
             raise UnsupportedFeatureError(
-                f"Connection {spark_conn_id!r}: there is no deploy mode cluster with master "
-                f"{self._connection['master']}; use deploy mode client"
+                f"Connection {spark_conn_id!r}: deploy mode cluster needs YARN or Kubernetes, and the master is "
+                f"{self._connection['master']}. Nothing was submitted. Use deploy mode client"
             )
 
     @property
     def is_cluster(self) -> bool:
         """Whether the driver runs in a cluster, not on this machine."""
         return bool(self._connection["deploy_mode"] == "cluster")
-
-    @property
-    def _is_standalone_cluster(self) -> bool:
-        return self.is_cluster and str(self._connection["master"]).startswith("spark://")
 
     @property
     def _is_kubernetes_cluster(self) -> bool:
@@ -196,7 +180,7 @@ class SparkJobHook(SparkSubmitHook):
                 if self._killed:
                     raise
                 self.log.warning("%s. Submitting it again, which checks first", error.message)
-        if self._is_standalone_cluster or self._is_kubernetes_cluster:  # there spark-submit returns at once
+        if self._is_kubernetes_cluster:  # there spark-submit returns at once
             job = self._submit(request, result_name, results_folder, texts or {})
             return self._wait(job, request, results_folder)
         with JobFolder() as folder:
@@ -229,19 +213,16 @@ class SparkJobHook(SparkSubmitHook):
 
     def _submit(self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]) -> Submission:
         result = result_in(results_folder, result_name, request.storage_options)
-        with JobFolder(shared_folder(results_folder) if self._is_standalone_cluster else None) as folder:
+        with JobFolder() as folder:
             failure = self._spark_submit(folder, request, result, texts)
             if self._in_pods is not None:
                 return self._submitted_to_kubernetes(request, self._in_pods, failure, result.uri)
-            driver = self._driver_id or self._yarn_application_id
+            driver = self._yarn_application_id
             if failure is not None or driver is None:
                 self._log_printed()
                 raise error_without_result(request, self._exit_code() or 1, result.uri) from failure
             self.log.info("The job's driver is %s", driver)
-            files = str(folder.path) if folder.shared is not None else None
-            return Submission(
-                request.operation, request.table, driver, result_name, files, spark_url=self._tracking_url
-            )
+            return Submission(request.operation, request.table, driver, result_name, spark_url=self._tracking_url)
 
     def _submitted_to_kubernetes(
         self, request: Request, job: _InPods, failure: AirflowException | None, uri: str
@@ -301,9 +282,7 @@ class SparkJobHook(SparkSubmitHook):
         """Return the driver of a job that this connection's cluster runs."""
         if self._is_yarn:
             return YarnDriver(self._require_resource_manager(), job.driver_id)
-        if self._is_kubernetes:
-            return KubernetesDriver(self._pods(), job.driver_id)
-        return StandaloneDriver(standalone_endpoints(self._connection), job.driver_id)
+        return KubernetesDriver(self._pods(), job.driver_id)
 
     def _left_by_another_try(
         self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]
@@ -382,14 +361,10 @@ class SparkJobHook(SparkSubmitHook):
     def _wait(self, job: Submission, request: Request, results_folder: str) -> dict[str, Any]:
         result = job.result_file(results_folder, request.storage_options)
         watch = JobWatch(self.driver(job), result)
-        try:
-            with supervised(self._orphaned):
-                while (state := watch.look()) is None:
-                    time.sleep(LOOK_SECONDS if self._is_kubernetes else self._status_poll_interval)
-            return job.collect(result, state, request.storage_options)
-        finally:
-            if self._is_standalone_cluster:  # elsewhere a driver that still runs is found by a retry
-                job.delete_files()
+        with supervised(self._orphaned):
+            while (state := watch.look()) is None:
+                time.sleep(LOOK_SECONDS if self._is_kubernetes else self._status_poll_interval)
+        return job.collect(result, state, request.storage_options)
 
     def require_driver_elsewhere(self) -> None:
         """Raise unless the driver outlives this process and the cluster can be asked for it."""
@@ -398,7 +373,7 @@ class SparkJobHook(SparkSubmitHook):
             raise UnsupportedFeatureError(
                 f"A task can be deferred only while its driver runs in a cluster. Connection {self._conn_id!r} (master "
                 f"{master}) is in deploy mode client: the driver runs in the worker and ends with the task. Set its "
-                f"deploy-mode to cluster (YARN, Kubernetes, standalone), or leave deferrable=True out"
+                f"deploy-mode to cluster (YARN, Kubernetes), or leave deferrable=True out"
             )
         if self._is_yarn:
             self._require_resource_manager()
@@ -412,7 +387,7 @@ class SparkJobHook(SparkSubmitHook):
         if self._killed:
             raise PaimonError(f"{request.operation} on {request.table}: the task was killed before it was submitted")
         master = str(self._connection["master"])
-        if master.startswith("spark://") and not self.is_cluster:  # there the master's REST interface is asked
+        if master.startswith("spark://"):
             check_masters(str(self._conn_id), master)
         shipped: dict[str, Any] = {
             name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in texts.items()
@@ -444,25 +419,20 @@ class SparkJobHook(SparkSubmitHook):
     def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> str:
         """Set what this submission needs; return the file to submit."""
         arguments = [*to_arguments(request), f"{flag_name(RESULT_URI)}={result_uri}"]
-        ships = self.is_cluster and not self._is_standalone_cluster
         if request.storage_options:
             path = folder.write("storage-options.json", json.dumps(dict(request.storage_options)))
             # A driver that reads it in place deletes it; elsewhere Spark's staging folder goes with the application.
-            name = STORAGE_OPTIONS if ships else STORAGE_OPTIONS_ONCE
+            name = STORAGE_OPTIONS if self.is_cluster else STORAGE_OPTIONS_ONCE
             arguments.append(f"{flag_name(name)}={self._shipped_name(path)}")
         self._application_args = arguments
         archive = package_archive(folder.path)
         self._py_files = ",".join(filter(None, [str(archive), self._py_files]))
-        if ships and folder.written:
+        if self.is_cluster and folder.written:
             self._files = ",".join(filter(None, [*map(str, folder.written), self._files]))
         self._hide_secret_settings(folder)
         if self._name == "default-name":
             self._name = f"airflow-paimon {request.operation} {request.table}"
-        script = job_path(request.operation)
-        if not self._is_standalone_cluster:
-            return str(script)
-        self._run_python_as_a_class(folder.path, script)
-        return str(archive)
+        return str(job_path(request.operation))
 
     def _prepare_for_yarn(self, tried: str | None, result_name: str) -> None:
         # YARN would start a driver that failed a second time, beside the task that reports the failure.
@@ -471,26 +441,9 @@ class SparkJobHook(SparkSubmitHook):
         if tags:
             self._conf["spark.yarn.tags"] = ",".join(tags)
 
-    def _run_python_as_a_class(self, folder: Path, script: Path) -> None:
-        """Submit what spark-submit itself refuses on a standalone cluster: a driver in Python.
-
-        The driver is the class that runs Python drivers on the other clusters; all files lie in the shared folder.
-        """
-        if self._env_vars:
-            raise UnsupportedFeatureError(
-                "A standalone cluster in deploy mode cluster gives a driver no variables: leave env_vars out, or use "
-                "deploy mode client"
-            )
-        py_files = [copied_into(name, folder) for name in str(self._py_files).split(",")]
-        self._application_args = [copied_into(str(script), folder), ",".join(py_files), *(self._application_args or [])]
-        self._py_files, self._java_class = None, _PYTHON_RUNNER
-        self._files = ",".join(filter(None, [*py_files, self._files]))
-        self._conf |= {"spark.submit.pyFiles": ",".join(py_files), "spark.master.rest.enabled": "true"}
-        self._connection["master"] = rest_master(self._connection)
-
     def _shipped_name(self, path: Path) -> str:
         # ``--files`` puts a file into the working folder of a driver on another machine.
-        return path.name if self.is_cluster and not self._is_standalone_cluster else str(path)
+        return path.name if self.is_cluster else str(path)
 
     def _hide_secret_settings(self, folder: JobFolder) -> None:
         # By the whole name: Azure's keys end with the account's host.
@@ -499,11 +452,6 @@ class SparkJobHook(SparkSubmitHook):
         secret |= self._hide_secret_variables()
         if not secret:
             return
-        if self._is_standalone_cluster:
-            raise UnsupportedFeatureError(
-                f"A standalone cluster in deploy mode cluster puts all settings on the driver's command line; "
-                f"{', '.join(sorted(secret))} would be seen there. Use deploy mode client"
-            )
         # With --properties-file Spark doesn't read its defaults, so they have to stand in it, too.
         base = self._settings_file()
         lines = [base.read_text()] if base is not None and base.is_file() else []
@@ -597,8 +545,6 @@ class SparkJobHook(SparkSubmitHook):
 
     def _notice_spark(self, line: str) -> None:
         """Notice what Spark itself says of the application."""
-        if self._is_standalone_cluster and (found := _SUBMITTED.search(line)):
-            self._driver_id = found[1]
         if self._is_yarn and self._yarn_pages is None:
             self._yarn_pages = pages_address(line)
         if self._is_kubernetes:
@@ -643,8 +589,6 @@ class SparkJobHook(SparkSubmitHook):
             self.log.error("%s may still run; the program yarn can't kill it: %s", on_yarn, error)
         if on_yarn is not None and self._yarn_application_id is None:
             self._kill_on_yarn(on_yarn)  # spark-submit, dead only now, may have been about to submit it
-        if self._is_standalone_cluster and self._driver_id:
-            StandaloneDriver(standalone_endpoints(self._connection), self._driver_id).kill()
         if self._in_pods is not None:
             self._end_in_pods(self._in_pods)
 

@@ -303,7 +303,8 @@ def _stale_lines(planned: Mapping[str, Any], details: Mapping[str, Any]) -> list
         return []
     named = ", ".join(stale[:_LISTED]) + (" ..." if len(stale) > _LISTED else "")
     again = json.dumps({"table": planned["table"]})
-    return [f"Full partitions that are stale now: {named}. nightly_chain_maintenance builds them again:", again]
+    by = "the DAG that compacts chains (nightly_chain_maintenance, if it has no id of its own)"
+    return [f"Full partitions that are stale now: {named}. To rebuild them, trigger {by} with", again]
 
 
 def undo_hint(planned: Mapping[str, Any], tag: str, within: str | None = None) -> list[str]:

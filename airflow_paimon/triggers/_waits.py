@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import abstractmethod
 from collections.abc import AsyncIterator
 from typing import Any, ClassVar
@@ -30,6 +31,11 @@ class WaitingTrigger(BaseTrigger):
     awaited: ClassVar[str]
     paimon_conn_id: str
     poke_interval: float
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments, each of which is an attribute of its name."""
+        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     @property
     @abstractmethod

@@ -75,11 +75,6 @@ class BucketsQuietTrigger(WaitingTrigger):
         self.until = until
         self.poke_interval = poke_interval
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
-        names = ("table", "condition", "paimon_conn_id", "until", "poke_interval")
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
-
     @property
     def label(self) -> str:
         """See ``WaitingTrigger.label``."""

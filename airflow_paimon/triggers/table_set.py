@@ -32,15 +32,6 @@ class TableSetTrigger(WaitingTrigger):
         self.condition = dict(condition)
         self.poke_interval = poke_interval
 
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
-        arguments = {
-            "paimon_conn_id": self.paimon_conn_id,
-            "condition": self.condition,
-            "poke_interval": self.poke_interval,
-        }
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
-
     @property
     def label(self) -> str:
         """See ``WaitingTrigger.label``."""

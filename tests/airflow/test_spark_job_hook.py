@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -103,13 +104,15 @@ def test_a_connect_server_is_refused_before_anything_is_submitted(monkeypatch: p
         SparkJobHook("connect")
 
 
-def test_options_are_those_of_airflows_hook(warehouse: Path) -> None:
+def test_options_are_those_of_airflows_hook(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match="driver_memery"):
         SparkJobHook(options={"driver_memery": "1g"})
     with pytest.raises(InvalidInputError, match="yarn_track_via_rm_api"):  # it would not wait for the end
         SparkJobHook(options={"yarn_track_via_rm_api": True})
-    with pytest.raises(UnsupportedFeatureError, match="deploy mode client"):
-        SparkJobHook(options={"deploy_mode": "cluster"})
+    for master in ("local[1]", "spark://master:7077"):
+        set_connection(monkeypatch, "spark_default", "spark", host=master)
+        with pytest.raises(UnsupportedFeatureError, match=rf"the master is {re.escape(master)}.*deploy mode client"):
+            SparkJobHook(options={"deploy_mode": "cluster"})
 
 
 @pytest.mark.every(3)

@@ -72,6 +72,10 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "locked": ({"locked": {"aproval": False}}, r"no field aproval \(did you mean approval\?\)"),
     "argument": ({"lockd": {}}, r"no argument lockd \(did you mean locked\?\)"),
     "a field that is there": ({"fields": {"sql": text("SQL", "Mine.")}}, "has a field sql already"),
+    "a field of a pipeline": (
+        {"fields": {"tables": text("Tables", "Mine.")}},
+        "tables has the name of a field of other",
+    ),
     "no field": ({"fields": {"ticket": "OPS-1"}}, "field ticket must be a Param"),
     "both": ({"defaults": {"reason": "a"}, "locked": {"reason": "b"}}, "reason can't be in defaults and locked"),
     "a default of another type": ({"defaults": {"approval": "maybe"}}, "field approval: 'maybe' is not of type"),

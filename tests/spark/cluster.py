@@ -19,7 +19,7 @@ from pathlib import Path
 
 from airflow_paimon.bundled import package_archive
 from tests.environment import QUICK_JVM
-from tests.loopback import end, free_port
+from tests.loopback import end
 
 # What the README says a cluster needs, and PySpark itself.
 NEEDED = ("pyspark", "py4j", "pyarrow", "numpy", "fsspec", "fastavro", "backports")
@@ -29,10 +29,9 @@ _URL = re.compile(r"Starting Spark master at (spark://\S+)")
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """``python`` is what driver and executors run with; ``rest_port`` takes submissions in deploy mode cluster."""
+    """``python`` is what driver and executors run with."""
 
     master: str
-    rest_port: int
     python: Path
     archive: Path
     spark_home: Path
@@ -89,9 +88,7 @@ def start_cluster(folder: Path, java_home: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         log = folder / "master.log"
         address = ["--host", "127.0.0.1", "--port", "0", "--webui-port", "0"]
-        rest_port = free_port()
-        options = f"{QUICK_JVM} -Dspark.master.rest.enabled=true -Dspark.master.rest.port={rest_port}"
-        stack.enter_context(_daemon("master.Master", address, environment | {"SPARK_DAEMON_JAVA_OPTS": options}, log))
+        stack.enter_context(_daemon("master.Master", address, environment, log))
         master = _wait_for(log, _URL)[1]
         workers = [folder / f"worker-{i}.log" for i in range(2)]
         for worker_log in workers:
@@ -99,7 +96,7 @@ def start_cluster(folder: Path, java_home: Path) -> Iterator[Cluster]:
             stack.enter_context(_daemon("worker.Worker", arguments, environment, worker_log))
         for worker_log in workers:
             _wait_for(worker_log, re.compile("Successfully registered with master"))
-        yield Cluster(master, rest_port, python, package_archive(folder), spark_home, environment)
+        yield Cluster(master, python, package_archive(folder), spark_home, environment)
 
 
 def _package(name: str) -> Path:

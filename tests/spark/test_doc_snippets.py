@@ -176,7 +176,7 @@ class Page:
             hook = PaimonHook(connection=Connection(conn_id=words[0], conn_type="paimon", extra=json.dumps(extra)))
             assert (hook.warehouse and hook.storage_options is None) or isinstance(hook.storage_options, dict)
         else:
-            spark = {"deploy-mode", "queue", "namespace", "rest-port", "yarn_resourcemanager_webapp_address"}
+            spark = {"deploy-mode", "queue", "namespace", "yarn_resourcemanager_webapp_address"}
             known = {"spark": spark, "spark_connect": set()}
             assert set(extra) <= known[options["--conn-type"]]
 
