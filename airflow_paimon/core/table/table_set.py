@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
-from airflow_paimon.core.format.records import record_bytes
+from airflow_paimon.core.format.records import Record
 
 TAG_PREFIX = "set-"
 VERSION_PREFIX = "set:"
@@ -65,22 +65,11 @@ class Pin:
     snapshot_id: int
     identity: str
 
-    def to_json(self) -> dict[str, Any]:
-        return {"snapshot": self.snapshot_id, "identity": self.identity}
-
-
-def pins_to_json(pins: Mapping[str, Pin]) -> dict[str, Any]:
-    return {name: pin.to_json() for name, pin in pins.items()}
-
-
-def pins_from_json(raw: Mapping[str, Any]) -> dict[str, Pin]:
-    """Parse pins. Raises ``KeyError``, ``ValueError``, ``TypeError`` or ``AttributeError``."""
-    return {str(name): Pin(int(one["snapshot"]), str(one["identity"])) for name, one in raw.items()}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableSet:
-    """One version of a set. ``tables``: by ``db.table``; ``created_ms``: epoch milliseconds by the publisher's clock.
+class TableSet(Record):
+    """One version of a set, in ``version-<N>.json``. ``tables``: by ``db.table``; ``created_ms``: epoch milliseconds by
+    the publisher's clock.
 
     ``abandoned``: why the number was given up; None = it is a version that readers take.
     """
@@ -114,14 +103,6 @@ class TableSet:
                 f"{', '.join(sorted(self.tables))})"
             )
         return self.tables[table]
-
-    def to_bytes(self) -> bytes:
-        """Return the content of ``version-<N>.json``."""
-        raw: dict[str, Any] = {"set": self.name, "version": self.number, "created": self.created_ms}
-        if self.abandoned is not None:
-            raw["abandoned"] = self.abandoned
-        raw |= {"tag": self.tag, "tables": pins_to_json(self.tables), "operation_id": self.operation_id}
-        return record_bytes(raw)
 
     def to_json(self) -> dict[str, Any]:
         """Return what results, sensors and look-ups say about it."""

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsupportedCatalogError
-from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_json
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedCatalogError
+from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
@@ -27,7 +27,6 @@ from airflow_paimon.core.table.table_set import (
     check_set_name,
     is_set_name,
     parse_set_tag,
-    pins_from_json,
     version_file,
 )
 
@@ -58,21 +57,8 @@ class SetFolder:
     def ended(self, number: int) -> TableSet | None:
         """Read how a number ended; None = it hasn't, or has expired."""
         data = read_if_there(self.store, version_file(number))
-        return None if data is None else self.parse(number, data)
-
-    def parse(self, number: int, data: bytes) -> TableSet:
-        """Parse ``version-<N>.json``. ``FormatError``: it is damaged."""
-        try:
-            raw: Any = parse_json(data)
-            given_up, by = raw.get("abandoned"), raw.get("operation_id")
-            return TableSet(
-                name=self.name, number=number, tables=pins_from_json(raw["tables"]), created_ms=int(raw["created"]),
-                operation_id=None if by is None else str(by), abandoned=None if given_up is None else str(given_up),
-            )  # fmt: skip
-        except (ValueError, KeyError, TypeError, AttributeError, FormatError) as error:
-            raise FormatError(
-                f"Table set {self.name!r}: {self.store.uri}/{version_file(number)} is damaged ({error})"
-            ) from None
+        name = f"Table set {self.name!r}: {self.store.uri}/{version_file(number)}"
+        return None if data is None else TableSet.parse(data, name)
 
     def latest(self, ended: list[int] | None = None) -> TableSet | None:
         """Read the newest version; None = there is none yet. ``ended``: the numbers, if they are known."""

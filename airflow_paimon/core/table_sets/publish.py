@@ -32,8 +32,8 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.format.records import record_bytes
-from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_json
+from airflow_paimon.core.format.records import Record
+from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.options import TableOptions, parse_duration, requested_duration
@@ -44,8 +44,6 @@ from airflow_paimon.core.table.table_set import (
     TableSet,
     claim_file,
     pins_file,
-    pins_from_json,
-    pins_to_json,
     set_tag,
     version_file,
 )
@@ -81,18 +79,13 @@ def parse_retention(keep: int, retention: str) -> Retention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What ``claim-<N>.json`` says, and ``pins-<N>.json`` if it is there. ``tables``: None = the claim is open."""
+class Claim(Record):
+    """What ``claim-<N>.json`` says, or ``pins-<N>.json`` if it is there. ``tables``: None = the claim is open."""
 
     number: int
     operation_id: str
     since_ms: int
     tables: Pins | None = None
-
-    def to_bytes(self) -> bytes:
-        tables = None if self.tables is None else pins_to_json(self.tables)
-        raw = {"version": self.number, "operation_id": self.operation_id, "since": self.since_ms, "tables": tables}
-        return record_bytes(raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,27 +271,13 @@ def _open_claim(sets: Sets) -> Claim | None:
 
 
 def _read_claim(sets: Sets, number: int) -> Claim | None:
-    data = read_if_there(sets.folder.store, claim_file(number))
-    if data is None:
-        return None
-    try:
-        raw: Any = parse_json(data)
-        tables = None if raw["tables"] is None else pins_from_json(raw["tables"])
-        claim = Claim(number=number, operation_id=str(raw["operation_id"]), since_ms=int(raw["since"]), tables=tables)
-        return claim if tables is not None else replace(claim, tables=_read_pins(sets, number))
-    except (ValueError, KeyError, TypeError, AttributeError, FormatError) as error:
-        raise FormatError(
-            f"Table set {sets.name!r}: {sets.folder.store.uri}/{claim_file(number)} is damaged ({error}); delete the "
-            "file if no operation is making that version"
-        ) from None
+    claim = _read(sets, claim_file(number))
+    return claim if claim is None or claim.tables is not None else _read(sets, pins_file(number)) or claim
 
 
-def _read_pins(sets: Sets, number: int) -> dict[str, Pin] | None:
-    data = read_if_there(sets.folder.store, pins_file(number))
-    if data is None:
-        return None
-    raw: Any = parse_json(data)
-    return pins_from_json(raw)
+def _read(sets: Sets, file: str) -> Claim | None:
+    data, name = read_if_there(sets.folder.store, file), f"Table set {sets.name!r}: {sets.folder.store.uri}/{file}"
+    return None if data is None else Claim.parse(data, name, "delete it if no operation is making that version")
 
 
 def _tag(view: Table, name: str, pin: Pin) -> None:
@@ -421,12 +400,12 @@ def _with_pins(sets: Sets, claim: Claim, tables: Pins) -> Claim:
     """List the snapshots of an open claim: from now on whoever comes next can finish it."""
     if claim.tables is not None:
         return claim
+    pinned = replace(claim, tables=tables)
     try:
-        data = record_bytes(pins_to_json(tables))
-        put_new(sets.files, pins_file(claim.number), data)
+        put_new(sets.files, pins_file(claim.number), pinned.to_bytes())
     except AlreadyExistsError:
-        return replace(claim, tables=_read_pins(sets, claim.number))
-    return replace(claim, tables=tables)
+        return _read(sets, pins_file(claim.number)) or claim
+    return pinned
 
 
 def give_up_own(sets: Sets, operations: Collection[str], reason: str, now_ms: int) -> None:
@@ -471,7 +450,8 @@ def _delete_tags(sets: Sets, version: TableSet) -> bool:
     """Delete the tags of a version; returns whether all are gone. One that something needs stays."""
     gone, tables = True, version.tables
     if version.abandoned is not None and not tables:  # its operation may have gone on to set tags
-        tables = _read_pins(sets, version.number) or {}
+        pinned = _read(sets, pins_file(version.number))
+        tables = (pinned and pinned.tables) or {}
     for name, pin in tables.items():
         view = sets.table(name)
         tag = view.find_tag(version.tag)
