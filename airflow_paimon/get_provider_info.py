@@ -23,20 +23,19 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "string",
             "reads",
             "none",
-            "What small work on rows runs in plain Python beside its task instead of in Spark, unless the Paimon "
-            "connection says otherwise: none, reads (diffs and row limits of checks) or all (compactions and rescales, "
-            "too).",
+            "What small work on rows runs in plain Python instead of in Spark, unless the Paimon connection overrides "
+            "it: none, reads (diffs and row limits of checks) or all (compactions and rescales, too).",
         ),
         (
             "deferrable",
             "boolean",
             "",
             "True",
-            "Whether operators and sensors of this package wait in the triggerer. Empty: as [operators] "
-            "default_deferrable says.",
+            "Whether operators and sensors of this package wait in the triggerer. Empty: as set by [operators] "
+            "default_deferrable.",
         ),
-        ("poll_interval", "float", "10", "30", "Seconds between two looks of the triggerer at a job in a cluster."),
-        ("poke_interval", "float", "60", "300", "Seconds between two looks at a table that is waited for."),
+        ("poll_interval", "float", "10", "30", "Seconds between two checks of the triggerer on a job in a cluster."),
+        ("poke_interval", "float", "60", "300", "Seconds between two checks of a table that is waited for."),
         (
             "lineage_conn_id",
             "string",
@@ -146,7 +145,7 @@ def _flink_connection_type() -> dict[str, Any]:
             "hidden-fields": ["schema", "extra"],
             "relabeling": {"host": "JobManager", "port": "REST port"},
             "placeholders": {
-                "host": "flink-jobmanager.example; https:// may stand before it",
+                "host": "flink-jobmanager.example; optionally with https:// before it",
                 "port": "8081",
                 "login": "Where a proxy asks for one",
             },

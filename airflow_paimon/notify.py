@@ -116,7 +116,7 @@ def four_eyes_note(required: bool, asked: str | None) -> str:
             "The four-eyes rule can't be applied: Airflow doesn't report who triggered this run. Trigger it as a user, "
             "from Airflow's page or its API"
         )
-    return f"{escape(asked)} triggered this run, so somebody else has to approve it."
+    return f"{escape(asked)} triggered this run, so a second person has to approve it."
 
 
 def send(notifiers: Sequence[BaseNotifier], message: Mapping[str, Any], context: Context) -> None:

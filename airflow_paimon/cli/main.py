@@ -37,7 +37,7 @@ JOB = "job"
 CALL = "call"
 DATABASES = {
     "create-database": ("make an empty database", "--if-exists", "what to do if it exists"),
-    "drop-database": ("drop an empty database", "--if-missing", "what to do if there is none"),
+    "drop-database": ("drop an empty database", "--if-missing", "what to do if it does not exist"),
 }
 _FIRST_ROWS = 10
 _OF_ROWS = ("head", "count")

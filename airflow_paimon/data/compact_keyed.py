@@ -337,7 +337,7 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: 
             return done
     warning = (
         f"the rows are committed (snapshot {landed.id}), but other commits changed their buckets in each of {_TRIES} "
-        f"tries to compact them: readers get them from the next compaction (compact)"
+        "attempts to compact them: readers get them from the next compaction (compact)"
     )
     log.warning("%s: %s", table.label, warning)
     return Compacted(warning=warning)

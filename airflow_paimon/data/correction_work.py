@@ -85,7 +85,7 @@ def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice)
         return _of_rows(scan, asked, found)
     if asked.kind == INSERT:
         keyed = bool(schema.primary_keys)
-        note = "which buckets hold the inserted keys, and so are written again, is known when the rows are computed"
+        note = "which buckets have the inserted keys, and so are rewritten, is known when the rows are computed"
         return Work(reads=Amount(), replaces=Amount(), writes=Amount(), notes=(note,) if keyed else ())
     if mode == "upsert" and asked.kind != INSERT_OVERWRITE:
         splits = [s for s in found.splits if choice.matches(s.values)]

@@ -463,7 +463,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             return None
         from airflow_paimon.hooks.local_job import LocalJobHook
 
-        self.log.info("Trying it in a process beside the task, without Spark (local_execution is %s)", local)
+        self.log.info("Trying it in a local process, without Spark (local_execution is %s)", local)
         self._local_hook = LocalJobHook()
         return self._local_hook.run_job(request, texts=self._texts())
 

@@ -88,7 +88,7 @@ def _health_line(one: Mapping[str, Any]) -> str:
 def _compact(result: Result) -> list[str]:
     found = result["details"]
     if result["dry_run"]:
-        return [f"{found['files_before']} files in {found['partitions']} partitions would be written again"]
+        return [f"{found['files_before']} files in {found['partitions']} partitions would be rewritten"]
     return [
         f"{found['files_before']} files became {found['files_after']} in {found['partitions']} partitions: "
         f"{found['rows']:,} rows, {found['deleted_rows']:,} deleted ones dropped",
@@ -206,7 +206,7 @@ def _erase_rows(result: Result) -> list[str]:
         f"branch {e['branch']}: {e['rows']:,} rows erased from {e['files']:,} files by snapshot {e['snapshot']}"
         for e in found.get("erased", ())
     ]
-    done = "No stored file holds such a row" if found["complete"] else "Not complete: see what still holds files"
+    done = "No stored file has such a row" if found["complete"] else "Not complete: see what still keeps files"
     return [*lines, *_find_rows(result), done]
 
 

@@ -85,7 +85,7 @@ def start_from_base(
     view = main.branch(request.branch).require()
     lineage = verified_lineage(main, request.branch)
     if lineage is None or lineage.snapshot_id is None or lineage.owner != branch_owner(context):
-        whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage is gone"
+        whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage was deleted"
         raise UnsafeOperationError(
             f"{view.label} was not made by this run ({whose}). Trigger the DAG again with the name of a branch that "
             "doesn't exist yet"
@@ -114,7 +114,7 @@ def start_from_base(
     }
     back = run_operation(build_request("rollback_to", values))
     if back.dry_run:
-        log.info("A dry run doesn't go back to it: the plan is made on what the branch holds")
+        log.info("A dry run doesn't go back to it: the plan is made on what the branch has")
 
 
 def _is_by(user: str, operation: str) -> bool:
@@ -291,7 +291,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         }
         if said["approved"] and user and self._is_own_request(context, user):
             return self._ask_somebody_else(context, said["approved_by"])
-        word, by = ("approved" if said["approved"] else "rejected"), said["approved_by"] or "nobody: no answer in time"
+        word, by = ("approved" if said["approved"] else "rejected"), said["approved_by"] or "none: no answer in time"
         self._notify(context, self._message(context, "answered", f"{word} by {by}", said))
         return self._follow(context, said)
 

@@ -215,7 +215,7 @@ class FlinkSqlOperator(FlinkOperator):
         job_id, is_there = hook.job_to_submit(self._origin(context))
         self._job = hook, job_id
         if is_there:
-            self.log.info("An earlier try has submitted the job %s", job_id)
+            self.log.info("An earlier attempt has submitted the job %s", job_id)
         else:
             self._run(hook, before, last, job_id)
         return self._wait(context, hook, job_id=job_id, until_finished=self.runtime_mode == "batch")
@@ -286,7 +286,7 @@ class FlinkSqlOperator(FlinkOperator):
         except FlinkError:
             if hook.state(job_id) is None:
                 raise
-            self.log.info("An earlier try has submitted the job %s meanwhile", job_id)
+            self.log.info("An earlier attempt has submitted the job %s meanwhile", job_id)
         else:
             if found != job_id:
                 raise FlinkError(

@@ -315,8 +315,8 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
         earlier = {one.table for one, publish in found if publish.snapshot.commit_user != mine}
         said = self._undo_all(found, len(earlier) < len(self._each()), context)
         message = (
-            "Nothing more was published: an earlier try of this task was undone. To publish again, clear the task "
-            "while its branches are there"
+            "Nothing more was published: an earlier attempt of this task was undone. To publish again, clear the task "
+            "while its branches exist"
         )
         self._fail(message, said, ConflictError(message), context)
 

@@ -31,7 +31,7 @@ _NOT_YET = Noted(None, short="…", mark="muted")
 _HELP = {
     "state": "Whether merge_branch would publish it onto main as both are now",
     "main quiet since": "Since when running jobs have left main's buckets alone that a publish of it replaces",
-    "checks": "What checks of its newest snapshot said; hover for the rules",
+    "checks": "Check results of its newest snapshot; hover for the rules",
     "from": "The branch, the tag and the snapshot (base) that it was made from",
     "ahead of main": "Buckets that it changed since they parted, and stored rows more",
     "behind main": "Buckets that main changed since then, and stored rows more",
@@ -178,7 +178,7 @@ def _origin(facts: BranchFacts) -> Noted | str:
         note = "Made by another engine: it keeps no record of where from"
         return Noted(None, short="unknown", note=note, mark="muted")
     if not facts.verified:
-        note = "The record does not fit the branch that is there now"
+        note = "The record does not fit the present branch"
         return Noted(None, short=made.from_branch, note=note, mark="warn")
     return made.from_branch
 

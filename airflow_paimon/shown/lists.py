@@ -128,7 +128,7 @@ def holders(usage: TableUsage) -> Listing:
     rows = [(holder_text(h), h["roots"], h["bytes"], h["frees_bytes"], h["frees_files"], h["way"]) for h in found]
     names = heads("held by | snapshots: number | size: size | frees: size | frees files: number | way: sentence")
     help = {
-        "snapshots": "Snapshots, tags and changelogs that it stands for",
+        "snapshots": "Snapshots, tags and changelogs in it",
         "size": "All that it refers to, shared files included",
         "frees": "What nothing else refers to",
     }

@@ -135,7 +135,7 @@ def _elsewhere(table: Table) -> str:
     if table.branch_name != MAIN or not options.chain_table:
         return ""
     names = " or ".join(f"--branch {name}" for name in (options.snapshot_branch, options.delta_branch))
-    return f"That is main alone. {table.name} is a chain table: see {names}, or the look-up chain"
+    return f"That is main alone. {table.name} is a chain table: see {names}, or the command chain"
 
 
 OF_A_TABLE: Mapping[str, Callable[[Table, int], Listing]] = {

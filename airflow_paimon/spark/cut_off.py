@@ -58,7 +58,7 @@ def refuse_marked(found: StructType, fields: Iterable[DataField], label: str) ->
     marked = {f.name for f in found.fields if (f.metadata or {}).get(CUT_OFF)}
     for field in fields:
         if field.name in marked and is_finer_than_micros(field.type):
-            raise lossy(label, field.name, "airflow_paimon.spark.write_table, which looks where each value comes from")
+            raise lossy(label, field.name, "airflow_paimon.spark.write_table, which checks where each value comes from")
 
 
 def refuse_finer(fields: Iterable[DataField], label: str) -> None:

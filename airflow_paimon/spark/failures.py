@@ -28,7 +28,7 @@ _CAUSES = 20
 _LONGEST_LIST = 5
 _ASSIGNMENT_OVERFLOW = "[CAST_OVERFLOW_IN_TABLE_INSERT]"
 _OVERFLOW_OR_DIVISION = (
-    "Spark says the same of any arithmetic error in the assigned value: look for a division by zero as well, which "
+    "Spark reports any arithmetic error in the assigned value so: check for a division by zero as well, which "
     "try_divide makes NULL"
 )
 """Spark's CheckOverflowInTableInsert turns every arithmetic error below it into this condition."""

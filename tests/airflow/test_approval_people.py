@@ -234,7 +234,7 @@ def test_whoever_triggered_the_run_can_reject_it_and_not_approve_it(
         ask >> [CreateTagOperator(task_id=name, tag=name, table="d.t") for name in ("yes", "no")]
     with answering("Approve", dag_id="asks_others", at_last="Reject", user="dag_test") as seen:
         run = run_dag(dag)
-    assert len(seen) == 2 and "dag\\_test triggered this run, so somebody else" in seen[0]["body"]
+    assert len(seen) == 2 and "dag\\_test triggered this run, so a second person" in seen[0]["body"]
     assert {name: state for name, (state, _) in run.tasks.items()} == {
         "ask": "success",
         "yes": "skipped",

@@ -28,7 +28,7 @@ def test_the_log_says_where_rows_are_and_what_was_erased(tmp_path: Path) -> None
     operator = EraseRowsOperator(task_id="erase", table="d.t", where=WHERE)
     said = "\n".join(operator._log_lines(erase(table).to_json()))
     assert said.startswith("branch main: 2 rows erased from 2 files by snapshot 3")
-    assert said.endswith("Not complete: see what still holds files") and "secret" not in found + said
+    assert said.endswith("Not complete: see what still keeps files") and "secret" not in found + said
 
 
 def test_the_log_says_why_files_stay() -> None:

@@ -239,7 +239,7 @@ def test_a_retry_publishes_nothing_after_an_undo_whose_try_was_killed(
     after_first(monkeypatch, PublishTablesOperator, "_undo", killed)
     done = publish(run_dag)
     assert done.tasks == {"t": ("failed", 2)}
-    assert "an earlier try of this task was undone" in done.xcom("t", "paimon_error")["message"]
+    assert "an earlier attempt of this task was undone" in done.xcom("t", "paimon_error")["message"]
     assert files(mains[0]) == before
     assert operations(*mains) == [["merge_branch", "rollback_to"], []]
 
@@ -306,7 +306,7 @@ def test_a_retry_undoes_the_tables_that_the_first_try_did_not(
     assert done.tasks == {"t": ("failed", 2)}
     assert operations(*three) == [UNDONE, UNDONE, []]
     assert files(three[0]) == before
-    assert "an earlier try of this task was undone" in said(done)
+    assert "an earlier attempt of this task was undone" in said(done)
     assert "d.a was published as snapshot 2 and undone by snapshot 3" in said(done)
 
 

@@ -228,7 +228,7 @@ def test_tables_of_a_catalog_of_which_only_some_are_looked_at(monkeypatch: pytes
 
     (warehouse / "d.db" / "t").rename(warehouse / "d.db" / "elsewhere")
     good, message = press(monkeypatch, **fields)
-    assert not good and "There is no table d." in message and f"catalog {label} says that it lies" in message, message
+    assert not good and "There is no table d." in message and f"catalog {label} registers it" in message, message
 
     with closing(sqlite3.connect(tmp_path / "catalog.db")) as database, database:
         database.execute("DELETE FROM paimon_tables")

@@ -273,7 +273,7 @@ def test_main_of_a_chain_table_is_not_taken_for_empty(
 ) -> None:
     assert show(capsys, what, *on(warehouse, "d.c"))[-2:] == [
         f"(no {what})",
-        "That is main alone. d.c is a chain table: see --branch snapshot or --branch delta, or the look-up chain",
+        "That is main alone. d.c is a chain table: see --branch snapshot or --branch delta, or the command chain",
     ]
     assert "main alone" not in "\n".join(show(capsys, what, *on(warehouse, "d.c"), "--branch=delta"))
     assert "main alone" not in "\n".join(show(capsys, what, *on(warehouse)))

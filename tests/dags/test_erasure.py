@@ -44,7 +44,7 @@ def test_rows_are_erased_and_the_certificate_proves_it(warehouse: Path, caplog: 
     made = run.xcom("certificate")
     assert made["complete"] and made["subject"] == f"4 rows of {TABLE} erased: no stored file holds one any more"
     assert (made["record"]["proven"], made["record"]["reason"]) == (True, "ticket 17")
-    assert "**No stored file holds such a row.**" in made["markdown"] and "## Not looked at" in made["markdown"]
+    assert "**No stored file has such a row.**" in made["markdown"] and "## Not checked" in made["markdown"]
     said = json.dumps([run.xcom(task) for task in run.tasks], default=str)
     private = "".join(table.store.read(p).decode() for p in table.store.walk("_airflow_paimon"))
     assert "order 9" not in said + private, "the condition's value is said somewhere"

@@ -375,7 +375,7 @@ def keyed_table(warehouse: Path, options: dict[str, str]) -> Table:
 def state(table: Table) -> State:
     rows = read_arrow(table).to_pylist()
     found = {(r["dt"], r["k"]): tuple(r.values()) for r in rows}
-    assert len(found) == len(rows), "a key is there twice"
+    assert len(found) == len(rows), "a key occurs twice"
     return found
 
 

@@ -43,7 +43,7 @@ def rows(*values: tuple[int, str]) -> pa.Table:
 
 def shown(table: Table, **read: Any) -> dict[int, str]:
     found = read_arrow(table, **read).to_pylist()
-    assert len({r["k"] for r in found}) == len(found), "a row is there twice"
+    assert len({r["k"] for r in found}) == len(found), "a row occurs twice"
     return {r["k"]: r["v"] for r in found}
 
 

@@ -431,7 +431,7 @@ def test_what_a_writer_has_changed_is_written_again_and_nothing_else(tmp_path: P
     assert rounds == [6, 3], "p=b again, and p=d, which has come"
     assert counts(table) == {p: {4} for p in "abcd"}
     assert {("b", 1, None, "beside"), ("d", 1, None, "new partition")} <= set(rows(table)) and len(rows(table)) == 61
-    assert data_files(tmp_path) == on_disk + 2 + result.details["files_after"], "what is not used is gone"
+    assert data_files(tmp_path) == on_disk + 2 + result.details["files_after"], "what is not used was deleted"
 
 
 def test_a_writer_that_never_pauses(tmp_path: Path) -> None:

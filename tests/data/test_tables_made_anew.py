@@ -62,7 +62,7 @@ def test_files_don_t_get_into_a_table_made_anew(
     for _ in range(commits[1]):
         append(table, "a")
     there = names(table)
-    with pytest.raises(ConflictError, match=r"^d\.t: the table was made anew.*write the rows again$"):
+    with pytest.raises(ConflictError, match=r"^d\.t: the table was recreated.*repeat the write$"):
         COMMITS[how](table, late, options, head)
     assert (names(table), table.latest_snapshot_id() or 0) == (there, commits[1])
 

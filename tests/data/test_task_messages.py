@@ -72,7 +72,7 @@ def test_no_key_has_a_number_twice(tmp_path: Path, seed: int, buckets: str, buff
     commit(table, write, merged_messages(write, tasks))
     found = numbered(tmp_path)
     assert len(set(found)) == len(found)
-    assert len(list(tmp_path.rglob("*.parquet"))) == files, "what was written again is gone"
+    assert len(list(tmp_path.rglob("*.parquet"))) == files, "what was written again was deleted"
     assert max(n for _, n in found) < 50 + sum(map(len, given))
     rows = {r["k"]: r["v"] for r in read_arrow(table).to_pylist()}
     last = [dict(g) for g in given]

@@ -127,7 +127,7 @@ def test_a_retry_finds_what_a_lost_worker_has_begun(
     def lose_the_first(self: PatientLook[str]) -> str | None:
         if not lost:
             lost.append(self)
-            raise ConnectionAbortedError("The worker is gone")
+            raise ConnectionAbortedError("The worker was deleted")
         return look(self)
 
     monkeypatch.setattr(PatientLook, "__call__", lose_the_first)
@@ -291,7 +291,7 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
         *before, last = split_flink_sql(sql)
         flink.sql(before[-1])
         flink.insert(last, {"pipeline.name": "ops dag", "execution.state-recovery.path": from_savepoint})
-        raise ConnectionAbortedError("The worker is gone")
+        raise ConnectionAbortedError("The worker was deleted")
 
     monkeypatch.setattr(MergeBranchOperator, "_done", be_lost)
     done = run_dag(dag, run_conf={**conf, "publish": "merge", "flink_jobs": names, "writers_stopped": False})

@@ -261,7 +261,7 @@ def test_a_commit_that_never_gets_an_answer_is_unknown(server: RestServer, proxy
     made(server, "d.unknown")
     table = open_table("lake", "d.unknown", storage_options=proxy.options(server))
     proxy.plan += ["503"] * 4
-    with pytest.raises(OutcomeUnknownError, match="it is not there when it is read back"):
+    with pytest.raises(OutcomeUnknownError, match="it is missing when it is read back"):
         append(table, (1, "a"))
     assert opened(server, "d.unknown").snapshot_ids() == []
 

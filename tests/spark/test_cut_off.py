@@ -140,7 +140,7 @@ def test_the_data_source_refuses_what_it_knows_to_be_cut_off(spark: SparkSession
     table, named = make(tmp_path), {"warehouse": str(tmp_path), "table": "d.t"}
     frame = spark.read.format("airflow_paimon").options(**named).load()
     own = frame.selectExpr("k", "v", "m AS t", "CAST(NULL AS STRUCT<a: INT, t: TIMESTAMP_NTZ>) AS r", "m")
-    with pytest.raises(Exception, match=r"'t' is finer than microseconds[^$]*write_table, which looks"):
+    with pytest.raises(Exception, match=r"'t' is finer than microseconds[^$]*write_table, which checks"):
         frame.write.format("airflow_paimon").options(**named).mode("append").save()
     own.write.format("airflow_paimon").options(**named).mode("append").save()
     assert len(rows_of(table)) == 4

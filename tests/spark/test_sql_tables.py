@@ -251,7 +251,7 @@ def test_describe_and_show(spark: SparkSession, tmp_path: Path) -> None:
         ("SHOW TABLES IN nope", NotFoundError, r"no database 'nope' \(it has d, e\)"),
         ("SHOW TABLES IN `../x`", NotFoundError, "no database '../x'"),
         ("SHOW PARTITIONS d.tab", InvalidInputError, "is not partitioned"),
-        ("SHOW PARTITIONS d.t PARTITION (x = 1)", InvalidInputError, "'x' is no partition column"),
+        ("SHOW PARTITIONS d.t PARTITION (x = 1)", InvalidInputError, "'x' is not a partition column"),
         ("DESCRIBE d.nope", NotFoundError, r"no table d\.nope"),
         ("DESCRIBE t", InvalidInputError, r"name it as db\.t"),
         ("DESCRIBE d.t nope", InvalidInputError, "no column 'nope'"),

@@ -230,5 +230,5 @@ def test_a_constant_that_has_no_value_is_the_fault_of_the_query(
     for module in (layers, query_views):
         monkeypatch.setattr(module, "FEW_FILES", -1)
     query = f"SELECT k, CAST(1 / 0 AS STRING) AS v, dt FROM branch WHERE dt = '{DAYS[0]}'"
-    with pytest.raises(InvalidInputError, match=r"--sql: .*DIVIDE_BY_ZERO"):
+    with pytest.raises(InvalidInputError, match=r"--sql\): .*DIVIDE_BY_ZERO"):
         correct(spark, tmp_path, query, mode="upsert")

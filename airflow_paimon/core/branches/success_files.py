@@ -30,7 +30,7 @@ def plan_deletions(view: Table, tags: Iterable[str]) -> list[Delete]:
     names = set(view.store.names(_folder(view)))
     marks = {path: tag for tag in tags for path in [_path(view, tag)] if path.rpartition("/")[2] in names}
     there = read_present(view.store, list(marks))
-    return [Delete(path=p, expected=data, reason=f"tag {marks[p]!r} is gone") for p, data in there.items()]
+    return [Delete(path=p, expected=data, reason=f"tag {marks[p]!r} was deleted") for p, data in there.items()]
 
 
 def _folder(view: Table) -> str:

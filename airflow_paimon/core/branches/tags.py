@@ -354,7 +354,7 @@ def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None
         refused = deletion(view, tag, "refused")
         back = [] if before is None else [Replace(path=path, data=before, expected=refused.expected, reason="back")]
         execute(view, back or [refused])
-    why = f" ({lost[0]} is gone)" if lost else ""
+    why = f" ({lost[0]} is missing)" if lost else ""
     raise ConflictError(
         f"{view.label}: snapshot {snapshot.id} expired while it was tagged{why}, so it was not tagged; tag a later one"
     )

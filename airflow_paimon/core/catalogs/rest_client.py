@@ -210,7 +210,7 @@ def _refusal(error: urllib.error.HTTPError) -> _Failed:
     except (OSError, ValueError, http.client.HTTPException):
         raw = None
     if not isinstance(raw, dict):
-        return _Failed(error.code, "the answer says no more")
+        return _Failed(error.code, "the answer has no message")
     code = raw.get("code")
     status = code if isinstance(code, int) and 400 <= code < 600 else error.code
     return _Failed(status, str(raw.get("message") or "no message"), str(raw.get("resourceType") or ""))

@@ -236,7 +236,7 @@ def _shadowing(state: ChainState) -> Iterator[Finding]:
             kind="shadowed-by-main",
             subject=MAIN,
             severity=WARNING,
-            message=f"Main holds partitions that the branches hold as well: {_listed(state.layout, hiding)}",
+            message=f"Main has partitions that the branches have as well: {_listed(state.layout, hiding)}",
             at_risk="reads of these return main's rows alone; later deltas of them are never seen",
             repair="drop them from main, or from the branches",
         )
@@ -245,7 +245,7 @@ def _shadowing(state: ChainState) -> Iterator[Finding]:
             kind="in-main",
             subject=MAIN,
             severity=INFO,
-            message=f"Main holds partitions of its own: {_listed(state.layout, alone)}",
+            message=f"Main has partitions that the branches lack: {_listed(state.layout, alone)}",
             at_risk="nothing; they take no part in chains and never expire with them",
         )
 

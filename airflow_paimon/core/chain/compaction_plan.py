@@ -337,7 +337,7 @@ class _GroupPlanner:
             note = "" if why is None else f"; it is stale ({why}): overwrite (--overwrite) rebuilds it"
             return Action.ALREADY_THERE, f"the snapshot branch has it{note}"
         if why is None and moment not in self._deltas and values not in targets.again:
-            return Action.NOTHING_TO_DO, "the snapshot branch has it, and there is no delta of its own to build it from"
+            return Action.NOTHING_TO_DO, "the snapshot branch has it, and it has no delta to build it from"
         if lost is not None or (anchor is None and not deltas):
             return Action.ALREADY_THERE, f"it can't be rebuilt: {lost or 'none of its inputs is left'}"
         gone = self._known.incomplete.get(values)

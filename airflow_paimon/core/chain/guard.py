@@ -187,7 +187,7 @@ def anchors_needed(main: Table, layout: ChainLayout, needed: Sequence[RequiredAn
     first, text = needed[0], layout.text_of
     lacking = [m for m in first.missing if m is not None]
     why = (
-        f"of its inputs {listed([text(m) for m in lacking])} is gone"
+        f"of its inputs {listed([text(m) for m in lacking])} was deleted"
         if lacking
         else "no earlier snapshot partition would be left for them"
     )

@@ -218,12 +218,12 @@ def what_is_lacking(
             break
         gone = [text(d.values) for d in current.deltas if d.values not in deltas]
         if gone:
-            return f"{', '.join(gone)} is gone"
+            return f"{', '.join(gone)} was deleted"
         anchor = current.anchor
         if anchor is None or anchor.values in snapshots:
             return None
         current = record_of(anchor)
-    return f"its anchor {text(anchor.values)} is gone" if anchor is not None else UNPROVEN
+    return f"its anchor {text(anchor.values)} was deleted" if anchor is not None else UNPROVEN
 
 
 log = logging.getLogger(__name__)
@@ -261,7 +261,7 @@ def _prune(table: Table, state: ChainState, now_ms: int, groups: Collection[Valu
     found = {path: r for path, r in found.items() if layout.group_of(r.values) in crowded}
     gone = superfluous(found, live, now.partitions.delta, moment)
     there = read_present(table.store, list(gone))
-    actions = tuple(Delete(path=p, expected=data, reason="its partition is gone") for p, data in there.items())
+    actions = tuple(Delete(path=p, expected=data, reason="its partition was deleted") for p, data in there.items())
     execute(table, actions)
     return len(gone)
 
@@ -451,7 +451,7 @@ class _Judge:
         for part in built.deltas:
             if part.values not in live:
                 if part.values not in expired:
-                    found.add(f"delta {text(part.values)} is gone", part.values, lost=True)
+                    found.add(f"delta {text(part.values)} was deleted", part.values, lost=True)
             elif self._changed(Branch.DELTA, part, built):
                 found.add(f"delta {text(part.values)} was changed after it was built", part.values)
 

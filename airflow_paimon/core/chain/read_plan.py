@@ -53,7 +53,7 @@ class PartitionRead:
             over = f"; hides {' and '.join(self.hidden)}" if self.hidden else ""
             return f"stored in the {self.source} branch{over}"
         start = "the nearest earlier snapshot partition" if self.anchor is not None else "no earlier snapshot partition"
-        gap = "a gap: no delta of its own; " if self.source == Source.CARRIED else ""
+        gap = "a gap: it has no delta; " if self.source == Source.CARRIED else ""
         return f"{gap}{start}, {len(self.deltas)} delta{'' if len(self.deltas) == 1 else 's'}"
 
 

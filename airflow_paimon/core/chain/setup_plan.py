@@ -310,7 +310,7 @@ _WITH_DATA: Mapping[str, str] = {
     "partition.timestamp-formatter": _MOVES_TIME,
     "sequence.field.sort-order": _REORDERS,
     "deletion-vectors.enabled": "existing deletes would be read in another way",
-    "bucket-function.type": "existing rows would be looked up in other buckets",
+    "bucket-function.type": "existing rows would be searched in other buckets",
     "partial-update.remove-record-on-delete": _REORDERS,
     "ignore-delete": _REORDERS,
 }

@@ -199,7 +199,7 @@ def _publish_findings(view: Table) -> Iterator[Finding]:
             subject=f"{view.branch_name}/{number}",
             severity=INFO,
             message=f"{view.label}: snapshot {number} is a publish, rollback or undo that the audit has no record of",
-            at_risk="when another engine expires that snapshot, nothing tells who asked for it and who approved it",
+            at_risk="when another engine expires that snapshot, its request and approval are no longer recorded",
             repair="put its record",
             actions=(action,),
         )
@@ -209,11 +209,11 @@ def _tag_findings(table: Table, living: set[str]) -> Iterator[Finding]:
     for tag in table.tags():
         branch = protects(tag.name)
         if branch is not None and branch not in living:
-            message = f"Tag {tag.name!r} protects files for branch {branch!r}, which is gone"
+            message = f"Tag {tag.name!r} protects files for branch {branch!r}, which does not exist"
             yield _needless(table, "stale-protective-tag", tag.name, tag, message, "nothing needs it any more")
         elif tag.name.startswith(KEEP_TAG_PREFIX) and keep_tag_needed(table, tag) is None:
             message = f"Tag {tag.name!r} kept files that a publish or rollback brought back; all snapshots and tags "
-            message += "as old as that are gone"
+            message += "as old as that no longer exist"
             yield _needless(table, "spent-keep-tag", tag.name, tag, message, "nothing needs it any more")
 
 

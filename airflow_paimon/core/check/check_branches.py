@@ -36,7 +36,7 @@ _AT_RISK = (
     "remove_orphan_files refuses to work on the whole table"
 )
 
-_NOTHING = "a branch without a schema and without a commit of its own holds nothing"
+_NOTHING = "a branch without a schema and without a commit contains nothing"
 
 
 def unfinished_branches(table: Table) -> dict[str, Lineage]:
@@ -83,7 +83,7 @@ def _half_deleted(table: Table, record: Lineage) -> Finding:
     what, repair = "is being deleted", "finish the deletion"
     if record.state == DELETED and view.exists():
         what, repair = "was deleted, and another engine has created one of that name since", "forget the deletion"
-        gone = Delete(path=lineage_path(name), expected=branch_record(table, name), reason="that branch is gone")
+        gone = Delete(path=lineage_path(name), expected=branch_record(table, name), reason="that branch does not exist")
         actions: tuple[Action, ...] = (gone,)
     else:
         removal = gather_removal(table, name, record.created_at, "repair_table")
@@ -137,7 +137,10 @@ def without_schema(view: Table) -> Finding:
     own = _own_snapshots(view)
     files = read_present(view.store, view.store.walk(root))
     only_hints = set(files) <= {view.paths.latest_hint, view.paths.earliest_hint}
-    kept = f"snapshots {', '.join(map(str, own))} are perhaps its own, so only you can say whether its folder may go"
+    kept = (
+        f"snapshots {', '.join(map(str, own))} are perhaps its own, so only you can decide whether its folder may be "
+        "deleted"
+    )
     actions: tuple[Action, ...] = (
         ()
         if own

@@ -19,7 +19,7 @@ def catalog_findings(table: Table) -> Iterator[Finding]:
     if not isinstance(table.store, CatalogTableStore) or not table.exists():
         return
     schema = table.schema()
-    at_risk = "nothing in the table; who looks at it in the catalog, as Hive does, sees columns or options of before"
+    at_risk = "nothing in the table; readers of the catalog, such as Hive, see older columns or options"
     try:
         differs = table.store.guard.lag(schema)
     except StorageError as error:

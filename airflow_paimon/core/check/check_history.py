@@ -78,8 +78,10 @@ def dangling_findings(view: Table) -> Iterator[Finding]:
                 kind="dangling-tag",
                 subject=f"{view.branch_name}/{tag.name}",
                 severity=ERROR,
-                message=f"{view.label}: tag {tag.name!r} names manifest list {lost[0]}, which is gone: an expiry "
-                f"deleted it before the tag was there",
+                message=(
+                    f"{view.label}: tag {tag.name!r} names manifest list {lost[0]}, which is missing: an expiry "
+                    "deleted it before the tag was created"
+                ),
                 at_risk="the tag can't be read, and expiries and orphan cleaning refuse to work on the table",
                 repair="delete the tag",
                 actions=(deletion(view, tag, "nothing of its snapshot can be read any more"),),
@@ -123,7 +125,7 @@ def _lost_snapshots(view: Table) -> Iterator[Finding]:
     paths = view.paths
     actions: tuple[Action, ...] = ()
     if newest is not None:
-        reason = "the newest snapshot that a tag still holds"
+        reason = "the newest snapshot that a tag still keeps"
         actions = (
             PutNew(path=paths.snapshot(newest.id), data=newest.to_bytes(), reason=reason, same_ok=True),
             Replace(path=paths.latest_hint, data=str(newest.id).encode(), reason=reason),
@@ -133,7 +135,7 @@ def _lost_snapshots(view: Table) -> Iterator[Finding]:
         subject=view.branch_name,
         severity=ERROR,
         message=f"{view.label} has no snapshots, although {proof} proves that it had: {paths.snapshot_dir} was deleted",
-        at_risk="Paimon reads it as empty and begins anew with snapshot 1; reads and commits here are refused",
+        at_risk="Paimon reads it as empty and starts over with snapshot 1; reads and commits here are refused",
         repair=f"put snapshot {newest.id} back, from a tag; what was committed after it stays lost" if newest else None,
         actions=actions,
         by_name_only=True,
@@ -236,7 +238,7 @@ def journal_findings(table: Table, now_ms: int) -> Iterator[Finding]:
                 info.name,
                 WARNING,
                 f"Journal {path} is unreadable: the run that wrote it was cut off",
-                "a retry of that operation can't tell whether it landed",
+                "a retry of that operation can't determine whether it committed",
             )
             continue
         except NotFoundError:

@@ -129,7 +129,7 @@ def _wrong_indexes(view: Table, wrong: Mapping[str, str], rebuilt: Sequence[tupl
         message=f"{view.label}: the hash indexes of {len(wrong)} partitions don't fit their dynamic buckets, e.g. "
         f"of {name or '()'}: {why}",
         at_risk="writes here refuse these partitions, those of other engines may put a key into a second bucket",
-        repair="stop the table's writers, then build the indexes anew from the keys of the files" if rebuilt else None,
+        repair="stop the table's writers, then rebuild the indexes from the keys of the files" if rebuilt else None,
         actions=tuple(
             RebuildIndexes(
                 path=where + text, branch=view.branch_name, partition=partition, reason=f"{text or '()'}: {wrong[text]}"
@@ -208,8 +208,10 @@ def keys_twice_findings(view: Table, keys_twice: FindKeysTwice | None) -> Iterat
             kind="keys-not-compared",
             subject=view.branch_name,
             severity=INFO,
-            message=f"{view.label}: {len(found) - len(twice)} buckets, e.g. of {large or '()'}, have too many keys to "
-            f"look for one that is there twice",
+            message=(
+                f"{view.label}: {len(found) - len(twice)} buckets, e.g. of {large or '()'}, have too many keys to "
+                "search for duplicates"
+            ),
             at_risk="nothing, if no job had them open when their files were replaced",
         )
     if twice:
@@ -232,7 +234,7 @@ def _keys_twice(view: Table, schema: TableSchema, twice: Mapping[BucketKey, str]
         repair="compact the partitions; the newer row of each key stays" if keeps_newest else None,
         actions=tuple(
             CompactPartition(
-                path=f"{view.branch_name}: {p}", branch=view.branch_name, partition=p, reason="a key is there twice"
+                path=f"{view.branch_name}: {p}", branch=view.branch_name, partition=p, reason="a key occurs twice"
             )
             for p in sorted(partitions)
             if keeps_newest
@@ -257,7 +259,7 @@ def moving_key_findings(view: Table, double_keys: FindDoubleKeys | None) -> Iter
             kind="keys-not-compared",
             subject=view.branch_name,
             severity=INFO,
-            message=f"{view.label}: the table has too many keys to look for one that two partitions have",
+            message=f"{view.label}: the table has too many keys to search for one that two partitions have",
             at_risk="nothing, if every writer has read the keys of the whole table",
         )
     elif found:

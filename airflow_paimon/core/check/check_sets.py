@@ -40,7 +40,7 @@ def _finding(main: Table, version: TableSet, pin: Pin, tag: Tag | None) -> Findi
     if tag is None and snapshot is not None:
         put = Tag(name=version.tag, snapshot=snapshot)
         action = PutNew(path=main.paths.tag(put.name), data=put.to_bytes(), reason="keeps a version of a table set")
-    lost = "" if snapshot is not None else f"; snapshot {pin.snapshot_id} is gone, so the version can't be read"
+    lost = "" if snapshot is not None else f"; snapshot {pin.snapshot_id} was deleted, so the version can't be read"
     return Finding(
         kind="table-set-tag",
         subject=f"{version.name}@{version.number}",

@@ -172,8 +172,8 @@ class SchemaIsKept:
             kept = False
         if not kept:
             raise at.conflict(
-                f"the table was made anew, or its schema {self.schema.id} replaced, after these rows were written; "
-                f"write the rows again"
+                f"the table was recreated, or its schema {self.schema.id} replaced, after these rows were written; "
+                "repeat the write"
             )
 
 
@@ -332,7 +332,7 @@ class VectorsAreAsRead:
 
     def check(self, at: HeadState) -> None:
         if self._files(at, self.read) != self._files(at, at.index):
-            raise at.conflict("another commit deleted rows of a bucket while it was written again; run it again")
+            raise at.conflict("another commit deleted rows of a bucket while it was rewritten; run it again")
 
     def _files(self, at: HeadState, index: Sequence[IndexEntry]) -> set[tuple[Place, str]]:
         """Return the files with the vectors of these buckets: new vectors have a new file."""

@@ -407,7 +407,10 @@ def _check_same(table: Table, operation_id: str, found: AttemptRecord, record: A
 
 def _read_record(table: Table, operation_id: str, number: int) -> AttemptRecord:
     path = _record_path(operation_id, number)
-    name, way_out = f"{table.name}: {path}", f"check whether operation {operation_id!r} landed, then delete the file"
+    name, way_out = (
+        f"{table.name}: {path}",
+        f"check whether operation {operation_id!r} was committed, then delete the file",
+    )
     return AttemptRecord.parse(read_if_there(table.store, path) or b"", name, way_out)
 
 

@@ -158,7 +158,7 @@ def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None, branch: 
         raise unknown_outcome(table, snapshot, BEING_CHANGED)
     path, data = table.paths.snapshot(snapshot.id), snapshot.to_bytes()
     if not table.store.delete_same(path, data) and not expired:
-        raise unknown_outcome(table, snapshot, "it was put where it doesn't belong, and is not there any more")
+        raise unknown_outcome(table, snapshot, "it was put where it doesn't belong, and no longer exists")
     if expired or dropped or not table.store.exists(table.paths.snapshot(snapshot.id + 1)):
         return True
     with suppress(AlreadyExistsError):  # another one has come to be based on it
@@ -221,7 +221,7 @@ def check_not_built_upon(table: Table, draft: Draft, lost: Snapshot) -> None:
             table, lost, "another engine's snapshot has this id, and newer ones that may hold its files are expired"
         ) from None
     if added & known:
-        raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one holds its files")
+        raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one has its files")
 
 
 def verify_landed(table: Table, snapshot: Snapshot) -> None:
@@ -236,7 +236,9 @@ def verify_landed(table: Table, snapshot: Snapshot) -> None:
     except NotFoundError:
         return
     except PaimonError as error:
-        raise unknown_outcome(table, snapshot, f"it landed, but could not be read back at the end ({error})") from error
+        raise unknown_outcome(
+            table, snapshot, f"it was committed, but could not be read back at the end ({error})"
+        ) from error
     if not ours:
         raise unknown_outcome(
             table, snapshot, "another engine's commit replaced it (two engines on one local or plain S3 table)"

@@ -47,7 +47,7 @@ def read_back(table: Table, staged: Staged, branch: Lineage | None, *, certain: 
     except NotFoundError:
         if certain:
             return False
-        raise unknown_outcome(table, snapshot, "it is not there when it is read back") from None
+        raise unknown_outcome(table, snapshot, "it is missing when it is read back") from None
     if standing or (certain and not landed):
         return landed
     if landed and _is_taken_from_gone_branch(table, staged, branch):

@@ -169,7 +169,7 @@ def _write(table: Table, query: str, batch: int, head: Snapshot | None) -> None:
 def _read(table: Table, query: str) -> BatchRecord | None:
     path = _path(table, query)
     data = read_if_there(table.store, path)
-    way_out = f"check which of its batches landed (commit user {query}), then delete the file"
+    way_out = f"check which of its batches were committed (commit user {query}), then delete the file"
     return None if data is None else BatchRecord.parse(data, f"{table.label}: the record {path} of a stream", way_out)
 
 

@@ -15,7 +15,7 @@ def report_markdown(result: Mapping[str, Any]) -> str:
     files = found["files"]
     unread = len(found["unchecked"]) + found["unchecked_left_out"]
     verdict = (
-        "**No stored file holds such a row.**"
+        "**No stored file has such a row.**"
         if found["proven"]
         else f"**{files['with_rows']:,} files hold {found['rows']:,} such rows; {unread:,} could not be read.**"
     )
@@ -28,7 +28,7 @@ def report_markdown(result: Mapping[str, Any]) -> str:
         f"- Time: {found['time']}",
         f"- SHA-256 of the condition: `{found['condition_sha256']}`",
         f"- State: {heads}",
-        f"- Files that the table holds: {files['held']:,} with {files['bytes']:,} bytes; read: {files['read']:,} "
+        f"- Files of the table: {files['held']:,} with {files['bytes']:,} bytes; read: {files['read']:,} "
         f"({files['read_ratio']:.1%}), the others by their statistics",
         f"- Made by: airflow-paimon {result['version']}, {result['operation']}",
     ]
@@ -45,7 +45,7 @@ def report_markdown(result: Mapping[str, Any]) -> str:
     )
     lines += [f"... and {found['found_left_out']:,} more"] if found["found_left_out"] else []
     lines += _section("Not read", ("path", "reason"), [(u["path"], u["reason"]) for u in found["unchecked"]])
-    lines += ["", "## Not looked at", "", *(f"- {text[:1].upper()}{text[1:]}" for text in found["not_looked_at"])]
+    lines += ["", "## Not checked", "", *(f"- {text[:1].upper()}{text[1:]}" for text in found["not_looked_at"])]
     return "\n".join([*lines, ""])
 
 

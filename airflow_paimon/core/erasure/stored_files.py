@@ -193,7 +193,7 @@ def _indexes(names: Sequence[RootNames], listed: Sorted) -> Iterable[tuple[str, 
     """Name the indexes that hold values, also those that nothing refers to: their names are not those of others."""
     found = {(e.external_path or f"{INDEX_DIR}/{e.file_name}"): e.index_type for n in names for e in n.index}
     known = [
-        (path, f"an index of type {kind}, which holds values of rows")
+        (path, f"an index of type {kind}, which contains values of rows")
         for path, kind in found.items()
         if kind.lower() not in _WITHOUT_VALUES
     ]

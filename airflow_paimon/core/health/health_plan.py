@@ -339,13 +339,13 @@ def _of_chain(chain: ChainFigures | None) -> Iterator[Reason]:
 def _of_skew(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
     yield _reason(
         "bucket-skew",
-        f"the largest bucket of a partition holds {files.bucket_skew:,.1f} times the mean: choose another bucket-key",
+        f"the largest bucket of a partition has {files.bucket_skew:,.1f} times the mean: choose another bucket-key",
         *(files.bucket_skew, BUCKET_SKEW, "times the mean", 10),
     )
     if files.largest_partition_bytes >= _LARGE_PARTITION * rules.target:
         yield _reason(
             "partition-skew",
-            f"the largest partition holds {files.partition_skew:,.1f} times the mean",
+            f"the largest partition has {files.partition_skew:,.1f} times the mean",
             *(files.partition_skew, PARTITION_SKEW, "times the mean", 5),
         )
 

@@ -111,7 +111,7 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         after += _hints(view, plan, changelogs, decoupled=decoupled)
         if plan.first_kept is not None:
             hinted[view.paths.earliest_hint] = plan.first_kept
-    unread = f"nobody has used this consumer for {CONSUMER_EXPIRATION}"
+    unread = f"no reader has used this consumer for {CONSUMER_EXPIRATION}"
     return Choice(
         dead=tuple(dead),
         reason="older than is to be kept",
@@ -248,7 +248,7 @@ def _warnings(roots: Roots, plans: Sequence[BranchExpiry], parents: dict[str, st
         if point is not None and last[parent] > point:
             found.append(
                 f"snapshots of {parent} after snapshot {point}, from which branch {branch!r} starts, expire: a merge "
-                f"of it can no longer tell compactions of {parent} from changes, and may report conflicts"
+                f"of it can no longer distinguish compactions of {parent} from changes, and may report conflicts"
             )
     return found
 

@@ -326,13 +326,13 @@ def why_kept(record: Lineage | None, *, fits: bool) -> str | None:
     ``fits``: whether the record is about the branch that is there now.
     """
     if record is None:
-        return "another engine created it, and nobody has given it a retention (alter_branch)"
+        return "another engine created it, and it has no retention (alter_branch)"
     if record.protected:
         return f"it is {protection_text(record)}"
     if record.state not in (READY, DELETING, DELETED):
         return f"another operation is changing it ({record.state})"
     if not fits and record.known_origin and record.state == READY:
-        return "its record doesn't fit the branch that is there now: another engine recreated it, or expired its base"
+        return "its record doesn't fit the present branch: another engine recreated it, or expired its base"
     return None
 
 
@@ -343,7 +343,7 @@ def why_unpublished(commits: int, *, on_main: bool | None, drop: bool) -> str | 
     counted = f"{commits:,} commit{'' if commits == 1 else 's'}"
     if on_main is None:
         return (
-            f"it can't be told whether main has its {counted}: it was published, and main has changed since, whose "
+            f"cannot determine whether main has its {counted}: it was published, and main has changed since, whose "
             "snapshots are expired; drop_unpublished (--drop-unpublished) expires it"
         )
     return f"it has {counted} that main doesn't have; drop_unpublished (--drop-unpublished) expires it"

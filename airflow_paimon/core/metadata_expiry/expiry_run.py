@@ -158,7 +158,7 @@ class _Run:
         if self.moved:
             some = ", ".join(r.label for r in self.moved[:3])
             some += f" and {len(self.moved) - 3} more" if len(self.moved) > 3 else ""
-            error.message += f". Before that, {some} had expired: they lie in the trash, and the next run goes on"
+            error.message += f". Before that, {some} had expired: they are in the trash, and the next run continues"
             error.args = (error.message,)
             error.details["done"] = {"expired": [r.path for r in self.moved[:_LISTED]], "roots": len(self.moved)}
 

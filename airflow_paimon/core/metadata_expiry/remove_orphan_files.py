@@ -62,8 +62,8 @@ _LISTED = 100
 _EXAMPLES = 20
 _ROW_BYTES = 150
 """Of a file that is listed, or named by a manifest, while both are compared."""
-_OLD_RECORD = "an operation record that no retry will look for"
-_OLD_STREAM = "of a stream or replay into a branch that is gone, or of an old replay"
+_OLD_RECORD = "an operation record that no retry will need"
+_OLD_STREAM = "of a stream or replay into a branch that was deleted, or of an old replay"
 _PREFIX_OPTIONS = (("data-file.prefix", "data-"), ("changelog-file.prefix", "changelog-"))
 
 

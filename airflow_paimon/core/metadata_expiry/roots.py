@@ -224,7 +224,7 @@ def unfinished_warnings(roots: Roots) -> list[str]:
     """Say which branches are incomplete. What is there of them keeps its files; nothing of them expires."""
     return [
         f"branch {branch!r} {matter}: nothing of it expires. If no operation on that branch is running, it was "
-        f"interrupted: check_table says how to finish it"
+        "interrupted: check_table shows how to finish it"
         for branch, matter in roots.unfinished
     ]
 
@@ -264,7 +264,7 @@ def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
     for path, data in read_present(main.store, young).items():
         name = f"{main.name}: {path}"
         if path.startswith(STREAMS_DIR):
-            batch = BatchRecord.parse(data, name, "look which batches of the stream are in, then delete it")
+            batch = BatchRecord.parse(data, name, "check which batches of the stream are in, then delete it")
             yield OperationRecord(operation_id=f"stream {batch.query}", branch=batch.branch, start=batch.head or 1)
         elif is_attempt_record(path):
             tried = AttemptRecord.parse(data, name, "see check_table, repair_table deletes it")

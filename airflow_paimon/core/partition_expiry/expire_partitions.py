@@ -83,8 +83,8 @@ class _OrdinaryExpiry:
         warnings = _reappearing(self.schema, self.view) if drops else []
         if found.unreadable:
             warnings.append(
-                f"{len(found.unreadable)} partitions have no readable time and stay (details.unreadable): look at "
-                f"partition.timestamp-pattern and -formatter, drop them yourself, or use strategy update-time"
+                f"{len(found.unreadable)} partitions have no readable time and stay (details.unreadable): check "
+                "partition.timestamp-pattern and -formatter, drop them yourself, or use strategy update-time"
             )
         report = {
             "strategy": self.rule.strategy,

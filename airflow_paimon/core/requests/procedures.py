@@ -25,7 +25,7 @@ Convert = Callable[[Value, tzinfo | None], Mapping[str, Any]]
 """Turns an argument's value into fields of the request; the zone is that of times without an offset, None: local."""
 
 _SESSION_FIELDS = ("warehouse", "storage_options", "operation_id")
-_SEE = "docs/comparison.md says how to run it beside this package"
+_SEE = "docs/comparison.md shows how to run it with this package"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

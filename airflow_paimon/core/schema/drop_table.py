@@ -51,7 +51,7 @@ def drop_table(table: Table) -> bool:
     require_committable(table)
     dropping = _gather(table) if record is None else Dropping.parse(record, f"{table.name}: {RECORD}")
     if dropping.removing and table.exists():  # another engine, which doesn't look for the record, has made a new one
-        execute(table, [Delete(path=RECORD, expected=record, reason="of a table that is gone")])
+        execute(table, [Delete(path=RECORD, expected=record, reason="of a table that was dropped")])
         record, dropping = None, _gather(table)
     plan = plan_drop(dropping)
     if not dropping.removing:

@@ -52,10 +52,10 @@ def file_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         own = options.file_format
         strange = [t for t in kinds if t.root in _IN_FILES.get(own, ()) or (own == "avro" and _too_fine(t))]
         for found in strange:
-            yield f"file.format={own} can't hold column {field.name!r}, which is or has {found}"
+            yield f"file.format={own} can't store column {field.name!r}, which is or has {found}"
         for level, name in levels.items():
             if name.lower() == "avro" and _too_fine(field.type) and field.type.root != "TIME":
-                yield f"file.format.per.level={level}:avro can't hold column {field.name!r} of type {field.type}"
+                yield f"file.format.per.level={level}:avro can't store column {field.name!r} of type {field.type}"
 
 
 def _too_fine(found: DataType) -> bool:
@@ -99,7 +99,7 @@ def _indexed_column(schema: TableSchema, key: str, kind: str, name: str) -> Iter
     found = schema.field(name).type
     if nested:
         if not isinstance(found, MapType) or found.key.root not in _TEXTS:
-            yield f"{key} names a key of column {name!r}, which is no MAP with keys of type STRING"
+            yield f"{key} names a key of column {name!r}, which is not a MAP with keys of type STRING"
             return
         found = found.value
     if kind not in _INDEXED:
@@ -150,7 +150,7 @@ def compressions(schema: TableSchema, options: TableOptions) -> Iterator[str]:
 def _compression(key: str, value: str | None, kind: str) -> Iterator[str]:
     known = _CODECS.get(kind)
     if value is not None and known is not None and value.lower() not in known:
-        yield f"{key}={value!r} is no compression of {kind} files, which are {', '.join(sorted(known))}"
+        yield f"{key}={value!r} is not a compression of {kind} files, which are {', '.join(sorted(known))}"
 
 
 def file_names(schema: TableSchema, options: TableOptions) -> Iterator[str]:

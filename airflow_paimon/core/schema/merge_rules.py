@@ -54,7 +54,7 @@ def function_names(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     for name in schema.field_names:
         function = configured_function(options, name)
         if function is not None and function not in FUNCTIONS:
-            yield f"{_key(options, name)}={function!r} is none of Paimon's functions: {', '.join(sorted(FUNCTIONS))}"
+            yield f"{_key(options, name)}={function!r} is not one of Paimon's functions: {', '.join(sorted(FUNCTIONS))}"
 
 
 def functions_without_group(schema: TableSchema, options: TableOptions) -> Iterator[str]:
@@ -88,7 +88,7 @@ def _function_options(options: TableOptions, field: DataField, function: str) ->
     if function == "merge_map_with_keytime":
         time = options.given(f"{prefix}ts-field")
         if time is not None and time not in _fields_of(field):
-            yield f"{prefix}ts-field={time!r} is no field of the ROW in the map"
+            yield f"{prefix}ts-field={time!r} is not a field of the ROW in the map"
     if function in ("nested_update", "nested_partial_update"):
         yield from _nested(options, field, function)
 

@@ -42,7 +42,7 @@ def _key_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     for kind, names in (("primary key", schema.primary_keys), ("partition key", schema.partition_keys)):
         for name in names:
             if name not in schema.field_names:
-                yield f"{name} is in the {kind}, and is no column"
+                yield f"{name} is in the {kind}, and is not a column"
             elif schema.field(name).type.root in _NO_KEYS:
                 yield f"{name} is of type {schema.field(name).type.root}, which no {kind} can be"
 
@@ -64,11 +64,11 @@ def _bucket_key(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         yield f"bucket-key={text} names a column twice"
     for name in names:
         if name not in schema.field_names:
-            yield f"bucket-key={text} names {name!r}, which is no column{_without_blanks(name, schema)}"
+            yield f"bucket-key={text} names {name!r}, which is not a column{_without_blanks(name, schema)}"
         elif name in schema.partition_keys:
             yield f"bucket-key={text} names {name!r}, which is a partition column"
         elif schema.primary_keys and name not in schema.primary_keys:
-            yield f"bucket-key={text} names {name!r}, which is no column of the primary key"
+            yield f"bucket-key={text} names {name!r}, which is not a column of the primary key"
         elif schema.field(name).type.root in _NESTED and options.bucket != -1:
             yield f"bucket-key={text} names {name!r} of type {schema.field(name).type.root}, which no bucket key can be"
 
@@ -109,7 +109,7 @@ def _sequence_field(schema: TableSchema, options: TableOptions) -> Iterator[str]
     names = options.listed("sequence.field")
     for name in names:
         if name not in schema.field_names:
-            yield f"sequence.field names {name!r}, which is no column"
+            yield f"sequence.field names {name!r}, which is not a column"
         if names.count(name) > 1:
             yield f"sequence.field names {name!r} twice"
         if options.given(f"fields.{name}.aggregate-function") is not None:
@@ -142,7 +142,7 @@ def _writer_limits(options: TableOptions) -> Iterator[str]:
         if options.number(key, least) < least:
             yield f"{key}={options.given(key)} must be {least} at least"
     if options.size("write-buffer-size", "256 mb") < 3 * max(1, options.size("page-size", "64 kb")):
-        yield f"write-buffer-size={options.given('write-buffer-size')} must hold 3 pages of page-size at least"
+        yield f"write-buffer-size={options.given('write-buffer-size')} must have room for 3 pages of page-size"
 
 
 def _changelogs(schema: TableSchema, options: TableOptions) -> Iterator[str]:
@@ -181,7 +181,7 @@ def _column_names(schema: TableSchema, options: TableOptions) -> Iterator[str]:
 def _named_columns(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     kind = options.given("rowkind.field")
     if kind is not None and kind not in schema.field_names:
-        yield f"rowkind.field={kind!r} is no column{_without_blanks(kind, schema)}"
+        yield f"rowkind.field={kind!r} is not a column{_without_blanks(kind, schema)}"
     time = options.given("record-level.time-field")
     if time is not None and _root(schema, time) not in _TIMES:
         yield f"record-level.time-field={time!r} must name a column of type INT, BIGINT or TIMESTAMP"
@@ -190,7 +190,7 @@ def _named_columns(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     text = (options.given("vector-field") or "").strip()
     for name in listed("vector-field", text) if text else ():
         if _root(schema, name) != "VECTOR":
-            yield f"vector-field names {name!r}, which is no column of type VECTOR"
+            yield f"vector-field names {name!r}, which is not a column of type VECTOR"
 
 
 OPENING_RULES: Mapping[str, Rule] = {

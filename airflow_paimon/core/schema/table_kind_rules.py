@@ -42,7 +42,7 @@ def row_tracking(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     if options.given("vector.file.format") is not None and not options.data_evolution:
         yield "vector.file.format needs data-evolution.enabled=true"
     if apart and len(apart) == len(schema.fields):
-        yield "vector.file.format needs a column that is no VECTOR"
+        yield "vector.file.format needs a column that is not a VECTOR"
 
 
 def blobs(schema: TableSchema, options: TableOptions) -> Iterator[str]:
@@ -55,7 +55,7 @@ def blobs(schema: TableSchema, options: TableOptions) -> Iterator[str]:
                        ("blob-view-field", plain)):  # fmt: skip
         for name in options.names(key) if key != "blob-field" else options.listed(key):
             if name not in known:
-                yield f"{key} names {name!r}, which is no column of type BLOB"
+                yield f"{key} names {name!r}, which is not a column of type BLOB"
     for name in set(options.names("blob-view-field")) & set(options.names("blob-descriptor-field")):
         yield f"blob-view-field names {name!r}, which is in blob-descriptor-field as well"
     if own and not schema.primary_keys and not options.data_evolution:
@@ -103,7 +103,7 @@ def geography(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     levels = [("file.format.per.level", name) for name in map_of(options.text("file.format.per.level")).values()]
     for key, value in (*formats.items(), *levels):
         if value.lower() != "parquet":
-            yield f"{key}={value} can't hold column {found[0]!r}, which is or has a GEOMETRY or GEOGRAPHY; use parquet"
+            yield f"{key}={value} can't store column {found[0]!r}, which is or has a GEOMETRY or GEOGRAPHY; use parquet"
     used = {*options.names("clustering.columns"), *schema.bucket_keys, *options.sequence_fields}
     for name in found:
         if name in used:
@@ -126,7 +126,7 @@ def order_of_files(schema: TableSchema, options: TableOptions) -> Iterator[str]:
             yield "manifest-sort.enabled=true is for tables with partitions"
         field = options.given("manifest-sort.partition-field")
         if field and field not in schema.partition_keys:
-            yield f"manifest-sort.partition-field={field!r} is no partition column"
+            yield f"manifest-sort.partition-field={field!r} is not a partition column"
 
 
 def _clustered(options: TableOptions) -> Iterator[str]:
@@ -169,7 +169,7 @@ def key_indexes(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         for name in options.listed(key):
             found = schema.field(name).type.root if name in schema.field_names else None
             if found is None or (types is not None and found not in types):
-                yield f"{key} names {name!r}, which is no column" + (f" of type {min(types)}" if types else "")
+                yield f"{key} names {name!r}, which is not a column" + (f" of type {min(types)}" if types else "")
 
 
 def _index_needs(schema: TableSchema, options: TableOptions, key: str) -> Iterator[str]:
@@ -197,7 +197,7 @@ def map_layouts(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         name = key.removeprefix("fields.").removesuffix(_LAYOUT)
         found = schema.field(name).type if name in schema.field_names else None
         if not isinstance(found, MapType):
-            yield f"{key} is for {name!r}, which is no column of type MAP"
+            yield f"{key} is for {name!r}, which is not a column of type MAP"
         elif options.text(key).lower() == "shared-shredding":
             shredded = True
             if found.key.root not in ("STRING", "VARCHAR") or found.key.nullable:

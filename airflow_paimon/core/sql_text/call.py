@@ -153,7 +153,7 @@ class _Parser(Cursor):
             return tuple(given.value for given in self._arguments())
         if token.names and following.is_mark("="):
             raise InvalidInputError(f"{_FORM}: write {token.text} => value, not {token.text} = value")
-        raise self._fault("a literal: a text in quotes, a number, true, false, null or array(...)")
+        raise self._fault("a literal: a string in quotes, a number, true, false, null or array(...)")
 
     def _joined(self) -> str:
         """Read a text; several beside each other are one, as in Spark."""
@@ -162,7 +162,7 @@ class _Parser(Cursor):
             try:
                 parts.append(unquoted(self.peek().text))
             except ValueError:
-                raise self._fault("a text without an escape that names no character") from None
+                raise self._fault("a string without an invalid escape") from None
             self.at += 1
         return "".join(parts)
 

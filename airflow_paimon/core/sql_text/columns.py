@@ -280,7 +280,7 @@ def check_select(sql: str, columns: Sequence[str], optional: Sequence[str], tabl
     names = _select_list(tokens) or []
     named, known = [name for name in names if name and name != "*"], {"_row_kind", *(c.lower() for c in columns)}
     faults = [f"no column {name}{_meant(name, columns)}" for name in named if name.lower() not in known]
-    faults += [f"{name} is there twice" for name in dict.fromkeys(named) if named.count(name) > 1]
+    faults += [f"{name} occurs twice" for name in dict.fromkeys(named) if named.count(name) > 1]
     given = {name.lower() for name in named}
     missing = [c for c in columns if c.lower() not in given and c not in optional]
     if names and missing and None not in names and "*" not in names:

@@ -69,8 +69,8 @@ _FORMS = {
     **dict.fromkeys(_BITS, "a whole number in its range, for a BIGINT without an exponent"),
     **dict.fromkeys(_FLOATS, "a number, 'NaN' or 'Infinity'"),
     "DECIMAL": "a number without more digits than it has; in quotes or with an exponent for up to 15 digits",
-    "CHAR": "a text in quotes that is not longer than it",
-    **dict.fromkeys(("VARCHAR", "STRING"), "a text in quotes"),
+    "CHAR": "a string in quotes that is not longer than it",
+    **dict.fromkeys(("VARCHAR", "STRING"), "a string in quotes"),
     "DATE": "DATE 'yyyy-mm-dd'",
     "TIMESTAMP": "TIMESTAMP 'yyyy-mm-dd hh:mm:ss.nnn', a time without a zone and with no more digits",
     "TIMESTAMP_LTZ": "TIMESTAMP 'yyyy-mm-dd hh:mm:ss.nnn+00:00', a time with a zone and no more digits",
@@ -272,7 +272,7 @@ class _Reader(Cursor):
     def _pattern(self, field: DataField) -> str:
         given = self._given()
         if given.kind != "text" or field.type.root not in _TEXTS:
-            raise _Fault(f"LIKE compares a text column with a text in quotes, not {self._of(field)}", given.at)
+            raise _Fault(f"LIKE compares a string column with a string in quotes, not {self._of(field)}", given.at)
         if self.peek().is_word("escape"):
             raise self.unexpected("no ESCAPE: a backslash")
         try:
@@ -296,7 +296,7 @@ class _Reader(Cursor):
             return self._field(token)
         name = self.next()
         if token.text.lower() not in self._names or not name.names or self.peek().is_mark("."):
-            raise _Fault("a column stands here alone, without its table, and no field of a column", token.start)
+            raise _Fault("a column is written here without its table, and not a field of a column", token.start)
         return self._field(name)
 
     def _field(self, token: Token) -> DataField:
@@ -341,7 +341,7 @@ class _Reader(Cursor):
         token = self.next()
         inner = token.text[1:-1]
         if self._skips and (token.text[0] != "'" or "\\" in inner or "'" in inner):
-            raise _Fault("what it says depends on Spark's settings", token.start)
+            raise _Fault("its meaning depends on Spark's settings", token.start)
         try:
             return unquoted(token.text)
         except ValueError:

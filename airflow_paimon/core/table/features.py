@@ -300,7 +300,7 @@ def _option_problems(options: TableOptions, keys: Iterable[str]) -> Iterator[Pro
         if key.startswith("fields.") and key.endswith(".default-value"):
             yield f"tables with option {key}", "set the default in the column (ALTER COLUMN ... SET DEFAULT)"
         if key.startswith("fields.") and key.endswith(_MAP_LAYOUT) and options.text(key).lower() != "default":
-            yield f"maps in columns of their own (option {key}={options.text(key)})", _CONNECTOR
+            yield f"maps in separate columns (option {key}={options.text(key)})", _CONNECTOR
 
 
 def _engine_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
@@ -413,9 +413,9 @@ def _naming_problems(schema: TableSchema, options: TableOptions) -> Iterator[Pro
     """Options that name columns which aren't there, or are of another type."""
     kind = options.given("rowkind.field")
     if kind is not None and schema.primary_keys and not _is_text(schema, kind):
-        yield f"tables with rowkind.field={kind}, which is not a text column", "reset it"
+        yield f"tables with rowkind.field={kind}, which is not a string column", "reset it"
     if options.bucket > 0 and (missing := set(schema.bucket_keys) - set(schema.field_names)):
-        yield f"tables with bucket-key={options.given('bucket-key')}, as {min(missing)!r} is no column", _NEW_TABLE
+        yield f"tables with bucket-key={options.given('bucket-key')}, as {min(missing)!r} is not a column", _NEW_TABLE
 
 
 def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:

@@ -61,7 +61,7 @@ def group_faults(schema: TableSchema) -> Iterator[str]:
         ordering, names = group_fields(key), listed(key, text)
         for name in (*ordering, *names):
             if name not in schema.field_names:
-                yield f"{key} names {name!r}, which is no column{_without_blanks(name, schema)}"
+                yield f"{key} names {name!r}, which is not a column{_without_blanks(name, schema)}"
             elif name in schema.primary_keys:
                 yield f"{key} names {name!r}, which is a column of the primary key"
         for name in names:

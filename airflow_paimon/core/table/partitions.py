@@ -362,16 +362,16 @@ def _parse_bytes(value: Any, _: DataType) -> bytes:
 
 
 _Parser = Callable[[Any, DataType], Any]
-_STAMP_FORM = "give a datetime or a text such as 2025-01-01 12:00:00"
+_STAMP_FORM = "give a datetime or a string such as 2025-01-01 12:00:00"
 _PARSERS: dict[str, tuple[_Parser, str]] = {
     "BOOLEAN": (_parse_bool, "give true or false"),
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT"), (_parse_int, "give a whole number in its range")),
     **dict.fromkeys(("FLOAT", "DOUBLE"), (_parse_float, "give a number")),
-    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (_parse_text, "give a text that is not too long")),
-    **dict.fromkeys(("BINARY", "VARBINARY", "BYTES"), (_parse_bytes, "give bytes or a text such as 0x01ff")),
+    **dict.fromkeys(("CHAR", "VARCHAR", "STRING"), (_parse_text, "give a string that is not too long")),
+    **dict.fromkeys(("BINARY", "VARBINARY", "BYTES"), (_parse_bytes, "give bytes or a string such as 0x01ff")),
     "DECIMAL": (_parse_decimal, "give a decimal number with no more digits"),
-    "DATE": (_parse_date, "give a date or a text such as 2025-01-31"),
-    "TIME": (_parse_time, "give a time or a text such as 12:30:00"),
+    "DATE": (_parse_date, "give a date or a string such as 2025-01-31"),
+    "TIME": (_parse_time, "give a time or a string such as 12:30:00"),
     "TIMESTAMP": (_parse_stamp, f"{_STAMP_FORM}, without a time zone"),
     "TIMESTAMP_LTZ": (_parse_stamp, f"{_STAMP_FORM}+00:00, with a time zone or offset"),
 }

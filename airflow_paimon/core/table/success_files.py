@@ -105,7 +105,7 @@ def plan_unmark(view: Table, partitions: Iterable[bytes], before_ms: int) -> lis
     paths = [f"{partition_folder(schema, values(p))}/{NAME}" for p in partitions]
     there = read_present(view.store, paths)
     old = {p: data for p, data in there.items() if _is_older(data, p, before_ms)}
-    return [Delete(path=p, expected=data, reason="its partition is gone") for p, data in old.items()]
+    return [Delete(path=p, expected=data, reason="its partition was deleted") for p, data in old.items()]
 
 
 def _is_older(data: bytes, path: str, before_ms: int) -> bool:

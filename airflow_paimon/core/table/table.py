@@ -156,8 +156,8 @@ class Table:
             return f" at {self.store.uri}; check the path"
         if self.is_gone():
             return (
-                f" at {self.store.uri}, where {self.catalog.label} says that it lies: there is no schema file. If the "
-                f"table was moved, correct its location or the warehouse; if it was deleted, drop it in the catalog"
+                f" at {self.store.uri}, where {self.catalog.label} registers it: there is no schema file. If the table "
+                "was moved, correct its location or the warehouse; if it was deleted, drop it in the catalog"
             )
         label, database = self.catalog.label, self.name.partition(".")[0]
         try:
@@ -447,8 +447,8 @@ def register(table: Table, schema: TableSchema) -> None:
         table.catalog.register(database, short, schema)
     except PaimonError as error:
         error.message = (
-            f"{table.name}: its files are there, but {table.catalog.label} does not know it yet: {error.message}. Run "
-            f"it again with if_exists='skip'"
+            f"{table.name}: its files exist, but {table.catalog.label} does not know it yet: {error.message}. Run it "
+            "again with if_exists='skip'"
         )
         raise
 

@@ -154,7 +154,7 @@ def _appended(plan: DiffPlan) -> list[str]:
     shown = {BASE: "; this diff doesn't show them", MAIN: "; this diff shows them as deleted"}.get(plan.before.name, "")
     return [
         f"main got {rows:,} row{'s' * (rows != 1)} in {where}{more} after the branch was made, in partitions that the "
-        f"branch replaces{shown}. A publish refuses that, or, with keep_appended, keeps them beside the branch's rows"
+        f"branch replaces{shown}. A publish refuses that, or, with keep_appended, keeps them with the branch's rows"
     ]
 
 
@@ -271,7 +271,7 @@ def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: 
         try:
             checks = outcomes_of(context.table, plan.after.scan.table, snapshot)
         except PaimonError as error:
-            details["notes"] = [*details["notes"], f"what checks said of it can't be read: {error.message}"]
+            details["notes"] = [*details["notes"], f"its check results can't be read: {error.message}"]
         else:
             details |= {"checks": checks} if checks else {}
     return context.result(None, branch=request.branch, changed=False, before=head, after=head, details=details)

@@ -57,7 +57,7 @@ class Side:
     @property
     def rows(self) -> dict[int, int]:
         found = [(i, v) for name in self.live for i, v in self.rows_in(name).items()]
-        assert len(dict(found)) == len(found), "a row is there twice"
+        assert len(dict(found)) == len(found), "a row occurs twice"
         return dict(found)
 
     def commit(

@@ -189,17 +189,17 @@ def test_stale_partitions_are_rebuilt_with_those_built_from_them() -> None:
     assert shape(asked) == shape(found)
     told = plan(DAY, *FULL, "dt=20260202", known=STALE)
     assert shape(told) == {"20260202": (Action.ALREADY_THERE, None, [])}
-    assert "stale (delta dt=20260202 was changed): --overwrite" in told["20260202"].reason
+    assert "stale (delta dt=20260202 was changed): overwrite" in told["20260202"].reason
     other = plan(DAY, *FULL, "dt=20260204", overwrite=True, known=STALE)
     assert shape(other) == {"20260204": (Action.COMPACT, "20260203", ["20260204"])}
 
 
 def test_partitions_that_cannot_be_rebuilt_stay() -> None:
-    known = Staleness(stale=STALE.stale, lost={("20260202",): "its anchor dt=20260201 is gone"})
+    known = Staleness(stale=STALE.stale, lost={("20260202",): "its anchor dt=20260201 was deleted"})
     for how in ({"overwrite": True}, {"pending": True, "max_chain_length": 5}):
         found = plan(DAY, "20260202", "20260202", *(("dt=20260202",) if "overwrite" in how else ()), known=known, **how)
         assert found["20260202"].action == Action.ALREADY_THERE
-        assert "can't be rebuilt: its anchor dt=20260201 is gone" in found["20260202"].reason
+        assert "can't be rebuilt: its anchor dt=20260201 was deleted" in found["20260202"].reason
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_compaction_counts_when_its_predecessor_has_expired(table: Table) -> Non
 def test_a_late_delta_partition(table: Table) -> None:
     drop(table.branch("delta"), "20250104")
     assert stale(table)["20250105"].lost == (("20250104",),)
-    assert "delta dt=20250104 is gone" in stale(table)["20250105"].reason
+    assert "delta dt=20250104 was deleted" in stale(table)["20250105"].reason
     build(table, "20250105", "20250103", ["20250105"])
     assert stale(table) == {}
     add(table.branch("delta"), "20250104")

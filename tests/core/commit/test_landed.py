@@ -95,7 +95,7 @@ def test_a_commit_that_can_not_be_read_back_at_its_end_is_not_reported_as_the_st
         if method == "replace" and path.endswith("LATEST"):
             ended.append(True)
 
-    with pytest.raises(OutcomeUnknownError, match="it landed, but could not be read back") as raised:
+    with pytest.raises(OutcomeUnknownError, match="it was committed, but could not be read back") as raised:
         append(seen_by(table, after), "a")
     assert raised.value.details["snapshot"] == table.latest_snapshot_id() == 1
 
@@ -390,7 +390,7 @@ def test_what_a_newer_snapshot_holds_already_is_not_committed_again(table: Table
             replace_by_foreign(table, 2)
             raise OutcomeUnknownError("connection lost")
 
-    with pytest.raises(OutcomeUnknownError, match="a newer one holds its files"):
+    with pytest.raises(OutcomeUnknownError, match="a newer one has its files"):
         commit_append(seen_by(table, after), [message(table, "c")], planned_on=table.latest_snapshot())
     assert table.latest_snapshot_id() == 3
     assert len(names(table)) == (2 if compacted else 3)
@@ -616,7 +616,7 @@ class AtPut(_Wrapper):
             self.inner.delete(path)
             raise AlreadyExistsError(f"{path} exists already")
         action()
-        if case == "it is gone at once":
+        if case == "it was deleted at once":
             self.inner.delete(path)
         self._unreadable = case == "it can't be read"
 
@@ -631,7 +631,7 @@ def test_a_put_that_lost_to_one_that_is_gone_again_is_made_again(table: Table) -
 
 @pytest.mark.parametrize(
     ("case", "said"),
-    [("it is gone at once", "it is not there when it is read back"), ("it can't be read", "503 Slow Down")],
+    [("it was deleted at once", "it is missing when it is read back"), ("it can't be read", "503 Slow Down")],
 )
 def test_a_put_that_can_not_be_seen_has_an_unknown_outcome(table: Table, case: str, said: str) -> None:
     append(table, "a")

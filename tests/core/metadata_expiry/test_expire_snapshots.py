@@ -409,7 +409,7 @@ def test_a_branch_keeps_the_snapshot_that_it_starts_from(table: Table) -> None:
     result = expire(table, all_branches=True)
     assert list(result.details["expired"]) == ["main"]
     assert "the branch starts from snapshot 1 of main" in result.details["stopped_by"]["fix"]
-    assert "a merge of it can no longer tell" in result.details["warnings"][0]
+    assert "a merge of it can no longer distinguish" in result.details["warnings"][0]
     assert run(table, "merge_branch", branch="fix").changed
     assert_sound(table)
 

@@ -145,7 +145,7 @@ def test_a_sequence_group_that_another_writer_has_stored_with_a_blank_is_not_rea
     table = make(tmp_path, "groups")
     data = table.store.read("schema/schema-0").replace(b'-group": "v"', f'-group": "{text}"'.encode())
     table.store.replace("schema/schema-0", data)
-    with pytest.raises(UnsupportedFeatureError, match=r"fields\.g\.sequence-group names .*which is no column"):
+    with pytest.raises(UnsupportedFeatureError, match=r"fields\.g\.sequence-group names .*which is not a column"):
         check_readable(table.schema(), table="d.t")
 
 

@@ -101,7 +101,7 @@ COLUMNS = [("k", "BIGINT NOT NULL"), ("v", "STRING")]
         (COLUMNS, {"bucket": "0"}, "bucket=0 is neither"),
         (COLUMNS, {"bucket": "two"}, "whole number"),
         (COLUMNS, {"bucket": "2"}, "needs bucket-key as well"),
-        (COLUMNS, {"bucket": "2", "bucket-key": "K"}, "bucket-key=K names 'K', which is no column"),
+        (COLUMNS, {"bucket": "2", "bucket-key": "K"}, "bucket-key=K names 'K', which is not a column"),
         (COLUMNS, {"merge-engine": "dedupe"}, "one of deduplicate, partial-update"),
         (COLUMNS, {"write-only": "yes"}, "true or false"),
         (COLUMNS, {"row-tracking.enabled": "true", "bucket": "2", "bucket-key": "k"}, "needs bucket=-1, not 2"),

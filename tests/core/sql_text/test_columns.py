@@ -135,7 +135,7 @@ MISFITS = {
     "SELECT * FROM branch; SELECT 1": "several statements",
     "SELECT dt, id, amount, nope FROM main WHERE id > 1": "no column nope",
     "SELECT dt, id, amount FROM branch": "missing: note",
-    "SELECT dt, id, id, amount, note FROM branch": "id is there twice",
+    "SELECT dt, id, id, amount, note FROM branch": "id occurs twice",
     "SELECT *, 1 AS extra FROM branch": "no column extra",
     "SELECT b.dt, b.id, b.amount, b.note AS notes FROM branch b": "no column notes (did you mean note?)",
 }

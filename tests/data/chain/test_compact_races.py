@@ -255,5 +255,5 @@ def test_what_its_anchor_is_gone_of_is_not_built_again(table: Table) -> None:
     before = full(table)
     result = compact(table, "dt=20260202", overwrite=True)
     assert not result.changed
-    assert "can't be rebuilt: its anchor dt=20260201 is gone" in result.details["partitions"][0]["reason"]
+    assert "can't be rebuilt: its anchor dt=20260201 was deleted" in result.details["partitions"][0]["reason"]
     assert full(table) == before

@@ -229,4 +229,4 @@ def test_inputs_that_keep_changing_end_in_a_conflict_that_lists_the_commits(plai
     with pytest.raises(ConflictError, match="kept changing") as error:
         faulty(table, FaultStore(table.store, on_mutation=compete))
     assert [(c["branch"], c["partitions"]) for c in error.value.details["done"]] == [("delta", 1)]
-    assert both(table) == (held(plain, "snapshot"), "US/0101 US/0105 US/0205 US/0315"), "the other group's is gone"
+    assert both(table) == (held(plain, "snapshot"), "US/0101 US/0105 US/0205 US/0315"), "the other group's was deleted"

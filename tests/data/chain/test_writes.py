@@ -174,7 +174,7 @@ def test_a_dropped_delta_stays_in_what_was_built_from_it_until_somebody_asks(tab
     done = drop(delta, "20250812", operation_id="out")
     assert drop(delta, "20250812", operation_id="out")["snapshot_after"] == done["snapshot_after"]
     stale = {s["partition"]: s["reason"] for s in done["details"]["stale"]}
-    assert "dt=20250812 is gone" in stale["dt=20250812"] and "dt=20250813" in stale
+    assert "dt=20250812 was deleted" in stale["dt=20250812"] and "dt=20250813" in stale
     for asked in (
         {"pending": True, "max_chain_length": 9},
         {"from_": "dt=20250812", "to": "dt=20250813", "overwrite": True},
@@ -246,7 +246,7 @@ def test_needed_anchors_stay(table: Table) -> None:
 def test_an_anchor_whose_deltas_are_gone_stays(table: Table) -> None:
     """Paimon asks for an earlier anchor only; without the delta in between its rows would be lost."""
     drop(table.branch("delta"), "20250812", on_stale="record")
-    with pytest.raises(UnsafeOperationError, match="of its inputs dt=20250812 is gone"):
+    with pytest.raises(UnsafeOperationError, match="of its inputs dt=20250812 was deleted"):
         drop(table.branch("snapshot"), "20250813", "20250812")
     drop(table.branch("snapshot"), "20250813")
 

@@ -150,7 +150,7 @@ def test_the_report_names_files_and_holders(tmp_path: Path) -> None:
     assert "| tag month of main (snapshot 2) | 2 |" in text
     assert all(path in text for path in holding(table))
     nothing = report_markdown(run(table, "find_rows", where="k = 77").to_json())
-    assert "**No stored file holds such a row.**" in nothing and "## Files" not in nothing
+    assert "**No stored file has such a row.**" in nothing and "## Files" not in nothing
 
 
 def test_the_list_may_be_cut(tmp_path: Path) -> None:

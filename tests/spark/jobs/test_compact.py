@@ -143,7 +143,7 @@ def test_writers_that_commit_between_plan_and_commit(
     (landed,) = result.details["snapshots"]
     assert table.snapshot(landed).commit_kind == CommitKind.COMPACT
     written = 3 + result.details["files_after"]  # the writer's, and those of the try that landed
-    assert len(list(tmp_path.rglob("data-*"))) == on_disk + written, "what a refused try has written is gone"
+    assert len(list(tmp_path.rglob("data-*"))) == on_disk + written, "what a refused try has written was deleted"
 
 
 @pytest.mark.thorough

@@ -305,7 +305,7 @@ def test_what_a_function_raises_is_the_users_error_and_a_lost_worker_is_not(
         "misusing_spark": r"\[UNRESOLVED_COLUMN",
     }
     for name, text in cases.items():
-        with pytest.raises(InvalidInputError, match=f"--function {__name__}:{name}: {text}") as refused:
+        with pytest.raises(InvalidInputError, match=rf"--function\) {__name__}:{name}: {text}") as refused:
             correct(spark, tmp_path, function=f"{__name__}:{name}", partitions=["dt=a"])
         assert "\n" not in refused.value.message
     with pytest.raises(Exception, match="Python worker exited unexpectedly") as lost:
@@ -474,7 +474,7 @@ def test_statements_that_are_no_correction_of_the_branch_are_refused(spark: Spar
     nothing = correct(spark, tmp_path, "DELETE FROM branch WHERE dt = 'x' AND\n k < 5")
     note = "DELETE on branch changed nothing: no row has dt = 'x' AND k < 5; the table has 3 partitions, dt=a to dt=c"
     assert (nothing.changed, nothing.details["notes"]) == (False, [note])
-    with pytest.raises(InvalidInputError, match=r"--sql: .*\(line 1, position 8\)"):
+    with pytest.raises(InvalidInputError, match=r"sql \(--sql\): .*\(line 1, position 8\)"):
         correct(spark, tmp_path, "SELECT nope FROM branch", partitions=["dt=a"])
     for text, message in {
         "SHOW TABLES": "'SHOW TABLES' does not give rows",

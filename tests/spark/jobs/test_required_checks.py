@@ -111,7 +111,7 @@ def test_what_replaces_main_whole_needs_checks_in_comparison_with_it(spark: Spar
     for operation in ("fast_forward", "replace_main"):
         details = run(tmp_path, operation, **discards).details
         assert details["required_checks"] == {"missing": ["none go"], "failed": [], "against": "main"}
-        with pytest.raises(UnsafeOperationError, match=r"in comparison with main as it is now.*against=main"):
+        with pytest.raises(UnsafeOperationError, match=r"in comparison with main as it is now.*--against main"):
             run(tmp_path, operation, branch="fix", discard_main=True)
     [found] = check(spark, tmp_path, against="main")
     assert (found["outcome"], found["rows"]) == ("failed", [{"rows": "deleted", "number": 1, "most": "0"}])

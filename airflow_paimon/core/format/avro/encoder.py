@@ -65,7 +65,7 @@ def _schema(form: RecordForm, further: Further) -> str:
     try:
         parse_avro_schema(schema)
     except FormatError as error:
-        raise _lost(json.loads(further[-1][1])["name"], f"can't be written again ({error.message})") from None
+        raise _lost(json.loads(further[-1][1])["name"], f"can't be rewritten ({error.message})") from None
     return schema
 
 

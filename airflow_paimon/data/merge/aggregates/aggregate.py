@@ -70,7 +70,7 @@ class Aggregate(ABC):
         """Return the records that decide the result."""
         if (records.retract & used).any() and not self.takes_back:
             option = self.options.option("ignore-retract")
-            raise self._refused("does not take back records (-U, -D)", f"set the table option {option}=true")
+            raise self._refused("does not support retractions (-U, -D)", f"set the table option {option}=true")
         if self.options.ignore_retract:
             used = used & ~records.retract
         if self.order_bound or not records.initial.any():

@@ -194,7 +194,7 @@ class Product(Aggregate):
 
         def step(total: int, value: int, retract: bool) -> int:
             if retract and value == 0:
-                raise self._refused("divides by zero: a record with the value 0 is taken back", "correct that record")
+                raise self._refused("divides by zero: a record with the value 0 is retracted", "correct that record")
             sign = -1 if (total < 0) != (value < 0) else 1
             product = sign * (abs(total) // abs(value)) if retract else total * value
             if not low <= product <= high:
