@@ -385,8 +385,8 @@ def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Follows, 
     between = snapshots_between(view, old.id, new.id)
     if between is None:
         return False
-    if isinstance(reach, FileReach) and any(_is_publish(s) for s in between):
-        return False  # it may have brought, or taken back, the very same files
+    if any(_is_publish(s) for s in between):
+        return False  # the base may be another one then
     try:
         found = read_entries(view, read_delta_lists(view, between))
     except LostMetadataError:  # expired meanwhile

@@ -104,6 +104,20 @@ def test_a_publish_of_one_partition_gets_through_beside_a_writer_of_another_that
 
 
 @pytest.mark.parametrize("primary", [True, False])
+def test_what_is_undone_meanwhile_comes_again_with_the_publish(tmp_path: Path, primary: bool) -> None:
+    table = make_table(tmp_path / "two", primary=primary)
+    for dt in "ab":
+        append(table, dt)
+    run(table, "create_branch", branch="fix", snapshot=2)
+    fix = table.branch("fix")
+    rewrite(fix, "a")
+    undo = run(table, "merge_branch", branch="fix").details["undo_tag"]
+    rewrite(fix, "b")
+    publish(table, lambda _: run(table, "rollback_to", tag=undo, keep_later=True), 1)
+    assert files(table) == files(fix)
+
+
+@pytest.mark.parametrize("primary", [True, False])
 def test_two_publishes_of_the_same_branch_meet_and_each_brings_its_partition(tmp_path: Path, primary: bool) -> None:
     table = make_table(tmp_path / "two", primary=primary)
     for dt in "ab":
