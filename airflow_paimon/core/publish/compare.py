@@ -37,7 +37,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
     merges_by_file,
     needs_history,
 )
-from airflow_paimon.core.publish.hold import PublishedMark
+from airflow_paimon.core.publish.hold import UnfinishedPublish
 from airflow_paimon.core.publish.relatives import with_their_states
 from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 from airflow_paimon.core.store.base import side_by_side
@@ -102,16 +102,16 @@ def gather_sides(
     theirs: Snapshot,
     schema: TableSchema,
     whole: bool,
-    marks: Sequence[PublishedMark] = (),
+    unfinished: Sequence[UnfinishedPublish] = (),
     scope: PartitionScope = WHOLE,
 ) -> Compared:
     """Compare ``theirs`` of the branch and ``head`` of main with their ``base``.
 
     ``whole``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
-    ``marks``: what ``published_marks`` said before this publish made its own note. ``scope``: see ``Compared``.
+    ``unfinished``: publishes of the branch, without this one. ``scope``: see ``Compared``.
 
     Raises:
-        FormatError: an earlier publish, or a note of one, says unreadably of which partitions it was.
+        FormatError: an earlier publish says unreadably of which partitions it was.
     """
     reads: list[Callable[[], Any]] = [
         partial(snapshots_between, main, base.id, head.id),
@@ -136,7 +136,9 @@ def gather_sides(
         history=history,
         neutral=neutral_kinds(schema),
     )
-    return _compare_by_file(seen, marks) if merges_by_file(schema) and not whole else _compare_by_bucket(seen, whole)
+    return (
+        _compare_by_file(seen, unfinished) if merges_by_file(schema) and not whole else _compare_by_bucket(seen, whole)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,10 +165,10 @@ class _Seen:
     neutral: Collection[CommitKind]
 
 
-def _compare_by_file(s: _Seen, marks: Sequence[PublishedMark]) -> Compared:
+def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Compared:
     known = recognise(s.main, s.branch, s.since, s.schema)
     standing = with_their_states(s.main, s.branch, standing_of(s.since, known))
-    lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, standing, marks, s.scope)
+    lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, standing, unfinished, s.scope)
     unknown = [*standing.unknown, *(p.scope for p in standing.apart)]
     theirs, ours = s.their_diff.buckets, s.our_diff.buckets
     sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_real=theirs, ours_real=ours)

@@ -13,7 +13,7 @@ from functools import partial
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import recorded_between
-from airflow_paimon.core.publish.hold import PublishedMark
+from airflow_paimon.core.publish.hold import UnfinishedPublish
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.history import Difference, difference, snapshots_there
 from airflow_paimon.core.table.lineage import read_lineage
@@ -235,7 +235,7 @@ def is_lost(
     theirs: Difference,
     ours: Difference,
     standing: Standing,
-    marks: Sequence[PublishedMark],
+    unfinished: Sequence[UnfinishedPublish],
     scope: PartitionScope,
 ) -> bool:
     """Whether it can't be told, without main's history, what main still has of these partitions of the branch: they
@@ -245,7 +245,7 @@ def is_lost(
     ``theirs`` and ``ours``: what the two changed since the base.
     """
     changed = {b.partition for b in theirs.buckets if scope.holds(b.partition)}
-    if any(_is_newer(branch, base, mark, standing, changed, scope) for mark in marks):
+    if any(_is_newer(branch, base, one, standing, changed, scope) for one in unfinished):
         return True
     here = {origin(i) for group in ours.added.values() for i in group}
     gone = {i for group in ours.removed.values() for i in group}
@@ -262,16 +262,16 @@ def is_lost(
 def _is_newer(
     branch: Table,
     base: Snapshot,
-    mark: PublishedMark,
+    one: UnfinishedPublish,
     standing: Standing,
     changed: set[bytes],
     scope: PartitionScope,
 ) -> bool:
-    """Whether a note tells of a publish that main's history doesn't know any more, of some of these partitions."""
-    then = branch.find_snapshot(mark.snapshot)
+    """Whether a publish may have landed of which main's history doesn't know any more, of some of these partitions."""
+    then = branch.find_snapshot(one.snapshot)
     if then is None:
-        known = (p for p in standing.publishes if p.branch.id >= mark.snapshot)
-        return mark.scope.meets(scope) and not any(p.scope.covers(mark.scope) for p in known)
+        known = (p for p in standing.publishes if p.branch.id >= one.snapshot)
+        return one.scope.meets(scope) and not any(p.scope.covers(one.scope) for p in known)
     parts = changed | {b.partition for b in difference(branch, base, then).buckets if scope.holds(b.partition)}
-    last = (standing.of(p) for p in parts if mark.scope.holds(p))
-    return any(p is None or p.branch.id < mark.snapshot for p in last)
+    last = (standing.of(p) for p in parts if one.scope.holds(p))
+    return any(p is None or p.branch.id < one.snapshot for p in last)

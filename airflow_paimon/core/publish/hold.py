@@ -14,32 +14,35 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_paimon.core.commit.put import delete_files, put_new
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object, snapshot_from_json
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, recorded_scope
-from airflow_paimon.core.table.paths import PRIVATE_DIR, before_dot
+from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
 HOLDS_DIR = f"{PRIVATE_DIR}/holds"
-PUBLISHED_DIR = f"{PRIVATE_DIR}/published"
-_ONLY = "partitions"
 _LEFT_AFTER_MS = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """The content of a hold: a snapshot of a branch."""
+    """The content of a hold: a snapshot of a branch. ``user``: the commit user of a publish, None of anything else;
+    ``partitions``: those that it is about, as ``PartitionScope.json`` has them, None: all.
+    """
 
     branch: str
     snapshot: Snapshot
+    user: str | None = None
+    partitions: str | None = None
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"branch": self.branch, "snapshot": self.snapshot.to_json()}, indent=2).encode()
+        more = {"user": self.user, "partitions": self.partitions}
+        said = {"branch": self.branch, "snapshot": self.snapshot.to_json(), **{k: v for k, v in more.items() if v}}
+        return json.dumps(said, indent=2).encode()
 
 
 def parse_hold(data: bytes, name: str) -> Hold:
@@ -52,17 +55,22 @@ def parse_hold(data: bytes, name: str) -> Hold:
     branch, snapshot = raw.get("branch"), raw.get("snapshot")
     if not isinstance(branch, str) or not isinstance(snapshot, dict):
         raise FormatError(f"{name} is corrupt: it lacks branch or snapshot; {RESTORE}, or delete it")
-    return Hold(branch=branch, snapshot=snapshot_from_json(snapshot, name))
+    user, partitions = (raw.get(key) if isinstance(raw.get(key), str) else None for key in ("user", "partitions"))
+    return Hold(branch=branch, snapshot=snapshot_from_json(snapshot, name), user=user, partitions=partitions)
 
 
-def put_hold(source: Table, wanted: Snapshot) -> str:
-    """Hold a snapshot of a branch, and return the hold's path. Holds of killed processes go after a week.
+def put_hold(source: Table, wanted: Snapshot, user: str | None = None, scope: PartitionScope = WHOLE) -> str:
+    """Hold a snapshot of a branch, and return the hold's path. ``user``: of a publish of these partitions.
+
+    Holds of killed processes go after a week; those of publishes not before the branch's snapshot has gone, as they may
+    have landed.
 
     Raises:
         ConflictError: the snapshot, and each tag on it, is gone already; nothing is held.
     """
     path = f"{HOLDS_DIR}/{uuid.uuid4()}.json"
-    put_new(source, path, Hold(branch=source.branch_name, snapshot=wanted).to_bytes())
+    only = None if scope.is_whole else scope.json
+    put_new(source, path, Hold(branch=source.branch_name, snapshot=wanted, user=user, partitions=only).to_bytes())
     if not _is_there(source, wanted):
         delete_files(source, [path])
         raise _gone(source, wanted)
@@ -113,89 +121,48 @@ def _drop_left(table: Table, own: str) -> None:
     infos = {f"{HOLDS_DIR}/{i.name}": i.modified_ms for i in table.store.list(HOLDS_DIR) if not i.is_dir}
     now = infos.get(own)
     left = [p for p, put in infos.items() if now is not None and put is not None and put < now - _LEFT_AFTER_MS]
-    if left:
-        delete_files(table, left)
+    delete_files(table, [path for path in left if _is_over(table, path)])
+
+
+def _is_over(table: Table, path: str) -> bool:
+    hold = _read(table, path)
+    if hold is None or hold.user is None:
+        return hold is not None
+    then = table.branch(hold.branch).find_snapshot(hold.snapshot.id)
+    return then is None or then.identity != hold.snapshot.identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedMark:
-    """A note that a snapshot of a branch, or some partitions of it, was published, or may have been."""
+class UnfinishedPublish:
+    """A snapshot of a branch of which a publish, of these partitions, is running or was killed: it may have landed."""
 
     snapshot: int
-    scope: PartitionScope = WHOLE
+    scope: PartitionScope
 
 
-def mark_published(source: Table, wanted: Snapshot, user: str, scope: PartitionScope = WHOLE) -> str:
-    """Note, beside the branch, which of its snapshots is being published, and by which commit user. Returns its path.
-
-    Main's snapshots, and the tags on them, may go before the branch is published again
-    (docs/contributing/publishing.md, Tables without keys are merged by file).
-    """
-    path = f"{_marks(source)}{uuid.uuid4()}.json"
-    note = {"snapshot": wanted.id, "identity": wanted.identity, "user": user}
-    note |= {} if scope.is_whole else {_ONLY: scope.json}
-    put_new(source, path, json.dumps(note).encode())
-    return path
-
-
-def supersede_marks(source: Table, newest: str, number: int, scope: PartitionScope = WHOLE) -> None:
-    """Delete the branch's other notes of these partitions, but of later snapshots that it has: the newest note says as
-    much, and a later snapshot that it lacks was rolled back, or is of a deleted branch of its name.
-
-    A failure leaves them, which is harmless.
-    """
-    try:
-        others = [
-            (p, raw)
-            for p, raw in _read_marks(source, _marks(source))
-            if p != newest and scope.covers(_scope_of(source, raw))
-        ]
-        delete_files(source, [p for p, raw in others if raw["snapshot"] <= number or not _has(source, raw)])
-    except PaimonError as error:
-        log.info("%s: older notes of publishes were left behind (%s)", source.label, error.message)
-
-
-def published_marks(branch: Table, own: str | None) -> list[PublishedMark]:
-    """Return the snapshots of the branch, also of its time under another name, that were published, or may have been.
-    ``own``: leave out what this commit user has noted, which is known not to have landed.
+def unfinished_publishes(branch: Table, own: str | None) -> list[UnfinishedPublish]:
+    """Return the unfinished publishes of a branch, also of its time under another name. ``own``: leave out those of
+    this commit user, which are known not to have landed.
 
     Raises:
-        FormatError: a note is damaged.
+        FormatError: a hold is damaged.
     """
-    found: list[PublishedMark] = []
-    for path, raw in _read_marks(branch, f"{PUBLISHED_DIR}/"):
-        number: int = raw["snapshot"]
-        if own is not None and raw.get("user") == own:
+    found: list[UnfinishedPublish] = []
+    for name in branch.store.names(HOLDS_DIR):
+        hold = _read(branch, f"{HOLDS_DIR}/{name}")
+        if hold is None or hold.user is None or hold.user == own:
             continue
-        then = branch.find_snapshot(number)
-        if then.identity == raw.get("identity") if then is not None else path.startswith(_marks(branch)):
-            found.append(PublishedMark(snapshot=number, scope=_scope_of(branch, raw)))
+        then = branch.find_snapshot(hold.snapshot.id)
+        if hold.branch == branch.branch_name if then is None else then.identity == hold.snapshot.identity:
+            scope = recorded_scope(branch.schema(), hold.partitions, branch.label)
+            found.append(UnfinishedPublish(snapshot=hold.snapshot.id, scope=scope))
     return found
 
 
-def _scope_of(branch: Table, mark: dict[str, Any]) -> PartitionScope:
-    return recorded_scope(branch.schema(), mark.get(_ONLY), branch.label)
-
-
-def _marks(branch: Table) -> str:
-    """What the paths of a branch's notes begin with, and those of no other branch."""
-    return f"{PUBLISHED_DIR}/{before_dot(branch.branch_name)}."
-
-
-def _has(branch: Table, mark: dict[str, Any]) -> bool:
-    then = branch.find_snapshot(mark["snapshot"])
-    return then is not None and then.identity == mark.get("identity")
-
-
-def _read_marks(branch: Table, prefix: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    for name in branch.store.names(PUBLISHED_DIR):
-        path = f"{PUBLISHED_DIR}/{name}"
-        if not (path.startswith(prefix) and name.endswith(".json")) or name.startswith("."):
-            continue
-        try:
-            raw = load_json_object(branch.store.read(path), f"{branch.name}: {path}")
-        except NotFoundError:  # deleted meanwhile
-            continue
-        if not isinstance(raw.get("snapshot"), int):
-            raise FormatError(f"{branch.name}: {path} has no snapshot; {RESTORE}, or delete it")
-        yield path, raw
+def _read(table: Table, path: str) -> Hold | None:
+    if not path.endswith(".json") or path.rpartition("/")[2].startswith("."):
+        return None
+    try:
+        return parse_hold(table.store.read(path), f"{table.name}: {path}")
+    except NotFoundError:  # deleted meanwhile
+        return None

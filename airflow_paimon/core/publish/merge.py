@@ -42,7 +42,7 @@ from airflow_paimon.core.publish.compare import Compared, gather_sides, keys_sta
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
-from airflow_paimon.core.publish.hold import PublishedMark, published_marks, while_there
+from airflow_paimon.core.publish.hold import UnfinishedPublish, unfinished_publishes, while_there
 from airflow_paimon.core.publish.key_merge import MergeKeys
 from airflow_paimon.core.publish.moved_rows import RowsStay
 from airflow_paimon.core.publish.other_keys import refuse_other_keys
@@ -180,12 +180,12 @@ def _decider(
     merges by key what both sides changed.
     """
     main, branch, wanted = way.main, way.branch, theirs
-    spare, marks = _SpareIds(), published_marks(branch, way.request.operation_id)
+    spare, unfinished = _SpareIds(), unfinished_publishes(branch, way.request.operation_id)
     described: dict[tuple[int, int], dict[str, str]] = {}
 
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
-        g, logs = gather_merge(way, wanted, head, marks, pending)
+        g, logs = gather_merge(way, wanted, head, unfinished, pending)
         looked = gate.look(g.head if way.replaced_whole() else g.base, is_main=way.replaced_whole())
         decision, high = _plan(way, g, logs, about, spare)
         rows_stay.check(main, branch, g, decision)
@@ -248,7 +248,7 @@ def branch_head(branch: Table, expected: int | None) -> Snapshot:
 
 
 def gather_merge(
-    way: Merge, theirs: Snapshot, head: Snapshot | None, marks: Sequence[PublishedMark], pending: int | None
+    way: Merge, theirs: Snapshot, head: Snapshot | None, unfinished: Sequence[UnfinishedPublish], pending: int | None
 ) -> tuple[Compared, SchemaLogs]:
     """Compare the branch with a head of main, and read the schema versions of both.
 
@@ -280,7 +280,7 @@ def gather_merge(
         theirs=theirs,
         schema=main_schemas[-1],
         whole=way.takes_all,
-        marks=marks,
+        unfinished=unfinished,
         scope=way.scope,
     )
     check_changed(main, branch, compared)

@@ -39,7 +39,7 @@ from airflow_paimon.core.plan import Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
 from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication, with_follow
-from airflow_paimon.core.publish.hold import drop_hold, mark_published, put_hold, supersede_marks
+from airflow_paimon.core.publish.hold import drop_hold, put_hold
 from airflow_paimon.core.publish.own_files import (
     ChangelogFiles,
     KeyFiles,
@@ -106,7 +106,7 @@ class _Try:
     """A try, and what it writes in addition to its snapshot, under names of its own: one that doesn't land deletes it.
 
     ``used``: the names of those files that the last attempt refers to; ``tags``: the paths of held tags; ``hold``:
-    keeps what the publish takes; ``mark``: see ``mark_published``; ``columns``: whether main may have got columns;
+    keeps what the publish takes; ``columns``: whether main may have got columns;
     ``checked``: files that were found.
     """
 
@@ -121,7 +121,6 @@ class _Try:
     tags: set[str] = field(default_factory=set)
     columns: bool = False
     hold: str | None = None
-    mark: str | None = None
     checked: set[str] = field(default_factory=set)
 
     def hold_tag(self, tag: Tag) -> None:
@@ -154,7 +153,7 @@ class _Try:
         """Delete all of it. A failure is only logged, so that it doesn't hide why the publish was refused."""
         try:
             self.discard()
-            delete_files(self.target, [*self.tags, *([] if self.mark is None else [self.mark])])
+            delete_files(self.target, list(self.tags))
             if self.columns:
                 reconcile_records(self.target)
         except PaimonError as error:
@@ -195,9 +194,6 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
         return _landed_before(own, receipt.snapshot)
     warnings: list[str] = []
     if receipt.snapshot is not None:
-        d = seen[0].decision
-        if own.mark is not None:
-            supersede_marks(d.source, own.mark, d.wanted.id, d.scope)
         warnings = _finish(own, receipt.snapshot, columns=own.columns)
         own.discard(own.used)
     elif not request.dry_run:
@@ -288,9 +284,8 @@ def _protected(
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
     marks, d = own.marks, planned.decision
     if own.hold is None:
-        own.hold = put_hold(d.source, d.wanted)
-        if d.merge is not None and d.source.branch_name != d.target.branch_name:
-            own.mark = mark_published(d.source, d.wanted, marks.identity.user, d.scope)
+        is_publish = d.source.branch_name != d.target.branch_name
+        own.hold = put_hold(d.source, d.wanted, marks.identity.user if is_publish else None, d.scope)
     rewritten = own.files.entries_of(planned)
     own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
     own.used |= set() if d.merged is None else d.merged.file_names

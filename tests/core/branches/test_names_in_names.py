@@ -81,17 +81,6 @@ def test_tags_that_expire_together_leave_one_to_a_branch(table: Table) -> None:
     assert len(table.tag_names()) == 1
 
 
-def test_notes_of_its_publishes_are_its_own(table: Table) -> None:
-    """What a publish of ``a.b`` notes neither hides nor deletes what one of ``a`` has noted."""
-    run(table, "repair_table")
-    for name in ("a", "a.b", "a", "a.b"):
-        append(table.branch(name), "b")
-        run(table, "merge_branch", branch=name)
-    notes = sorted(path.rpartition("/")[2].partition(".")[0] for path in table.store.walk("_airflow_paimon/published"))
-    assert notes == ["a", "a%2Eb"]
-    assert {protects(name) for name in table.tag_names()} - {None} == {"a", "a.b"}
-
-
 def test_a_version_that_two_branches_can_mean_says_how_to_name_one(table: Table) -> None:
     run(table, "create_tag", branch="a", tag="b.x", snapshot=1)
     run(table, "create_tag", branch="a.b", tag="x", snapshot=1)
