@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from posixpath import normpath
 from typing import Any
 
-from airflow_paimon.core.checks.rules import is_module
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.rules.rules import is_module
 
 __all__ = ["FIELDS", "FormPolicy", "parse_policy"]
 

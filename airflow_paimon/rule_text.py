@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from airflow_paimon.arguments import is_blank, literal
-from airflow_paimon.core.checks.rules import Function, Rule, Sql, parse_rules
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.rules.rules import Function, Rule, Sql, parse_rules
 
 
 def rules_as_json(rules: Any, where: str) -> str | None:

@@ -46,7 +46,7 @@ class Checks(PaimonOperator):
         )
 
     def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
-        from airflow_paimon.core.checks.required import nothing_required
+        from airflow_paimon.core.rules.required import nothing_required
 
         found = nothing_required(request) if self.rules is None else None
         return found.to_json() if found is not None else super()._submit(hook, request, context)

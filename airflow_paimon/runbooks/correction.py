@@ -292,9 +292,9 @@ def check_rules(main: Table, params: Mapping[str, Any], locked: Collection[str] 
     Raises:
         InvalidInputError: a rule is wrong. UnsafeOperationError: one calls a function that no form may call.
     """
-    from airflow_paimon.core.checks.columns import check_columns
-    from airflow_paimon.core.checks.required import required_rules
-    from airflow_paimon.core.checks.rules import VIEWS, parse_rules_text
+    from airflow_paimon.core.rules.columns import check_columns
+    from airflow_paimon.core.rules.required import required_rules
+    from airflow_paimon.core.rules.rules import VIEWS, parse_rules_text
 
     text, policy = rules_as_json(params["checks"], "Checks"), PaimonHook(params["paimon_conn_id"]).form_policy
     for one in what_runs(text) if "checks" not in locked else ():

@@ -36,9 +36,9 @@ def check_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         NotFoundError: no such table. UnsafeOperationError: the table requires checks, and they are not to be skipped.
     """
-    from airflow_paimon.core.checks.required import required_rules
     from airflow_paimon.core.publish.required_checks import refuse_without_checks
     from airflow_paimon.core.requests.requests import EraseRows
+    from airflow_paimon.core.rules.required import required_rules
     from airflow_paimon.core.sql_text.tokens import hide_literals
 
     main = open_main(params).require()

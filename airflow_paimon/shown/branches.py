@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from airflow_paimon.core.checks.results import FAILED, PASSED, SKIPPED, WARNED
 from airflow_paimon.core.errors import FormatError, InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.required_checks import MISSING, outcomes_of
+from airflow_paimon.core.rules.results import FAILED, PASSED, SKIPPED, WARNED
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.lineage import READY as TAKES_COMMITS
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage

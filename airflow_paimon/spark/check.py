@@ -8,8 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.checks.rules import parse_rules
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.rules.rules import parse_rules
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

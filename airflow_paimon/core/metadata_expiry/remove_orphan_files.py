@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from airflow_paimon.core.branches.delete import all_views
-from airflow_paimon.core.checks.results import old_checks
 from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
@@ -42,6 +41,7 @@ from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
+from airflow_paimon.core.rules.results import old_checks
 from airflow_paimon.core.store.base import batches, read_present
 from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches

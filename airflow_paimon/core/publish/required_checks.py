@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_paimon.core.checks.required import required_rules
-from airflow_paimon.core.checks.results import FAILED, CheckRecord, Outcome, newest_outcomes, records_of
-from airflow_paimon.core.checks.rules import Rule
 from airflow_paimon.core.errors import FormatError, UnsafeOperationError, first_few
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.fold import is_fold
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.requests import Approved, Publish, PublishBranch, RollbackTo
+from airflow_paimon.core.rules.required import required_rules
+from airflow_paimon.core.rules.results import FAILED, CheckRecord, Outcome, newest_outcomes, records_of
+from airflow_paimon.core.rules.rules import Rule
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import CHECKS_FORCED_PROPERTY, CHECKS_PROPERTY
 from airflow_paimon.core.table.table import Table

@@ -4,10 +4,10 @@ and changes that would make another table of one with data.
 
 from __future__ import annotations
 
-from airflow_paimon.core.checks.columns import check_columns, may_name
-from airflow_paimon.core.checks.rules import parse_rules_text
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.rules.columns import check_columns, may_name
+from airflow_paimon.core.rules.rules import parse_rules_text
 from airflow_paimon.core.table.options import REQUIRED_CHECKS_OPTION, TableOptions
 
 _MERGED_MANIFESTS = "manifest.merge-min-count"

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.checks.required import required_rules
-from airflow_paimon.core.checks.results import SKIPPED, RuleResult, outcome_of
-from airflow_paimon.core.checks.rules import VIEWS, ColumnRule, Drift, Function, Relationships, RowLimits, Rule, Sql
 from airflow_paimon.core.errors import PaimonError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CheckBranchData
+from airflow_paimon.core.rules.required import required_rules
+from airflow_paimon.core.rules.results import SKIPPED, RuleResult, outcome_of
+from airflow_paimon.core.rules.rules import VIEWS, ColumnRule, Drift, Function, Relationships, RowLimits, Rule, Sql
 from airflow_paimon.core.table.masking import hidden_in, masks_of
 from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.scan import DiffPlan

@@ -9,10 +9,14 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.core.checks.columns import check_columns
-from airflow_paimon.core.checks.required import required_rules, without_rules
-from airflow_paimon.core.checks.results import FAILED, SKIPPED, WARNED, RuleResult, outcome_of, put_record
-from airflow_paimon.core.checks.rules import (
+from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, first_few
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import CheckBranchData
+from airflow_paimon.core.rules.columns import check_columns
+from airflow_paimon.core.rules.required import required_rules, without_rules
+from airflow_paimon.core.rules.results import FAILED, SKIPPED, WARNED, RuleResult, outcome_of, put_record
+from airflow_paimon.core.rules.rules import (
     VIEWS,
     Function,
     RowLimits,
@@ -20,11 +24,7 @@ from airflow_paimon.core.checks.rules import (
     is_module,
     read_rules,
 )
-from airflow_paimon.core.checks.totals import Counts, broken_limits
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, first_few
-from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import CheckBranchData
+from airflow_paimon.core.rules.totals import Counts, broken_limits
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.against import planned_changes

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, assert_never
 
-from airflow_paimon.core.checks.rules import (
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.rules.rules import (
     ALL,
     VIEWS,
     AcceptedValues,
@@ -17,7 +18,6 @@ from airflow_paimon.core.checks.rules import (
     Sql,
     Unique,
 )
-from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table

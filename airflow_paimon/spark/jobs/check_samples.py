@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.checks.rules import Relationships
 from airflow_paimon.core.requests.requests import CheckBranchData
+from airflow_paimon.core.rules.rules import Relationships
 from airflow_paimon.core.table.masking import HIDDEN, Masks, hidden_in, masks_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table

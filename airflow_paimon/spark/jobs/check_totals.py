@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.checks.rules import WEEK_BEFORE, Drift
-from airflow_paimon.core.checks.totals import date_column, moved_too_far, week_before
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
+from airflow_paimon.core.rules.rules import WEEK_BEFORE, Drift
+from airflow_paimon.core.rules.totals import date_column, moved_too_far, week_before
 from airflow_paimon.core.table.partitions import StoredPartitions, comparable, shown_partition
 from airflow_paimon.spark.jobs.check_views import CheckViews
 

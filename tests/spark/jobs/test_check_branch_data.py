@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.checks.required import required_rules
-from airflow_paimon.core.checks.results import CHECKS_DIR
 from airflow_paimon.core.errors import (
     InvalidInputError,
     NotFoundError,
@@ -19,6 +17,8 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.rules.required import required_rules
+from airflow_paimon.core.rules.results import CHECKS_DIR
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.data.arrow_write import write_arrow

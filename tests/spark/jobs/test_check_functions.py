@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_paimon.core.checks.results import CHECKS_DIR
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.rules.results import CHECKS_DIR
 from airflow_paimon.spark import check_branch
 from tests.environment import REPO_ROOT
 from tests.spark.jobs.checks import outcome, require

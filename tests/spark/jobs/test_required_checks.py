@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.checks.results import CHECKS_DIR, CheckRecord, Outcome, newest_outcomes
 from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.rules.results import CHECKS_DIR, CheckRecord, Outcome, newest_outcomes
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import write_arrow

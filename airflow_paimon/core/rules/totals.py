@@ -9,9 +9,9 @@ from datetime import date, timedelta
 from decimal import Context, Decimal, InvalidOperation
 from typing import Any
 
-from airflow_paimon.core.checks.rules import Amount, Drift, RowLimits
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.timestamp import Timestamp
+from airflow_paimon.core.rules.rules import Amount, Drift, RowLimits
 
 _WEEK = timedelta(days=7)
 _DASHED, _COMPACT = re.compile(r"\d{4}-\d\d-\d\d"), re.compile(r"\d{8}")

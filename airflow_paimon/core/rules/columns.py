@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from airflow_paimon.core.checks.rules import AcceptedValues, Drift, NotNull, Relationships, Rule, Sql, Unique
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.rules.rules import AcceptedValues, Drift, NotNull, Relationships, Rule, Sql, Unique
 
 
 def check_columns(rules: Sequence[Rule], schema: TableSchema, label: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_paimon.core.checks.rules import Rule, parse_rules_text
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.requests.requests import CheckBranchData, Request
+from airflow_paimon.core.rules.rules import Rule, parse_rules_text
 from airflow_paimon.core.table.options import REQUIRED_CHECKS_OPTION
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from airflow_paimon.core.checks.rules import ERROR, Rule
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.format.records import NOT_STORED, Record
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.rules.rules import ERROR, Rule
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.table import Table

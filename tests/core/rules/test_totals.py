@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.checks.rules import Drift, parse_rules
-from airflow_paimon.core.checks.totals import date_column, moved_too_far, week_before
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.timestamp import Timestamp
+from airflow_paimon.core.rules.rules import Drift, parse_rules
+from airflow_paimon.core.rules.totals import date_column, moved_too_far, week_before
 
 NAN, INF = float("nan"), float("inf")
 
