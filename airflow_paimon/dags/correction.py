@@ -41,6 +41,7 @@ from airflow_paimon.runbooks.tasks import (
     NEW_BRANCH,
     NEW_TAG,
     PUBLISH,
+    PUBLISHED,
     SPARK,
     ask_for_approval,
     check_form,
@@ -61,7 +62,7 @@ BRANCH_FIELDS = "Branch, tag and clean-up"
 WAIT_FIELDS = "Wait for other jobs"
 SPARK_FIELDS = "Spark and connections"
 PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
-REPORTED = "{{ ti.xcom_pull('report')['%s'] }}"
+REPORTED = "{{ ti.xcom_pull('report')['tables'][0]['%s'] }}"
 
 PARAMS = {
     **shared("table"),
@@ -319,8 +320,8 @@ def _publish(flink_jobs: Sequence[FlinkJob]) -> list[BaseOperator]:
     """Both ways; the form's *Publish by* chooses one."""
     arguments: dict[str, Any] = {
         "branch": PLANNED % "branch",
-        "expected_branch_snapshot": REPORTED % "branch_snapshot",
-        "approved_main_snapshot": REPORTED % "main_snapshot",
+        "expected_branch_snapshot": REPORTED % "expected_branch_snapshot",
+        "approved_main_snapshot": REPORTED % "approved_main_snapshot",
         "changelog": "{{ params.changelog }}",
         **PUBLISH,
         "outlets": [AssetAlias("data_correction")],
@@ -336,7 +337,7 @@ def _clean_up() -> list[BaseOperator]:
     delete_branch = DeleteBranchOperator(
         task_id="delete_branch",
         branch=PLANNED % "branch",
-        expected_branch_snapshot="{{ ti.xcom_pull(params.publish)['details']['branch_snapshot'] }}",
+        expected_branch_snapshot=PUBLISHED % {"result": "ti.xcom_pull(params.publish)"},
         if_missing="skip",
         pre_execute=unless_kept,
     )

@@ -41,6 +41,7 @@ from airflow_paimon.runbooks.tasks import (
     NEW_BRANCH,
     NEW_TAG,
     PUBLISH,
+    PUBLISHED,
     SPARK,
     ask_for_approval,
     check_form,
@@ -260,7 +261,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
     delete_branch = DeleteBranchOperator.partial(
         task_id="delete_branch",
         map_index_template=LABEL,
-        expected_branch_snapshot="{{ ti.xcom_pull('publish')[ti.map_index]['details']['branch_snapshot'] }}",
+        expected_branch_snapshot=PUBLISHED % {"result": "ti.xcom_pull('publish')[ti.map_index]"},
         if_missing="skip",
         pre_execute=unless_kept,
     ).expand_kwargs(planned.map(BRANCH))

@@ -95,7 +95,7 @@ def alter_branch(
 
 
 def delete_branch(
-    table: str | Table, branch: str, *, expected_branch_snapshot: int | None = None,
+    table: str | Table, branch: str, *, expected_branch_snapshot: int | str | None = None,
     if_missing: Literal["fail", "skip"] = "fail", force: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
@@ -124,7 +124,7 @@ def rename_branch(
 
 
 def rebase_branch(
-    table: str | Table, branch: str, to_branch: str, *, expected_branch_snapshot: int | None = None,
+    table: str | Table, branch: str, to_branch: str, *, expected_branch_snapshot: int | str | None = None,
     keep_appended: bool = False, on_overlap: Literal["fail", "branch", "main"] = "fail",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
@@ -259,10 +259,10 @@ def alter_table(
 
 def merge_branch(
     table: str | Table, branch: str, *, approved_by: str | None = None, requested_by: str | None = None,
-    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | None = None,
+    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | str | None = None,
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
-    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
-    approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
+    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | str | None = None,
+    approved_main_snapshot: int | str | None = None, diff: str | None = None, rewrite: bool = False,
     writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
     partitions: Iterable[str] = (), tags: bool = False, keep_appended: bool = False,
     on_overlap: Literal["fail", "branch", "main"] = "fail",
@@ -280,10 +280,10 @@ def merge_branch(
 
 def fast_forward(
     table: str | Table, branch: str, *, approved_by: str | None = None, requested_by: str | None = None,
-    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | None = None,
+    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | str | None = None,
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
-    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
-    approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
+    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | str | None = None,
+    approved_main_snapshot: int | str | None = None, diff: str | None = None, rewrite: bool = False,
     writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
     discard_main: bool = False, tags: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
@@ -300,10 +300,10 @@ def fast_forward(
 
 def replace_main(
     table: str | Table, branch: str, *, approved_by: str | None = None, requested_by: str | None = None,
-    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | None = None,
+    four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | str | None = None,
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
-    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | None = None,
-    approved_main_snapshot: int | None = None, diff: str | None = None, rewrite: bool = False,
+    changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | str | None = None,
+    approved_main_snapshot: int | str | None = None, diff: str | None = None, rewrite: bool = False,
     writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
     discard_main: bool = False, keep_old_as: str | None = None, options: Literal["branch", "main"] = "branch",
     option: Iterable[str] = (), move_consumer: Iterable[str] = (), readers_stopped: bool = False,
@@ -321,7 +321,7 @@ def replace_main(
 
 def rollback_to(
     table: str | Table, *, approved_by: str | None = None, requested_by: str | None = None, four_eyes: bool = False,
-    skip_checks: bool = False, expected_main_snapshot: int | None = None, undo_retention: str = "7 d",
+    skip_checks: bool = False, expected_main_snapshot: int | str | None = None, undo_retention: str = "7 d",
     approved_at: str | None = None, reason: str | None = None, changelog: Literal["auto", "none"] = "auto",
     branch: str = "main", tag: str | None = None, snapshot: int | None = None, timestamp: str | None = None,
     watermark: str | None = None, keep_later: bool = False, writers_stopped: bool = False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.format.snapshot import KnownHead, approved_head
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators._diff_upstream import diff_text, diff_upstream
@@ -40,7 +41,8 @@ class Publishes(PaimonOperator):
             self._take_approval(self.approval_task_id, context)
         request = super()._request(hook, context)
         assert isinstance(request, PublishBranch)
-        seen = request.expected_branch_snapshot
+        expected = request.expected_branch_snapshot
+        seen = None if expected is None else KnownHead.named(expected).id
         self._diff = diff_text(self.diff) or diff_upstream(self, context, request.table, request.branch, seen)
         return request
 
@@ -75,18 +77,15 @@ class Publishes(PaimonOperator):
                 f"{self.table}: task {task_id!r} has approved the publish of branch {about[1]!r} of {about[0]}, not of "
                 f"branch {self.branch!r}"
             )
-        for name, key in _OF_APPROVAL.items():
+        approved = {
+            "approved_by": answer.get("approved_by"),
+            "approved_at": answer.get("answered_at"),
+            "expected_branch_snapshot": approved_head(answer, "branch"),
+            "approved_main_snapshot": approved_head(answer, "main"),
+        }
+        for name, value in approved.items():
             if getattr(self, name) is None:
-                setattr(self, name, answer.get(key))
-
-
-_OF_APPROVAL = {
-    "approved_by": "approved_by",
-    "approved_at": "answered_at",
-    "expected_branch_snapshot": "branch_snapshot",
-    "approved_main_snapshot": "main_snapshot",
-}
-"""Arguments of a publish, and where an approval says them."""
+                setattr(self, name, value)
 
 
 class Merges(Publishes):

@@ -98,7 +98,8 @@ class DeleteBranchOperator(PaimonOperator):
     Its protective tag is deleted, too. Refused for branches that table options refer to.
 
     :param branch: Branch to delete (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
+        ID:IDENTITY so that no other one counts that has got its id (templated)
     :param if_missing: What to do if the branch does not exist; ``fail`` or ``skip`` (templated)
     :param force: Delete a protected branch too (templated)
     """
@@ -122,7 +123,8 @@ class RebaseBranchOperator(PaimonOperator):
 
     :param branch: Branch whose changes are put onto main's head; it stays as it is (templated)
     :param to_branch: Name of the new branch that gets them (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
+        ID:IDENTITY so that no other one counts that has got its id (templated)
     :param keep_appended: Tables without keys: keep the rows that main got meanwhile in partitions that the branch
         replaces, beside the branch's rows (templated)
     :param on_overlap: Whose rows to take of keys that main and the branch both changed; fail is a conflict that lists
@@ -275,16 +277,18 @@ class MergeBranchOperator(Merges):
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
         properties say so (templated)
-    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot, given as ID, or as ID:IDENTITY
+        so that no other one counts that has got its id (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
     :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
         (templated)
     :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
         sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
-    :param approved_main_snapshot: Main's head as the approver saw it: refuse (conflict) if main has since changed what
-        this publish replaces (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
+        ID:IDENTITY so that no other one counts that has got its id (templated)
+    :param approved_main_snapshot: Main's head as the approver saw it, ID or ID:IDENTITY: refuse (conflict) if main has
+        since changed what this publish replaces (templated)
     :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
         samples; left out, that of the task upstream that compared the branch (templated)
     :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
@@ -329,16 +333,18 @@ class FastForwardOperator(Publishes):
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
         properties say so (templated)
-    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot, given as ID, or as ID:IDENTITY
+        so that no other one counts that has got its id (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
     :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
         (templated)
     :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
         sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
-    :param approved_main_snapshot: Main's head as the approver saw it: refuse (conflict) if main has since changed what
-        this publish replaces (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
+        ID:IDENTITY so that no other one counts that has got its id (templated)
+    :param approved_main_snapshot: Main's head as the approver saw it, ID or ID:IDENTITY: refuse (conflict) if main has
+        since changed what this publish replaces (templated)
     :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
         samples; left out, that of the task upstream that compared the branch (templated)
     :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
@@ -392,16 +398,18 @@ class ReplaceMainOperator(Publishes):
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
         properties say so (templated)
-    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot, given as ID, or as ID:IDENTITY
+        so that no other one counts that has got its id (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
     :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
         (templated)
     :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
         sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot (templated)
-    :param approved_main_snapshot: Main's head as the approver saw it: refuse (conflict) if main has since changed what
-        this publish replaces (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
+        ID:IDENTITY so that no other one counts that has got its id (templated)
+    :param approved_main_snapshot: Main's head as the approver saw it, ID or ID:IDENTITY: refuse (conflict) if main has
+        since changed what this publish replaces (templated)
     :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
         samples; left out, that of the task upstream that compared the branch (templated)
     :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
@@ -455,7 +463,8 @@ class RollbackOperator(PaimonOperator):
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
         properties say so (templated)
-    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot, given as ID, or as ID:IDENTITY
+        so that no other one counts that has got its id (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
     :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
     :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason

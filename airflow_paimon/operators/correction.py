@@ -131,7 +131,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
 
     Returns ``{"approved", "approved_by", "answered_at", "four_eyes"}``; ``approved_by`` is None if none was needed,
     or when ``response_timeout`` answered with ``defaults``. With ``diff_task_id`` also ``{"table", "branch",
-    "branch_snapshot", "main_snapshot"}``.
+    "branch_snapshot", "branch_identity", "main_snapshot", "main_identity"}``.
 
     :param subject: the question in a line; with ``diff_task_id`` it may be left out, and names the branch and the table
         (templated)
@@ -249,11 +249,8 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         if self.diff_task_id is None:
             return {}
         diff = _result_of(context, self.diff_task_id, "diff_branches")
-        found = diff["details"]
-        return {
-            "table": diff["table"],
-            **{name: found[name] for name in ("branch", "branch_snapshot", "main_snapshot")},
-        }
+        found, heads = diff["details"], ("branch_snapshot", "branch_identity", "main_snapshot", "main_identity")
+        return {"table": diff["table"], "branch": found["branch"], **{name: found[name] for name in heads}}
 
     def _ask_with_reminder(self, context: Context, lead: timedelta) -> Any:
         assert self.response_timeout is not None

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
+from airflow_paimon.core.format.snapshot import KnownHead
 from airflow_paimon.core.table.paths import MAIN, RUN_TAG_PREFIX, is_run_tag
 from airflow_paimon.runbooks.form import corrected_table, form_of_table, open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
@@ -40,7 +41,7 @@ class Leftover:
     owner: str | None
     branch: str | None
     tag: str | None
-    head: int | None = None
+    head: str | None = None
     unpublished: int = 0
     foreign: int = 0
     protected: str | None = None
@@ -139,6 +140,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
         return None
     tag = run_tag(lineage.owner)
     view = main.branch(name)
+    head = view.latest_snapshot()
     later = [view.snapshot(i) for i in view.snapshot_ids() if i > lineage.snapshot_id]
     publishes = [p.snapshot for p in own_publishes(published, {"branch": name, "owner": lineage.owner})]
     base = view.find_snapshot(lineage.snapshot_id)
@@ -148,7 +150,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
         owner=lineage.owner,
         branch=name,
         tag=tag if tag in tags else None,
-        head=view.latest_snapshot_id(),
+        head=None if head is None else KnownHead.of(head).text,
         unpublished=0 if is_on_main else len(later),
         foreign=sum(not s.commit_user.startswith(own) for s in later),
         protected=protection_text(lineage) if lineage.protected else None,

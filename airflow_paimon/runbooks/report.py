@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import conf
+from airflow_paimon.core.format.snapshot import KnownHead, approved_head
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.runbooks.form import corrected_table, form_of_table, open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
@@ -42,9 +43,8 @@ def plan_publishes(
 
     ``done``: of each table ``diff``, ``check`` and ``wrote``, the results of its comparison, its checks, and its
     correction or replay, ``wait``, the snapshot that was waited for, and ``notice``, whom the publish concerns.
-    Returns ``{"subject", "markdown", "tables", "changes"}``, and of a single table ``{"branch_snapshot",
-    "main_snapshot"}``. ``tables``: the arguments with which each is published, the snapshots that are approved;
-    ``changes``: whether any publish would change anything.
+    Returns ``{"subject", "markdown", "tables", "changes"}``. ``tables``: the arguments with which each is published,
+    the snapshots that are approved; ``changes``: whether any publish would change anything.
 
     Raises:
         ConflictError: both sides changed a bucket of a table, or a branch moved after its diff. UnsafeOperationError: a
@@ -53,7 +53,8 @@ def plan_publishes(
     plans, sections = [], []
     for one, its in zip(planned, done, strict=True):
         form = form_of_table(params, one)
-        plans.append(plan := plan_merge(form, one, int(its["wait"])))
+        shown = KnownHead(int(its["wait"]), its["diff"]["details"].get("branch_identity") or "")
+        plans.append(plan := plan_merge(form, one, shown))
         sections.append("\n\n".join(filter(None, _section(form, one, its, plan))))
     names = " and ".join(map(corrected_table, planned))
     about = request_lines(params, asked_by)
@@ -61,8 +62,8 @@ def plan_publishes(
         "subject": f"Publish the correction of {names}?",
         "markdown": "\n".join([*about, *sections]),
         "tables": [
-            {"table": one["table"], "branch": one["branch"], "expected_branch_snapshot": plan["branch_snapshot"],
-             "approved_main_snapshot": plan["main_snapshot"]}
+            {"table": one["table"], "branch": one["branch"], "expected_branch_snapshot": approved_head(plan, "branch"),
+             "approved_main_snapshot": approved_head(plan, "main")}
             for one, plan in zip(planned, plans, strict=True)
         ],
         "changes": any(plan["changes"] for plan in plans),
@@ -75,8 +76,7 @@ def plan_publishes(
         made["markdown"] = "\n\n".join(["\n".join(about), _overview(params, planned, done), *numbered])
         return made
     partitions = counted(plans[0]["partitions"], "partition")
-    snapshots = {name: plans[0][name] for name in ("branch_snapshot", "main_snapshot")}
-    return {**made, **snapshots, "subject": f"Publish the correction of {names} ({partitions})?"}
+    return {**made, "subject": f"Publish the correction of {names} ({partitions})?"}
 
 
 def request_lines(params: Mapping[str, Any], asked_by: str | None) -> list[str]:
@@ -196,8 +196,9 @@ def noticed_by(lines: Sequence[str]) -> str:
     return f"Who will notice:\n\n{listed}" if lines else ""
 
 
-def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_snapshot: int) -> dict[str, Any]:
+def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], shown: KnownHead) -> dict[str, Any]:
     """Plan the publish, as the form asks for it; returns the details of the plan, and whether it `changes` anything.
+    ``shown``: the branch's head that the approver sees.
 
     Raises:
         ConflictError, UnsafeOperationError: as ``plan_publishes``.
@@ -213,7 +214,7 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], branch_sna
         writers_stopped=params["writers_stopped"],
         rewrite=params["rewrite"],
         **({n: params[n] for n in ("keep_appended", "on_overlap")} if params["publish"] == "merge" else {}),
-        expected_branch_snapshot=branch_snapshot,
+        expected_branch_snapshot=shown.text,
         changelog=params.get("changelog", "auto"),
         dry_run=True,
     )

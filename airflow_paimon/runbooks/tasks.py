@@ -40,6 +40,8 @@ SPARK: dict[str, Any] = {**SUBMISSION, "run_on": "{{ 'spark' if params.in_spark 
 """Of tasks that read or write rows."""
 APPROVED_BY = "{{ ti.xcom_pull(task_ids='approve')['approved_by'] or '' }}"
 APPROVED_AT = "{{ ti.xcom_pull(task_ids='approve')['answered_at'] or '' }}"
+PUBLISHED = "{{ %(result)s['details']['branch_snapshot'] }}:{{ %(result)s['details']['branch_identity'] }}"
+"""The branch's head that a publish has published; ``result`` is an expression for the publish's result."""
 PUBLISH: dict[str, Any] = {
     "approved_by": APPROVED_BY,
     "approved_at": APPROVED_AT,

@@ -9,6 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon import diff_branches
+from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.format.snapshot import approved_head
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.table.table import Table, open_table
@@ -120,3 +123,30 @@ def check(java: JavaOracle, table: Table, wanted: dict[int, str]) -> None:
     for rows in (read_arrow(table).to_pylist(), java.read(warehouse_of(table), "d.t").to_pylist()):
         found = sorted((r["k"], r["v"]) for r in rows)
         assert found == sorted(wanted.items())
+
+
+def test_what_was_approved_is_not_what_java_has_written_after_a_rollback(
+    java_oracle: JavaOracle, tmp_path: Path
+) -> None:
+    """A bare id would count as the same snapshot: the branch, or main, has got it again, with other rows."""
+    warehouse = str(tmp_path)
+    java_oracle.create_table(warehouse, "d.t", {"k": "INT", "v": "STRING"}, options={"bucket": "-1"})
+    java_oracle.write(warehouse, "d.t", [{"k": 1, "v": "old"}])
+    table = open_table(warehouse, "d.t")
+    run(table, "create_branch", branch="fix", snapshot=1)
+    for name in ("d.t$branch_fix", "d.t"):
+        java_oracle.write(warehouse, name, [{"k": 2, "v": "shown"}])
+    shown = diff_branches(table.name, branch="fix", warehouse=warehouse, against="main").details
+    approved = {"expected_branch_snapshot": approved_head(shown, "branch"),
+                "approved_main_snapshot": approved_head(shown, "main")}  # fmt: skip
+    assert run(table, "merge_branch", branch="fix", dry_run=True, **approved).changed
+    for name, argument in (("d.t", "approved_main_snapshot"), ("d.t$branch_fix", "expected_branch_snapshot")):
+        java_oracle.do("rollback", warehouse, name, snapshot=1)
+        java_oracle.write(warehouse, name, [{"k": 3, "v": "never shown"}])
+        with pytest.raises(ConflictError, match=r"2 \(another one: it was rolled back since\)") as refused:
+            run(table, "merge_branch", branch="fix", **approved)
+        assert refused.value.details[argument] == approved[argument]
+    with pytest.raises(ConflictError, match=r"not at 2 \(another one"):
+        run(table, "delete_branch", branch="fix", expected_branch_snapshot=approved["expected_branch_snapshot"])
+    assert table.latest_snapshot_id() == 2
+    assert run(table, "merge_branch", branch="fix", expected_branch_snapshot=2, approved_main_snapshot=2).changed

@@ -29,7 +29,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import Tag, find_hold, parse_tag
+from airflow_paimon.core.format.snapshot import KnownHead, Tag, find_hold, parse_snapshot, parse_tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch, RenameBranch
@@ -102,13 +102,16 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
     return context.result(plan, branch=name, changed=True, before=removal.head, details={"files": removal.files})
 
 
-def _refuse_other_head(table: Table, removal: Removal, expected: int | None) -> None:
+def _refuse_other_head(table: Table, removal: Removal, expected: int | str | None) -> None:
     """Refuse another head; ``remove_branch`` checks for later commits until no engine can commit any more."""
-    if expected is None or removal.is_under_way or (removal.head or 0) == expected:
+    if expected is None or removal.is_under_way:
+        return
+    known, head = KnownHead.named(expected), removal.head or 0
+    if head == known.id and (not head or known.is_of(parse_snapshot(removal.snapshots[head], f"snapshot-{head}"))):
         return
     raise ConflictError(
-        f"{table.name}: branch {removal.branch!r} is at snapshot {removal.head}, not at {expected} as expected; "
-        f"nothing was deleted",
+        f"{table.name}: branch {removal.branch!r} is at snapshot {removal.head}, not at {known.beside(head)} as "
+        f"expected; nothing was deleted",
         details={"expected_branch_snapshot": expected, "branch_snapshot": removal.head},
     )
 

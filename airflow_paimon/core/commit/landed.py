@@ -89,7 +89,7 @@ def later_snapshots(
 
 
 def _is_kept(snapshot: Snapshot | None, known: KnownHead) -> bool:
-    return snapshot is None or snapshot.identity == known.identity or not known.identity
+    return snapshot is None or known.is_of(snapshot)
 
 
 def _is_of(snapshot: Snapshot, identity: CommitIdentity) -> bool:

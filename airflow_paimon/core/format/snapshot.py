@@ -169,6 +169,30 @@ class KnownHead:
     def of(cls, snapshot: Snapshot | None) -> KnownHead:
         return cls() if snapshot is None else cls(snapshot.id, snapshot.identity, snapshot.time_millis)
 
+    @classmethod
+    def named(cls, text: int | str) -> KnownHead:
+        """Read the id that a request names, or id and identity as ``text`` has them."""
+        number, _, identity = str(text).partition(":")
+        return cls(int(number), identity)
+
+    @property
+    def text(self) -> str:
+        return f"{self.id}:{self.identity}" if self.identity else str(self.id)
+
+    def beside(self, now: int) -> str:
+        """Name it in a message, in which the snapshot of the id ``now`` is named as what is there instead."""
+        return f"{self.id} (another one: it was rolled back since)" if self.id == now else str(self.id)
+
+    def is_of(self, snapshot: Snapshot) -> bool:
+        """Whether it is this snapshot; without an identity, as far as the id tells."""
+        return snapshot.id == self.id and self.identity in ("", snapshot.identity)
+
+
+def approved_head(said: Mapping[str, Any], whose: str) -> str | None:
+    """Return the head of ``branch`` or ``main`` that a diff, a plan or an approval says, with its identity."""
+    number, identity = said.get(f"{whose}_snapshot"), said.get(f"{whose}_identity")
+    return None if number is None else KnownHead(number, identity or "").text
+
 
 def _json_text(value: Any, line: str) -> str:
     """``line``: a line break and the indentation of the value."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -46,11 +46,11 @@ def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int]
     return head
 
 
-def is_folded(branch: Table, head: Snapshot, approved: int) -> bool:
+def is_folded(branch: Table, head: Snapshot, approved: KnownHead) -> bool:
     """Whether only folds of interrupted publishes came after the approved snapshot: they have changed no row."""
-    later = [branch.find_snapshot(i) for i in range(approved + 1, head.id + 1)]
-    known = branch.find_snapshot(approved) is not None
-    return known and all(s is not None and is_fold(s) for s in later)
+    later = [branch.find_snapshot(i) for i in range(approved.id + 1, head.id + 1)]
+    known = branch.find_snapshot(approved.id)
+    return known is not None and approved.is_of(known) and all(s is not None and is_fold(s) for s in later)
 
 
 def with_folds(branch: Table, snapshot: Snapshot) -> set[str]:

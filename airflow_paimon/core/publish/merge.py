@@ -21,7 +21,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Snapshot
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.publish.audit_properties import changes_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
@@ -225,7 +225,7 @@ def _with_keys(way: Merge, g: Compared, decision: Decision, keys: KeyFiles) -> D
     return decided
 
 
-def branch_head(branch: Table, expected: int | None) -> Snapshot:
+def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
     """Return the newest snapshot of a branch.
 
     Raises:
@@ -237,10 +237,11 @@ def branch_head(branch: Table, expected: int | None) -> Snapshot:
             f"{branch.label} is empty: it has no snapshot to publish. Write rows into it; or, if it should have begun "
             f"with main's, delete it and create it from a tag or a snapshot (--tag, --snapshot)"
         )
-    if expected is not None and theirs.id != expected and not is_folded(branch, theirs, expected):
+    known = None if expected is None else KnownHead.named(expected)
+    if known is not None and not known.is_of(theirs) and not is_folded(branch, theirs, known):
         raise ConflictError(
-            f"{branch.label} is at snapshot {theirs.id}, not at {expected} as approved; look at the new diff and "
-            f"approve again",
+            f"{branch.label} is at snapshot {theirs.id}, not at {known.beside(theirs.id)} as approved; look at the new "
+            f"diff and approve again",
             code="branch-changed",
             details={"expected_branch_snapshot": expected, "branch_snapshot": theirs.id},
         )
@@ -266,10 +267,12 @@ def gather_merge(
             f"{branch.label} shares no snapshot with {onto} (created empty, or the history and tags of {onto} were "
             f"expired), so there is nothing to compare with. Write its rows to {onto}{instead}"
         )
-    if request.expected_main_snapshot is not None and head.id != request.expected_main_snapshot:
+    expected = request.expected_main_snapshot
+    if expected is not None and not KnownHead.named(expected).is_of(head):
+        named = KnownHead.named(expected).beside(head.id)
         raise ConflictError(
-            f"{main.name}: {onto} is at snapshot {head.id}, not at {request.expected_main_snapshot} as expected",
-            details={"expected_main_snapshot": request.expected_main_snapshot, "main_snapshot": head.id},
+            f"{main.name}: {onto} is at snapshot {head.id}, not at {named} as expected",
+            details={"expected_main_snapshot": expected, "main_snapshot": head.id},
         )
     main_schemas = logs[0]
     compared = gather_sides(
@@ -405,8 +408,10 @@ def _summary(
     return {
         "branch": request.branch,
         "branch_snapshot": g.theirs.id,
+        "branch_identity": g.theirs.identity,
         "base_snapshot": g.base.id,
         "main_snapshot": g.head.id,
+        "main_identity": g.head.identity,
         "mode": request.operation,
         "kept_of_main": len(g.sides.ours.buckets - {c.bucket for c in changes}),
         "new_schemas": [s.id for s in schemas.new],
@@ -457,21 +462,25 @@ def _check_approved(
     main: Table, request: PublishBranch, head: Snapshot, changes: Sequence[BucketChange], *, by_file: bool
 ) -> None:
     """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it."""
-    approved = request.approved_main_snapshot
-    if approved is None or approved == head.id or (by_file and approved < head.id):
+    if request.approved_main_snapshot is None:
+        return
+    approved = KnownHead.named(request.approved_main_snapshot)
+    there = head if head.id == approved.id else main.find_snapshot(approved.id)
+    known = approved.id <= head.id and (there is None or approved.is_of(there))
+    if known and (approved.id == head.id or by_file):
         return
     taken = {c.bucket for c in changes}
-    since = snapshots_between(main, approved, head.id)
-    if since is not None and approved < head.id:
+    since = snapshots_between(main, approved.id, head.id) if known else None
+    if since is not None:
         moved = really_changed(main, since, taken)
         if not any(s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) for s in since):
-            moved = taken & difference(main, main.snapshot(approved), head).buckets
+            moved = taken & difference(main, main.snapshot(approved.id), head).buckets
         if not moved:
             return
     raise ConflictError(
-        f"{main.name}: {main.branch_name} moved from snapshot {approved}, which was approved, to {head.id} in "
-        f"partitions that this publish replaces; review the new diff and approve again",
-        details={"approved_main_snapshot": approved, "main_snapshot": head.id},
+        f"{main.name}: {main.branch_name} moved from snapshot {approved.beside(head.id)}, which was approved, to "
+        f"{head.id} in partitions that this publish replaces; review the new diff and approve again",
+        details={"approved_main_snapshot": request.approved_main_snapshot, "main_snapshot": head.id},
     )
 
 

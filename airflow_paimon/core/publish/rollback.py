@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.plan import Precondition
 from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.bucket_merge_plan import (
@@ -200,9 +200,9 @@ def _check_kept(view: Table, begun: TableSchema, target: Snapshot) -> None:
 
 def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
     expected = request.expected_main_snapshot
-    if expected is not None and head.id != expected:
+    if expected is not None and not KnownHead.named(expected).is_of(head):
         raise ConflictError(
-            f"{view.label} is at snapshot {head.id}, not at {expected} as expected",
+            f"{view.label} is at snapshot {head.id}, not at {KnownHead.named(expected).beside(head.id)} as expected",
             details={"expected_main_snapshot": expected, "main_snapshot": head.id},
         )
 

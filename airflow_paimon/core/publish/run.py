@@ -186,7 +186,7 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
 
     def moved(head: Snapshot) -> None:
         own.hold_tag(Tag(name=marks.undo_tag, snapshot=head))
-        seen[:] = [replace(seen[0], summary={**seen[0].summary, _HEAD_KEY[request.operation]: head.id})]
+        seen[:] = [replace(seen[0], summary={**seen[0].summary, **_head_said(request, head)})]
 
     receipt = _commit(own, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
@@ -274,8 +274,11 @@ def _receipt(own: _Try, planned: Publication, receipt: Receipt, warnings: Sequen
     return own.context.result(planned.plan, branch=branch, changed=changed, before=before, after=after, details=details)
 
 
-_HEAD_KEY = {"merge_branch": "main_snapshot", "rollback_to": "head_snapshot"}
-"""Of the operations whose decision can be carried over to a newer head."""
+def _head_said(request: Publish, head: Snapshot) -> dict[str, Any]:
+    """Return what a summary says of the head that a decision is carried over to."""
+    if isinstance(request, RollbackTo):
+        return {"head_snapshot": head.id}
+    return {"main_snapshot": head.id, "main_identity": head.identity}
 
 
 def _protected(

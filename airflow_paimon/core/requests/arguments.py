@@ -27,6 +27,7 @@ _BRANCH_MARK = "$branch_"
 SESSION_IS_READY = "The Spark session is ready"
 """A job logs it before any code of a user runs: whatever it prints later is no word of Spark's."""
 _NUMBER = re.compile(r"-?[0-9]+")
+_HEAD = re.compile(r"[0-9]+:\S+")
 _SAME_THING = (("retention", "retained"), ("limit", "number", "count"))
 """Words by which flags of one kind are called in different operations."""
 
@@ -92,6 +93,8 @@ def _coerce(operation: str, spec: dataclasses.Field[Any], value: Any) -> Any:
         value = value.strip()
     annotation = str(spec.type)
     if annotation.startswith("int"):
+        if "str" in annotation and _HEAD.fullmatch(str(value)):
+            return str(value)
         if isinstance(value, bool) or not _NUMBER.fullmatch(str(value)):
             raise InvalidInputError(f"{_named(operation, spec)} must be a whole number, got {value!r}")
         return int(value)

@@ -107,6 +107,13 @@ def flag_name(field_name: str) -> str:
     return "--" + field_name.rstrip("_").replace("_", "-")
 
 
+def _expected(head: str) -> str:
+    return (
+        f"Refuse (conflict) unless {head} is this snapshot, given as ID, or as ID:IDENTITY so that no other one counts "
+        f"that has got its id"
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class CreateBranch(Request):
     """Create a branch from a tag, from a snapshot, or empty.
@@ -160,7 +167,7 @@ class DeleteBranch(Request):
 
     operation = "delete_branch"
     branch: str = flag("Branch to delete", "")
-    expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
+    expected_branch_snapshot: int | str | None = flag(_expected("the branch's head"))
     if_missing: str = flag("What to do if the branch does not exist", "fail", choices=IF_MISSING)
     force: bool = switch("Delete a protected branch too")
 
@@ -186,7 +193,7 @@ class RebaseBranch(Request):
     operation = "rebase_branch"
     branch: str = flag("Branch whose changes are put onto main's head; it stays as it is", "")
     to_branch: str = flag("Name of the new branch that gets them", "")
-    expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
+    expected_branch_snapshot: int | str | None = flag(_expected("the branch's head"))
     keep_appended: bool = _keep_appended()
     on_overlap: str = _on_overlap()
 
@@ -348,7 +355,7 @@ class Approved(Request):
 class Publish(Approved):
     """Fields common to all publishes: compare-and-swap, undo tag, approval."""
 
-    expected_main_snapshot: int | None = flag("Refuse (conflict) unless main's head is this snapshot")
+    expected_main_snapshot: int | str | None = flag(_expected("main's head"))
     undo_retention: str = flag("Retention of the undo tag on main's previous head, e.g. '7 d', or 'forever'", "7 d")
     approved_at: str | None = flag(
         "When, ISO with an offset, recorded in the snapshot's properties", may_be_blank=True, only_noted=True
@@ -369,9 +376,10 @@ class Publish(Approved):
 @dataclass(frozen=True, kw_only=True)
 class PublishBranch(Publish):
     branch: str = flag("Branch to publish onto main", "")
-    expected_branch_snapshot: int | None = flag("Refuse (conflict) unless the branch's head is this snapshot")
-    approved_main_snapshot: int | None = flag(
-        "Main's head as the approver saw it: refuse (conflict) if main has since changed what this publish replaces"
+    expected_branch_snapshot: int | str | None = flag(_expected("the branch's head"))
+    approved_main_snapshot: int | str | None = flag(
+        "Main's head as the approver saw it, ID or ID:IDENTITY: refuse (conflict) if main has since changed what this "
+        "publish replaces"
     )
     diff: str | None = flag(
         "Path of a JSON file with the result of diff_branches, of which the audit keeps totals and samples; one of "

@@ -66,7 +66,7 @@ def open_buckets(
     """
     if not buckets or not remembers_replaced_rows(schema):
         return []
-    if stopped_at is not None and (head.id, head.identity) == (stopped_at.id, stopped_at.identity):
+    if stopped_at is not None and stopped_at.is_of(head):
         return []
     writers = _writers(view, schema, buckets, head, now_ms, look_back=CLOSED_AFTER)
     if stopped_at is not None and _still_has(view, stopped_at, head):
@@ -77,7 +77,7 @@ def open_buckets(
 def _still_has(view: Table, known: KnownHead, head: Snapshot) -> bool:
     """Whether the branch was not rolled back below a head that it had, as far as can be told."""
     there = view.find_snapshot(known.id) if 0 < known.id <= head.id else None
-    return known.id <= head.id and (there is None or not known.identity or there.identity == known.identity)
+    return known.id <= head.id and (there is None or known.is_of(there))
 
 
 def describe_writers(

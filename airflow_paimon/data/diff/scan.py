@@ -97,7 +97,7 @@ class DiffPlan:
     rows_before: Mapping[bytes, int] = field(default_factory=dict)
     hidden_before: Hidden = Hidden()
     hidden_after: Hidden = Hidden()
-    main_snapshot: int | None = None
+    main_head: Snapshot | None = None
     partitions_absent: tuple[str, ...] = ()
     appended_on_main: Mapping[str, Any] | None = None
     shared_row_ids: int = 0
@@ -149,7 +149,7 @@ def plan_diff(context: Context, request: DiffBranches, version: Snapshot | None 
         rows_before=found.rows_before,
         hidden_before=_hidden(found.hidden_before),
         hidden_after=_hidden(found.hidden_after),
-        main_snapshot=head.id if head else None,
+        main_head=head,
         partitions_absent=tuple(t for t in request.partitions if not found.has(choose_partitions(schema, [t], t))),
         appended_on_main=appended_on_main(main, branch, after, head)
         if after and head and branch.branch_name != MAIN
