@@ -1,6 +1,6 @@
 """Nightly maintenance of a chain table: compact long chains, group by group, expire whole segments, report its state.
 
-plan -> compact (a mapped task for each group with something to do) -> expire -> figures -> nothing_left_out. Each
+plan -> compact (a mapped task for each group with something to do) -> expire -> metrics -> fail_on_skipped. Each
 partition is committed on its own, and only while what it was built from stands; so a run that is cleared, killed or
 started twice repeats nothing and loses nothing. docs/howto/chain-maintenance.md explains the parameters.
 
@@ -12,10 +12,10 @@ To see its state: `python -m airflow_paimon chain --warehouse W --table db.t`. W
 | `compact`, `conflict` | another writer changed what it merged | clear it with its downstream, later |
 | `compact`, memory | other groups are done | trigger again with more memory in *Spark options* |
 | `compact`, anything else | Spark, storage; other groups are done | clear it with its downstream |
-| `expire`, `figures` | storage; what was dropped is not dropped again | clear it with its downstream |
-| `nothing_left_out` | a partition without a partition time, which its group waits for | docs/runbook.md |
+| `expire`, `metrics` | storage; what was dropped is not dropped again | clear it with its downstream |
+| `fail_on_skipped` | a partition without a partition time, which its group waits for | docs/runbook.md |
 
-`expire` and `figures` wait until every group is through. Clearing the whole run is safe.
+`expire` and `metrics` wait until every group is through. Clearing the whole run is safe.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def plan(**context: Any) -> list[dict[str, Any]]:
 
 
 @task(multiple_outputs=False, trigger_rule="none_failed", outlets=[FIGURES])
-def figures(**context: Any) -> dict[str, Any]:
+def metrics(**context: Any) -> dict[str, Any]:
     """Sum up the night and how the table stands; a run that is not a dry run leaves it in an asset event, too."""
     ti, params = context["ti"], context["params"]
     # By their numbers: a single mapped task's result would come without a list around it, and a cleared run that had
@@ -120,7 +120,7 @@ def figures(**context: Any) -> dict[str, Any]:
 
 
 @task(retries=0)
-def nothing_left_out(**context: Any) -> None:
+def fail_on_skipped(**context: Any) -> None:
     """Fail when a group had to be left out; the others have had their night."""
     left_out = context["ti"].xcom_pull(task_ids="plan", key="left_out")
     if left_out:
@@ -179,4 +179,4 @@ def add_tasks() -> None:
         dry_run="{{ params.dry_run }}",
         pre_execute=unless_nothing_expires,
     )
-    compact >> expire >> figures() >> nothing_left_out()
+    compact >> expire >> metrics() >> fail_on_skipped()

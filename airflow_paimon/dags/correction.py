@@ -3,7 +3,7 @@
 check_params -> tag_main -> create_branch -> correct -> wait -> check -> diff -> report -> approve -> wait_for_quiet ->
 merge or fast_forward -> verify -> delete_branch -> delete_tag. Until merge or fast_forward commits its one snapshot,
 main is not touched.
-Whatever fails, how_to_go_on reports what was published and what helps. docs/runbook.md is the page for the person on
+Whatever fails, report_failure reports what was published and what helps. docs/runbook.md is the page for the person on
 call.
 """
 
@@ -18,7 +18,7 @@ from airflow.sdk import DAG, AssetAlias, BaseOperator, task
 
 from airflow_paimon.dags.factory import Changes, OwnTasks, make_dag
 from airflow_paimon.dags.flink_jobs import FlinkJob, of_publishes, with_field
-from airflow_paimon.dags.publishing import QUIET, add_in_order, how_to_go_on, report, verify, what_stands
+from airflow_paimon.dags.publishing import QUIET, add_in_order, report, report_failure, verify, what_stands
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
@@ -254,7 +254,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
         quiet,
         publishes,
         [verify(), *_clean_up()],
-        how_to_go_on(),
+        report_failure(),
         flink_jobs=flink_jobs,
         before_approval=before_approval,
         after_publish=after_publish,

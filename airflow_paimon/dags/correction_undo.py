@@ -113,7 +113,7 @@ def verify(**context: Any) -> dict[str, Any]:
 
 
 @task(trigger_rule="one_failed", retries=0)
-def how_to_go_on(**context: Any) -> None:
+def report_failure(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
     if not (errors := failed_errors(context)):
         raise AirflowSkipException("Nothing failed")
@@ -194,6 +194,6 @@ def add_tasks(flink_jobs: Sequence[FlinkJob]) -> None:
         quiet,
         [undo],
         [verify()],
-        how_to_go_on(),
+        report_failure(),
         flink_jobs=flink_jobs,
     )

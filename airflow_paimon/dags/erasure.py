@@ -1,8 +1,8 @@
 """Erase rows of a condition from a Paimon table, on all branches and from its files, with an approval and a proof.
 
-check_params -> plan -> report -> approve -> check_plan -> erase -> wait -> prove -> certificate -> is_complete. Until
-erase nothing is changed. wait ends when files have waited for readers that began before; prove erases once more what
-came meanwhile, and reads what is stored. certificate has the report that an auditor keeps.
+check_params -> plan -> report -> approve -> check_plan -> erase -> wait -> prove -> certificate -> assert_complete.
+Until erase nothing is changed. wait ends when files have waited for readers that began before; prove erases once more
+what came meanwhile, and reads what is stored. certificate has the report that an auditor keeps.
 docs/howto/erase-rows.md explains the form. Clearing a task, or the whole run, is safe: what is done is not done again.
 """
 
@@ -155,7 +155,7 @@ def certificate(**context: Any) -> dict[str, Any]:
 
 
 @task(retries=0)
-def is_complete(**context: Any) -> None:
+def assert_complete(**context: Any) -> None:
     """Fail while a stored file holds such a row, or could not be told."""
     made = context["ti"].xcom_pull(task_ids="certificate")
     if made["complete"]:
@@ -169,7 +169,7 @@ def is_complete(**context: Any) -> None:
 
 
 @task(trigger_rule="one_failed", retries=0)
-def how_to_go_on(**context: Any) -> None:
+def report_failure(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
     errors = failed_errors(context)
     erased = context["ti"].xcom_pull(task_ids="erase")
@@ -209,9 +209,9 @@ def add_tasks() -> None:
     erase = EraseRowsOperator(task_id="erase", **ERASURE, **who, **SPARK)
     prove = EraseRowsOperator(task_id="prove", **ERASURE, **who, **SPARK)
     steps = [
-        check_params(), plan(), report(), approve, check_plan(), erase, wait(), prove, certificate(), is_complete(),
+        check_params(), plan(), report(), approve, check_plan(), erase, wait(), prove, certificate(), assert_complete(),
     ]  # fmt: skip
     for earlier, later in pairwise(steps):
         earlier >> later
     approve >> end_as_rejected(lambda context: ("nothing was erased", []))
-    steps >> how_to_go_on()
+    steps >> report_failure()

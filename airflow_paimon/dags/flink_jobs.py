@@ -1,7 +1,7 @@
 """Flink jobs that a DAG stops right before it changes main and starts from their savepoints after it.
 
 stop_NAME, between wait_for_quiet and the publish -> resume_NAME, after the publish, whatever became of it.
-resume_NAME and how_to_go_on are teardown tasks, which Airflow runs even in a run that a person marks as failed.
+resume_NAME and report_failure are teardown tasks, which Airflow runs even in a run that a person marks as failed.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 find_tables -> group_small_tables -> compact_together -> for each table: compact -> expire_partitions -> expire_branches
 -> trigger_tag_automatic_creation -> expire_tags -> expire_snapshots -> remove_orphan_files (once a week);
-then summary -> nothing_failed. Small tables are compacted together, in one Spark application. Partitions expire by the
+then summary -> fail_on_errors. Small tables are compacted together, in one Spark application. Partitions expire by the
 tables' own options alone. With a budget find_tables measures the tables, and leaves those that need nothing.
 A step that fails ends the night of its own table: what is damaged is not deleted from.
 docs/howto/nightly-maintenance.md explains the parameters. Trigger it with *Dry run* first.
@@ -12,7 +12,7 @@ docs/howto/nightly-maintenance.md explains the parameters. Trigger it with *Dry 
 | `find_tables` | a wrong form or connection, or no table matches | trigger again |
 | `compact` | Spark, memory, storage; or the table is damaged | its log; clear it with its downstream |
 | `expire_...`, `remove_orphan_files` | something is unreadable; nothing was deleted | `check_table` |
-| `nothing_failed` | a table or a pattern; its log lists them | as above |
+| `fail_on_errors` | a table or a pattern; its log lists them | as above |
 
 Clearing a table's tasks, or the whole run, is safe: what is done is not done again.
 """
@@ -340,7 +340,7 @@ def summary(**context: Any) -> dict[str, Any]:
 
 
 @task(retries=0)
-def nothing_failed(**context: Any) -> None:
+def fail_on_errors(**context: Any) -> None:
     """Fail when a table's night failed, or a pattern matched nothing; the other tables have had theirs."""
     failed = context["ti"].xcom_pull(task_ids="summary")["failed"]
     if failed:
@@ -387,4 +387,4 @@ def add_tasks() -> None:
         **SPARK,
     ).expand(table=groups)
     tables >> groups >> together >> (maintained := maintain.expand(table=tables))
-    maintained >> summary() >> nothing_failed()
+    maintained >> summary() >> fail_on_errors()

@@ -3,7 +3,7 @@
 check_params -> tag -> create_branch -> correct -> replay -> wait -> check -> diff -> report -> approve ->
 wait_for_quiet -> publish -> verify -> delete_branch -> delete_tag. What runs once for each table is mapped. Until
 publish commits, no main is touched; if one table is refused then, those that were published are undone. Whatever fails,
-how_to_go_on reports what was published and what helps. To undo all of it: pipeline_correction_undo.
+report_failure reports what was published and what helps. To undo all of it: pipeline_correction_undo.
 docs/howto/pipeline-correction.md explains the form.
 """
 
@@ -18,7 +18,16 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, OwnTasks, make_dag
 from airflow_paimon.dags.flink_jobs import FlinkJob, of_publishes, with_field
-from airflow_paimon.dags.publishing import LABEL, QUIET, add_in_order, chosen, how_to_go_on, report, verify, what_stands
+from airflow_paimon.dags.publishing import (
+    LABEL,
+    QUIET,
+    add_in_order,
+    chosen,
+    report,
+    report_failure,
+    verify,
+    what_stands,
+)
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
@@ -275,7 +284,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
         [publish],
         [verify(), delete_branch, delete_tag],
         # Not as soon as one table fails: the tasks of the others may still be at work.
-        how_to_go_on.override(trigger_rule="all_done")(),
+        report_failure.override(trigger_rule="all_done")(),
         flink_jobs=flink_jobs,
         before_approval=before_approval,
         after_publish=after_publish,

@@ -130,7 +130,7 @@ def verify(**context: Any) -> list[str]:
 
 
 @task(trigger_rule="one_failed", retries=0)
-def how_to_go_on(**context: Any) -> None:
+def report_failure(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
     if not (errors := failed_errors(context)):
         raise AirflowSkipException("Nothing failed")
@@ -202,6 +202,6 @@ def add_tasks(flink_jobs: Sequence[FlinkJob]) -> None:
         BucketsQuietSensor.partial(map_index_template=LABEL, **QUIET).expand_kwargs(checked.map(ROLLBACK)),
         [undo],
         [verify()],
-        how_to_go_on(),
+        report_failure(),
         flink_jobs=flink_jobs,
     )

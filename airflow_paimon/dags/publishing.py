@@ -115,7 +115,7 @@ def verify(**context: Any) -> dict[str, Any]:
 
 
 @task(trigger_rule="one_failed", retries=0)
-def how_to_go_on(**context: Any) -> None:
+def report_failure(**context: Any) -> None:
     """Say what failed, what stands and what helps, and clean up. Never touches main, and fails the run."""
     if not (errors := failed_errors(context)):
         raise AirflowSkipException("Nothing failed")

@@ -56,7 +56,7 @@ def test_a_dag_that_could_leave_jobs_stopped_or_running_is_refused() -> None:
         locked = {"tables": [{"table": "a.b"}]} if make is pipeline_dag else {"table": "a.b"}
         tasks = make("all_their_tables", flink_jobs=jobs, locked=locked).task_dict
         assert tasks["stop_orders"].upstream_task_ids == {"wait_for_quiet"}
-        assert tasks["how_to_go_on"].is_teardown and tasks["resume_orders"].is_teardown
+        assert tasks["report_failure"].is_teardown and tasks["resume_orders"].is_teardown
     limit = {"dagrun_timeout": timedelta(hours=2)}
     with pytest.raises(InvalidInputError, match="dagrun_timeout would leave the Flink jobs stopped"):
         correction_dag("limited", flink_jobs=jobs, locked={"table": "sales.orders"}, dag_arguments=limit)

@@ -71,7 +71,7 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     with writer(warehouse) as written, answering("Approve") as questions:
         checks = "- not_null: [amount]\n- row_limits: {added: 0, deleted: 10 %}\n- unique: note\n  severity: warn"
         run = run_dag("data_correction", {**CONF, "reason": "ticket 17", "checks": checks})
-    skipped = {"fast_forward", "rejected", "how_to_go_on"}
+    skipped = {"fast_forward", "rejected", "report_failure"}
     assert states(run) == {name: "skipped" if name in skipped else "success" for name in run.tasks}
     assert run.state == "success"
 
@@ -158,7 +158,7 @@ def test_corrects_and_undoes_a_table_without_keys_beside_a_process_that_appends(
             run = run_made(own_dag(warehouse), asked)
         assert run.state == "failed" and len(questions) == 1
         said = {name: state for name, state in states(run).items() if state != "success"}
-        failed = {"delete_branch": "failed", "how_to_go_on": "failed", "delete_tag": "upstream_failed"}
+        failed = {"delete_branch": "failed", "report_failure": "failed", "delete_tag": "upstream_failed"}
         assert said == dict.fromkeys(("after", "fast_forward", "rejected"), "skipped") | failed
         assert run.xcom("delete_branch", "paimon_error")["kind"] == "conflict"
         assert run.xcom("before") == ["OPS-17", "d.t", questions[0]["subject"]]
@@ -186,7 +186,7 @@ def test_a_broken_rule_ends_the_run_before_anybody_is_asked_and_says_how_to_go_o
         run = run_dag("data_correction", {**CONF, "checks": "- row_limits: {changed: 10 %}"})
     assert run.state == "failed" and not questions
     got = states(run)
-    assert got["check"] == got["how_to_go_on"] == "failed"
+    assert got["check"] == got["report_failure"] == "failed"
     assert got["create_branch"] == got["correct"] == "success"
     assert {got[name] for name in ("diff", "approve", "merge", "verify", "delete_branch")} == {"upstream_failed"}
     error = run.xcom("check", "paimon_error")
@@ -208,7 +208,7 @@ def test_what_the_check_of_the_form_knows_to_be_wrong_or_for_nothing_ends_the_ru
     run = run_dag("data_correction", {"table": TABLE, "sql": "UPDATE main SET amount = 1 WHERE id = 1"})
     assert run.state == "failed" and "name it branch, not 'main'" in run.xcom("check_params", "paimon_error")["message"]
     got = states(run)
-    assert {name for name in got if got[name] == "failed"} == {"check_params", "how_to_go_on"}
+    assert {name for name in got if got[name] == "failed"} == {"check_params", "report_failure"}
     with answering("Approve") as questions:
         sql = "UPDATE branch SET amount = 1 WHERE dt = '1999-01-01'"
         run = run_dag("data_correction", {"table": TABLE, "sql": sql})
@@ -245,7 +245,7 @@ def test_a_rejected_run_changes_nothing_and_a_cleared_correction_starts_from_the
         rejected = run_dag("data_correction", {**CONF, "branch": "fix_orders", "clean_up": False})
     assert rejected.state == "failed"
     assert states(rejected)["rejected"] == "failed"
-    assert {states(rejected)[name] for name in ("merge", "verify", "delete_branch", "how_to_go_on")} == {"skipped"}
+    assert {states(rejected)[name] for name in ("merge", "verify", "delete_branch", "report_failure")} == {"skipped"}
     said = caplog.text
     assert f"Main of {TABLE} is untouched by this run" in said
     assert "Branch fix_orders: at snapshot 3" in said
@@ -294,7 +294,7 @@ def test_an_unknown_parameter_fails_the_run(
     main = make_orders(str(warehouse))
     run = run_dag("data_correction", {**CONF, "tabel": "sales.other"})
     assert run.state == "failed"
-    assert states(run)["check_params"] == states(run)["how_to_go_on"] == "failed"
+    assert states(run)["check_params"] == states(run)["report_failure"] == "failed"
     assert "tabel (did you mean table?)" in caplog.text
     assert main.tag_names() == main.branch_names() == []
 

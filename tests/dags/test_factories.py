@@ -201,7 +201,7 @@ def test_own_tasks_stand_between_those_of_the_runbook() -> None:
         assert upstream["after_publish_done"] == {"verify", after}
         added = {n: upstream[n] - before[n] for n in before if upstream[n] != before[n]}
         assert added == {"approve": {"before_approval_done"}, "delete_branch": {"after_publish_done"},
-                         "how_to_go_on": joins}  # fmt: skip
+                         "report_failure": joins}  # fmt: skip
         for name in bundled.task_ids:
             assert made.get_task(name).trigger_rule == bundled.get_task(name).trigger_rule
 

@@ -231,8 +231,8 @@ def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
     before = seen(table)
     early = nightly.plan_night(form())["jobs"]
     dry = run_dag(DAG, {**CONF, "expiration_time": "30 d", "dry_run": True})
-    assert states(dry) == {"plan": "success", "compact": "skipped", "expire": "success", "figures": "success",
-                           "nothing_left_out": "success"}  # fmt: skip
+    assert states(dry) == {"plan": "success", "compact": "skipped", "expire": "success", "metrics": "success",
+                           "fail_on_skipped": "success"}  # fmt: skip
     assert dry.asset_events == []
     assert seen(table) == before
 
@@ -243,7 +243,7 @@ def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
     assert held(table, "delta") == ["AA04", "AA05", "HA02", "HA03", "UA04", "UA05"]
     left = {(c, day(n)) for c, n in (("AA", 4), ("AA", 5), ("UA", 4), ("UA", 5), ("HA", 1), ("HA", 2), ("HA", 3))}
     assert seen(table) == [r for r in before if (r[-2], r[-1]) in left]
-    figures = run.xcom("figures")
+    figures = run.xcom("metrics")
     assert figures["compacted"] == {"compacted": 2}
     assert (figures["expired_segments"], figures["expired_partitions"]) == (2, 6)
     assert (figures["groups"], figures["longest_chain"], figures["gaps"]) == (3, 2, 0)

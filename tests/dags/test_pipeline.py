@@ -145,7 +145,7 @@ def test_corrects_replays_publishes_both_and_undoes_both_while_both_mains_go_on(
         run = run_dag(DAG, {**CONF, "tables": [checked, REPLAY], "table_set": "reports"})
     assert run.state == "success", states(run)
     got = states(run)
-    assert {n for n, s in got.items() if s == "skipped"} == {"correct[1]", "rejected", "how_to_go_on"}
+    assert {n for n, s in got.items() if s == "skipped"} == {"correct[1]", "rejected", "report_failure"}
     assert rows(raw) == flights_of({**RIGHT, **new})
     assert rows(daily) == totals_of({**RIGHT, **new})
     assert left_over(raw, daily) == ["set-reports-1"] * 2
@@ -208,7 +208,7 @@ def test_a_table_that_is_refused_takes_the_published_ones_back(
     during(monkeypatch, f"publish {RAW}", lambda: summarize(daily, later))
     run = run_dag(DAG, {**CONF, "approval": False})
     assert run.state == "failed"
-    assert states(run)["publish"] == states(run)["how_to_go_on"] == "failed"
+    assert states(run)["publish"] == states(run)["report_failure"] == "failed"
     assert rows(raw) == before
     assert [p.operation for p in publishes(raw)] == ["merge_branch", "rollback_to"]
     assert rows(daily) == sorted({*totals_of(FEED), ("2", "AA", 9)} - {("2", "AA", 180)}), "what the other job wrote"

@@ -48,7 +48,7 @@ def test_corrects_and_undoes(
     before = names(main)
     named = {"table": main.name, "paimon_conn_id": "lake"}
     done = run_dag("data_correction", {**CONF, **named, **form, "approval": False})
-    skipped = {"rejected", "how_to_go_on", "merge" if form["publish"] == "fast_forward" else "fast_forward"}
+    skipped = {"rejected", "report_failure", "merge" if form["publish"] == "fast_forward" else "fast_forward"}
     if form["keep_branch"]:
         skipped |= {"delete_branch", "delete_tag"}
     assert states(done) == {name: "skipped" if name in skipped else "success" for name in done.tasks}

@@ -268,7 +268,7 @@ def test_the_approver_reads_what_will_change_and_approves(demo: Demo, page: Page
     page.until(lambda: any(f"INFO - {header}" in page.text() for header in tables), "table in the log of report")
     assert "Traceback" not in page.text()
     page.open(f"{demo.address}/dags/{DAG}/runs/{demo.run_id}")
-    page.wait_for(demo.run_id, "how_to_go_on")
+    page.wait_for(demo.run_id, "report_failure")
     keep_picture(page, "run")
     show_corrections(demo, page)
 
@@ -325,9 +325,9 @@ def test_the_form_says_what_it_wants(demo: Demo, page: Page) -> None:
     assert triggered["conf"]["table"] == "demo.fligths"
     assert triggered["conf"]["partitions"] is None
     page.open("about:blank")  # a page of Airflow's is drawn and asked for anew all the time
-    states = demo.until(lambda tasks: tasks["how_to_go_on"] == "failed", run_id=triggered["dag_run_id"])
+    states = demo.until(lambda tasks: tasks["report_failure"] == "failed", run_id=triggered["dag_run_id"])
     assert states["check_params"] == "failed"
-    lines = read_log(demo, page, "how_to_go_on", "What helps: ", run_id=triggered["dag_run_id"])
+    lines = read_log(demo, page, "report_failure", "What helps: ", run_id=triggered["dag_run_id"])
     assert "check_params failed. Nothing was made, nothing was changed" in lines[0]
     assert "There is no table demo.fligths" in lines[1]
 

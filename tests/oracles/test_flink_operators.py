@@ -297,7 +297,7 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
     done = run_dag(dag, run_conf={**conf, "publish": "merge", "flink_jobs": names, "writers_stopped": False})
     states = {name: state for name, (state, _) in done.tasks.items()}
     assert (states["merge"], states["verify"], states["resume_ops_dag"]) == ("success", "success", "success")
-    assert (states["resume_ops_other"], states["how_to_go_on"]) == ("failed", "failed")
+    assert (states["resume_ops_other"], states["report_failure"]) == ("failed", "failed")
     assert (states["stop_ops_elsewhere"], states["resume_ops_elsewhere"]) == ("skipped", "skipped")
     left = done.xcom("stop_ops_other")
     path = f"'execution.state-recovery.path' = '{left}'"
@@ -311,7 +311,7 @@ def test_a_correction_stops_jobs_for_its_publish_and_starts_them_after_it(
     undo = pipeline_undo_dag("ops_undo", flink_jobs=jobs[:1], defaults={"approval": False}, default_args=tries)
     undone = run_dag(undo, run_conf={"tables": ["ops_dag.k"], "branch": done.xcom("check_params")["branch"]})
     states = {name: state for name, (state, _) in undone.tasks.items()}
-    expected = dict.fromkeys(states, "success") | dict.fromkeys(("diff[0]", "rejected", "how_to_go_on"), "skipped")
+    expected = dict.fromkeys(states, "success") | dict.fromkeys(("diff[0]", "rejected", "report_failure"), "skipped")
     assert states == expected and {"stop_ops_dag", "wait_for_quiet[0]", "undo"} < set(states)
     (resumed,) = hook.running("ops dag")
     assert resumed == undone.xcom("resume_ops_dag")
@@ -329,11 +329,11 @@ def guarded(job: FlinkJob, publish: Callable[..., object]) -> DAG:
         publish_task = PythonOperator(task_id="publish_task", python_callable=publish, **of_publishes([job]))
 
         @task
-        def how_to_go_on(**context: Any) -> None:
+        def report_failure(**context: Any) -> None:
             states = context["ti"].get_task_states(dag_id=dag.dag_id, run_ids=[context["run_id"]])
             assert "failed" not in states[context["run_id"]].values()
 
-        wait_for_quiet >> publish_task >> (last := how_to_go_on())
+        wait_for_quiet >> publish_task >> (last := report_failure())
         add_flink_jobs([job], wait_for_quiet, [publish_task], last)
     return dag
 
@@ -375,7 +375,7 @@ def test_a_job_runs_again_whatever_becomes_of_the_run_that_stopped_it(
         "stop_ops_guard": "success",
         "publish_task": "failed",
         resume: "success",
-        "how_to_go_on": "failed",
+        "report_failure": "failed",
     }
     assert run.state == "failed"
     assert hook.running(job.name) == [run.xcom(resume)]

@@ -79,9 +79,9 @@ def test_overlap_goes_by_partitions_not_by_their_spelling(one: Any, other: Any, 
         (view(state="success", find="success", remove="success"), "cleaned up"),
         (view(state="success", find="success", remove="skipped"), "nothing removed"),
         (view(state="failed", approve="success", rejected="failed"), "rejected"),
-        (view(state="failed", merge="success", verify="failed", how_to_go_on="failed"),
+        (view(state="failed", merge="success", verify="failed", report_failure="failed"),
          "failed after it was published: verify"),
-        (view(state="failed", correct="failed", how_to_go_on="failed"), "failed: correct"),
+        (view(state="failed", correct="failed", report_failure="failed"), "failed: correct"),
     ],
 )  # fmt: skip
 def test_what_became_of_a_run(run: RunView, expected: str) -> None:
@@ -125,7 +125,7 @@ def runs(server: Any, airflow_home: Path) -> Iterator[None]:
             {**ours, "table": "undone.t", "branch": "fix"},
             {"merge": "success", "verify": "success"},
         ),
-        ("wrong", "failed", {**ours, "table": "undone.t"}, {"correct": "failed", "how_to_go_on": "failed"}),
+        ("wrong", "failed", {**ours, "table": "undone.t"}, {"correct": "failed", "report_failure": "failed"}),
     ]
     steps = [{"table": "d.raw", "correct": "..."}, {"table": "d.t", "replay": "..."}]
     others: list[tuple[str, str, dict[str, Any]]] = [
@@ -251,7 +251,7 @@ def test_a_publish_that_was_undone_is_not_offered_to_be_undone_again(get: Get, u
 @pytest.mark.usefixtures("runs", "undone")
 def test_the_state_of_a_run_leads_to_the_log_that_explains_it(get: Get) -> None:
     page = get("/paimon/lake/undone/t?tab=corrections").text
-    assert re.search(r'href="/dags/own_fix/runs/wrong/tasks/how_to_go_on" data-airflow-link>failed: correct', page)
+    assert re.search(r'href="/dags/own_fix/runs/wrong/tasks/report_failure" data-airflow-link>failed: correct', page)
     assert re.search(r'href="/dags/own_fix/runs/taken_back/tasks/verify" data-airflow-link>published', page)
 
 

@@ -25,7 +25,7 @@ from airflow_paimon.shown.urls import DOCS
 _DAGS_PAGE = f"{DOCS[1:]}/howto/own-dags"
 _APPROVE = "approve"
 _MOST_POINTS = 20
-_EXPLAINS = ("how_to_go_on", "rejected", "is_complete", "verify", "remove", "find")
+_EXPLAINS = ("report_failure", "rejected", "assert_complete", "verify", "remove", "find")
 _WRITES = ("correct", "replay", "erase")
 """The tasks that write rows."""
 _COLUMNS = heads(

@@ -75,7 +75,7 @@ def outcome(run: RunView) -> tuple[str, str]:
         return "rejected", "bad"
     done = [t for t in _BECAME if run.tasks.get(t) == "success"]
     if run.state == "failed":
-        failed = sorted(t for t, state in run.tasks.items() if state == "failed" and t != "how_to_go_on")
+        failed = sorted(t for t, state in run.tasks.items() if state == "failed" and t != "report_failure")
         after = "" if not done else " after rows were erased" if done == ["erase"] else " after it was published"
         return f"failed{after}: {', '.join(failed) or 'see the run'}", "bad"
     if run.tasks.get("remove") == "skipped":
