@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from airflow_paimon.core.commit.idempotency import once
+from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import (
     InvalidInputError,
     PaimonError,
@@ -109,7 +110,9 @@ def run_each(request: Request, run: Callable[[Request], OperationResult]) -> Ope
     failed: list[tuple[str, PaimonError]] = []
     for table in tables_of(context):
         try:
-            found.append(run(replace(request, table=table.name)).to_json())
+            with verified_commits(anew=True):
+                result = run(replace(request, table=table.name))
+            found.append(result.to_json())
         except PaimonError as error:
             found.append(failure_json(request.operation, table.name, error))
             failed.append((table.name, error))

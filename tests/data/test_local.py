@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import (
     FormatError,
     InvalidInputError,
@@ -142,7 +143,8 @@ def test_several_tables_are_compacted_one_after_the_other_and_none_keeps_another
     wrong = wrong_count(tmp_path)
     several = asked(tmp_path, table=f"{wrong.name}, d.p", operation_id="op")
     assert run_before_spark(several, READS) is None, "they share a Spark application"
-    with pytest.raises(FormatError, match=rf"failed for 1 of 2 tables, the others are done: {wrong.name}: ") as failed:
+    says = rf"failed for 1 of 2 tables, the others are done: {wrong.name}: "
+    with pytest.raises(FormatError, match=says) as failed, verified_commits():  # as a job does
         run_here(several)
     results = {one["table"]: one for one in failed.value.details["tables"]}
     assert "error" in results[wrong.name] and results["d.p"]["ran_on"] == "worker"

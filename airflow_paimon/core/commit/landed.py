@@ -259,15 +259,15 @@ _unverified: ContextVar[_Unverified | None] = ContextVar("unverified", default=N
 
 
 @contextmanager
-def verified_commits() -> Iterator[None]:
+def verified_commits(*, anew: bool = False) -> Iterator[None]:
     """Read back every snapshot that was published within the block, at its end; if nested, at the end of the outermost.
 
-    A commit outside of such a block is read back at its own end.
+    A commit outside of such a block is read back at its own end. ``anew``: an operation of its own begins.
 
     Raises:
         OutcomeUnknownError: see ``verify_landed``. Not checked when the block itself fails.
     """
-    if _unverified.get() is not None:
+    if not anew and _unverified.get() is not None:
         yield
         return
     mine = _Unverified()
