@@ -25,18 +25,17 @@ from airflow_paimon.data.copy_on_write import CopyOnWrite, copy_on_write
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
-from airflow_paimon.data.row_deletes import RowDeletes, delete_rows, deletes_by_vectors, two_of_one_name
+from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.cut_off import refuse_cut_off
-from airflow_paimon.spark.jobs.small_input import few_rows, is_small_view, stored_frame
+from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
 from airflow_paimon.spark.spark_types import sql_name
-from airflow_paimon.spark.statements.deleted_rows import merged_positions, positions_by_file, ship_positions
 from airflow_paimon.spark.statements.errors import statement_errors
-from airflow_paimon.spark.statements.evaluate import Evaluated, Evaluation
+from airflow_paimon.spark.statements.evaluate import Evaluation
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import Keys, kept_source, keys_of_source, unmatched_rows
@@ -72,10 +71,10 @@ def change_append(spark: SparkSession, asked: Statement, table: Table, tables: N
         tables.bound(asked, lambda: own_rows(spark, asked.text, target.whole())) as bound,
         temporary_conf(spark, BATCH_CONF),
     ):
-        marks = marks_rows(bound, target.schema)
-        ids = marks and TableOptions(target.schema.options).row_tracking
+        whole = marks_rows(bound, target.schema) and bound.kind != "DELETE"
+        ids = whole and TableOptions(target.schema.options).row_tracking
         identity = [*POSITION_COLUMNS, *((ROW_ID,) if ids else ())]
-        evaluation = Evaluation(spark, bound, target.schema, identity, whole=marks)
+        evaluation = Evaluation(spark, bound, target.schema, identity, whole=whole)
         return _Statement(spark, bound, target, evaluation, dry_run).run()
 
 
@@ -95,31 +94,26 @@ class _Statement:
             plan = self._plan(target.those(frozenset()))
             rows = inserted(self.spark, statement, schema, list(POSITION_COLUMNS))
             refuse_cut_off(rows, schema.fields, target.table.label)
-            return self._part(plan, self._on(plan).insert(rows))
+            return self._on(plan).insert(rows)
         found = self.evaluation.run(self.evaluation.empty_target())
         refuse_cut_off(found.rows, schema.fields, target.table.label)
-        if statement.kind == "MERGE" and (target.has_many() or not is_small_view(target.files())):
+        if statement.kind == "MERGE" and not target.is_small(found.predicate):
             with kept_source(self.spark, statement, self.evaluation) as kept:
                 if kept is not None:
                     return self._merge(kept, keys_of_source(self.evaluation, kept))
         plan = self._plan(target.selection(found.predicate))
         refuse_rows_of_other(plan.scan, found.predicate)
         if takes_whole_partitions(statement, plan.scan, found):
-            dropped = drop_partitions(
-                self.spark, statement, plan.scan, plan.write, found.predicate, dry_run=self.dry_run
-            )
-            return self._part(plan, dropped)
-        change = self._on(plan)
-        if statement.kind == "DELETE" and deletes_by_vectors(schema):
-            return self._part(plan, deleted(plan, change.delete(found)))
-        return self._part(plan, change.run(found.predicate, found.uses))
+            files, predicate = (plan.scan, plan.write), found.predicate
+            return drop_partitions(self.spark, statement, *files, predicate, dry_run=self.dry_run)
+        return self._on(plan).run(found.predicate, found.uses)
 
     def _merge(self, kept: DataFrame, keys: Keys) -> Outcome:
         """MERGE with a source that says which partitions can have matching rows, before their files are looked for."""
         none = frozenset[bytes]() if keys.nothing else None
         plan = self._plan(self.target.those(none) if keys.nothing else self.target.selection(keys.predicate))
         refuse_rows_of_other(plan.scan, keys.predicate)
-        return self._part(plan, self._on(plan).merge(kept, keys))
+        return self._on(plan).merge(kept, keys)
 
     def _plan(self, selection: Selection | None) -> CopyOnWrite:
         return plan_on(self.target, self.statement, selection)
@@ -127,13 +121,10 @@ class _Statement:
     def _on(self, plan: CopyOnWrite) -> _Change:
         return _Change(self.spark, self.statement, plan, self.evaluation, self.dry_run)
 
-    def _part(self, plan: CopyOnWrite, outcome: Outcome) -> Outcome:
-        return replace(outcome, is_part=plan.scan is not self.target.whole_if_read())
-
 
 def marks_rows(statement: Statement, schema: TableSchema) -> bool:
-    """Whether updated rows are marked as deleted and written anew; those of a DELETE are marked in another way."""
-    return statement.kind in ("UPDATE", "MERGE") and deletes_by_vectors(schema)
+    """Whether changed rows are marked as deleted, and those of an update written anew."""
+    return statement.insert is None and deletes_by_vectors(schema)
 
 
 def plan_on(target: TargetFiles, statement: Statement, selection: Selection | None) -> CopyOnWrite:
@@ -154,11 +145,6 @@ def _stays(target: TargetFiles, statement: Statement) -> bool:
     changed = {*update_columns(statement, target.schema)}
     inserts = statement.insert is not None or any(c.action == "insert" for c in statement.clauses)
     return not inserts and changed.isdisjoint(target.schema.partition_keys)
-
-
-def deleted(plan: CopyOnWrite, found: RowDeletes) -> Outcome:
-    """Return what these deletion vectors come to."""
-    return replace(outcome_of(plan, []), messages=found.messages, deleted=found.rows, marked=found.files)
 
 
 def outcome_of(plan: CopyOnWrite, results: Sequence[Rewritten]) -> Outcome:
@@ -188,18 +174,6 @@ class _Change:
         read, splits = self._read(None)
         way = _Rewriting(self.plan, self._rewrite(read, splits))
         return way.outcome(way.run(rows))
-
-    def delete(self, found: Evaluated) -> RowDeletes:
-        """Delete rows by deletion vectors: only the columns of the condition are read. ``found``: of no rows."""
-        read, splits = self._read(found.predicate, found.uses)
-        rows = self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows.select(FILE_NAME, FILE_POSITION)
-        few = few_rows(rows)
-        if few is not None:
-            positions = positions_by_file(few.to_batches())
-        else:
-            tasks = collect(map_in_arrow(rows, ship_positions, SCHEMA))
-            positions = merged_positions(tasks)
-        return delete_rows(self.plan.scan, self.plan.write, positions, dry_run=self.dry_run)
 
     def run(self, predicate: Predicate | None, uses: frozenset[str]) -> Outcome:
         """``uses``: the columns that a DELETE needs."""
@@ -241,7 +215,7 @@ class _Change:
         if not marks_rows(statement, plan.write.schema):
             return _Rewriting(plan, self._rewrite(read, splits))
         marking = marking_of(plan, counts_matches=statement.counts_matches, dry_run=self.dry_run)
-        return _MarkingRows(plan, marking)
+        return _MarkingRows(plan, marking, statement.kind != "DELETE")
 
     def _read(
         self, predicate: Predicate | None, only: frozenset[str] | None = None
@@ -274,10 +248,11 @@ class _Rewriting:
 
 @dataclass(frozen=True, slots=True)
 class _MarkingRows:
-    """Changed rows are marked as deleted, and written anew."""
+    """Changed rows are marked as deleted, and written anew. ``writes``: some may be."""
 
     plan: CopyOnWrite
     marking: Marking
+    writes: bool
 
     def run(self, rows: DataFrame, *, kept: bool = False) -> list[Marked]:
         few = few_rows(rows, kept=kept)
@@ -291,8 +266,8 @@ class _MarkingRows:
         def discard(done: Sequence[Marked]) -> None:
             discard_files(marking.plan.write, [m for r in done for m in r.messages])
 
-        keys = self.plan.write.schema.partition_keys
-        return collect(map_in_arrow(rebalanced(rows, keys), work, SCHEMA), refused=discard)
+        moved = rebalanced(rows, self.plan.write.schema.partition_keys) if self.writes else rows
+        return collect(map_in_arrow(moved, work, SCHEMA), refused=discard)
 
     def outcome(self, results: Sequence[Marked]) -> Outcome:
         return marked_outcome(self.marking, self.plan, results)

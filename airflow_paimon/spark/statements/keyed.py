@@ -157,8 +157,7 @@ class _Change:
         only = None if selection is None else new | {canonical(s.partition) for s in plan.splits}
         write = replace(self._write(plan, only), schema=with_stored_chars(without_merging(plan.schema)))
         if takes_whole_partitions(self.statement, plan, empty) and not writes_changelog(plan.table, plan.schema):
-            found = drop_partitions(self.spark, self.statement, plan, write, predicate, dry_run=self.dry_run)
-            return replace(found, is_part=selection is not None)
+            return drop_partitions(self.spark, self.statement, plan, write, predicate, dry_run=self.dry_run)
         layer = plan_read(plan, predicate=predicate, time_travel=True, layered=True, whole_buckets=True)
         rows = _with_kinds(evaluation.run(stored_frame(self.spark, [layer])).rows)
         few = few_rows(rows, kept=known is not None)
@@ -192,7 +191,7 @@ class _Change:
         limits = None if self.limits is None else self.limits(selection)
         correction = correction_on(plan, write, limits, self.dry_run)
         correction = replace(correction, writes_changelog=writes_changelog(plan.table, plan.schema), merges=merges)
-        return replace(outcome_of(plan, write, _run(rows, few, plan, correction)), is_part=selection is not None)
+        return outcome_of(plan, write, _run(rows, few, plan, correction))
 
 
 def writes_changelog(table: Table, schema: TableSchema) -> bool:

@@ -1,4 +1,4 @@
-"""UPDATE and MERGE by deletion vectors: the old rows are marked as deleted, and only the new ones are written.
+"""Statements by deletion vectors: the old rows are marked as deleted, and only the new ones are written.
 
 As Paimon does where ``deletion-vectors.enabled`` is set; but here updated rows keep their ids in a MERGE, too
 (Paimon's MERGE numbers them anew).
@@ -14,20 +14,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.format.deletion_vectors import Positions, read_bitmap
+from airflow_paimon.core.format.deletion_vectors import Positions, read_bitmap, write_bitmap
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.data.copy_on_write import CopyOnWrite, changed_rows, kept_write
-from airflow_paimon.data.files.arrow_types import FILE_NAME, ROW_ID
+from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.write import abandoned_on_failure
 from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.data.row_columns import POSITION_COLUMNS
 from airflow_paimon.data.row_deletes import delete_rows
 from airflow_paimon.data.write import RowsWriter, discard_files
 from airflow_paimon.spark.rows_in import conform
-from airflow_paimon.spark.statements.deleted_rows import FilePositions, Places, merged_positions
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, MATCHED, SOURCE_ROW, UPDATED
 from airflow_paimon.spark.statements.file_changes import matched_twice
 from airflow_paimon.spark.statements.outcome import Outcome
+
+FilePositions = dict[str, bytes]
+"""Positions of the rows of files, by name, as ``write_bitmap`` writes them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +72,33 @@ def mark_rows(marking: Marking, batches: Iterable[pa.RecordBatch]) -> Marked:
         return task.finish()
 
 
+class _Places:
+    """Rows of files, by their positions; a row may come several times."""
+
+    def __init__(self) -> None:
+        self._parts: dict[str, list[Positions]] = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        names = batch.column(FILE_NAME).dictionary_encode()
+        codes = names.indices.to_numpy()
+        positions = batch.column(FILE_POSITION).to_numpy().astype(np.uint64)
+        for code, name in enumerate(names.dictionary.to_pylist()):
+            own = positions[codes == code] if len(names.dictionary) > 1 else positions
+            self._parts.setdefault(name, []).append(own)
+
+    def bitmaps(self) -> FilePositions:
+        return {name: write_bitmap(np.unique(np.concatenate(found))) for name, found in self._parts.items()}
+
+    def twice(self) -> tuple[str, int] | None:
+        """Return the file and position of a row that has come more than once."""
+        for name, found in self._parts.items():
+            ordered = np.sort(np.concatenate(found))
+            again = np.flatnonzero(ordered[1:] == ordered[:-1])
+            if len(again):
+                return name, int(ordered[again[0]])
+        return None
+
+
 class _Task:
     def __init__(self, marking: Marking) -> None:
         self._marking = marking
@@ -78,7 +107,7 @@ class _Task:
         self._fresh = fresh
         self._changed = RowsWriter(kept_write(plan)) if plan.tracks_rows else fresh
         self.writers = [fresh, self._changed] if plan.tracks_rows else [fresh]
-        self._gone, self._matched, self._all = Places(), Places(), Places()
+        self._gone, self._matched, self._all = _Places(), _Places(), _Places()
         self._sources: list[Indices] = []
         self._updated = self._inserted = 0
 
@@ -132,7 +161,7 @@ def marked_outcome(marking: Marking, plan: CopyOnWrite, results: Sequence[Marked
     try:
         if marking.counts_matches:
             _check_matches(marking, results)
-        gone = merged_positions(r.gone for r in results)
+        gone = _merged(r.gone for r in results)
         deletes = delete_rows(plan.scan, plan.write, gone, dry_run=marking.dry_run)
     except BaseException:
         discard_files(plan.write, messages)
@@ -147,6 +176,15 @@ def marked_outcome(marking: Marking, plan: CopyOnWrite, results: Sequence[Marked
         inserted=sum(r.inserted for r in results),
         marked=deletes.files,
     )
+
+
+def _merged(tasks: Iterable[FilePositions]) -> dict[str, Positions]:
+    """Merge what the tasks brought; rows of one file may come from several."""
+    parts: dict[str, list[Positions]] = {}
+    for found in tasks:
+        for name, bitmap in found.items():
+            parts.setdefault(name, []).append(read_bitmap(bitmap))
+    return {name: found[0] if len(found) == 1 else np.unique(np.concatenate(found)) for name, found in parts.items()}
 
 
 def _check_matches(marking: Marking, results: Sequence[Marked]) -> None:

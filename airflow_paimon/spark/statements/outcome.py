@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.table.partitions import shown_partition
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.write import TableWrite, discard_files
 from airflow_paimon.spark.statements.statement_plan import Statement
@@ -20,8 +19,7 @@ class Outcome:
     """``read``: the target's files as they were read. ``rewritten``: names of those that a dry run would write again.
     ``deleted_at_most``: ``deleted`` counts stored rows, of which a merge or a deletion vector may hide some.
     ``marked``: how many files keep their place with more rows deleted by deletion vectors.
-    ``is_part``: files of other partitions were not read; ``partitions``: then the names of all of them, as far as they
-    are known.
+    ``partitions``: the names of the table's, where nothing changes, as far as they are known.
     """
 
     read: ScanPlan
@@ -33,7 +31,6 @@ class Outcome:
     rewritten: frozenset[str] = frozenset()
     deleted_at_most: bool = False
     marked: int = 0
-    is_part: bool = False
     partitions: tuple[str, ...] = ()
 
     @property
@@ -81,7 +78,6 @@ def notes_of(statement: Statement, outcome: Outcome) -> list[str]:
     """Say why a statement changed nothing: what no row met, and which partitions there are."""
     if not outcome.changes_nothing:
         return []
-    schema = outcome.read.schema
     text = " ".join(statement.condition.text.split()) if statement.condition is not None else ""
     condition = text if len(text) <= _TEXT else f"{text[:_TEXT]}..."
     if statement.kind == "INSERT":
@@ -90,10 +86,7 @@ def notes_of(statement: Statement, outcome: Outcome) -> list[str]:
         why = f"none of its clauses took a row, joined ON {condition}"
     else:
         why = f"no row has {condition}" if condition else "the table has no rows"
-    names: Sequence[str] = outcome.partitions
-    if schema.partition_keys and not outcome.is_part:
-        names = sorted({shown_partition(schema, s.values) for s in outcome.read.splits})
-    known = ""
+    names, known = outcome.partitions, ""
     if names:
         first_and_last = " to ".join(sorted({names[0], names[-1]}))
         known = f"; the table has {len(names)} partition{'s' * (len(names) > 1)}, {first_and_last}"

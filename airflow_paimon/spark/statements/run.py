@@ -64,7 +64,7 @@ def evaluate(
         outcome = change_append(spark, statement, table, tables, dry_run)
     if statement.insert is None:
         check_what_is_seen(outcome)
-    if outcome.is_part and outcome.changes_nothing:
+    if outcome.changes_nothing:
         outcome = replace(outcome, partitions=known_partitions(outcome.read))
     for note in notes_of(statement, outcome):
         log.warning("%s: %s", table.label, note)

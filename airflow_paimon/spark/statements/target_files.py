@@ -7,12 +7,11 @@ subquery, all of it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 
-from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
@@ -22,7 +21,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.layers import other_branch
 from airflow_paimon.data.scan import OPEN_BYTES
 from airflow_paimon.data.write import partitions_of_rows
-from airflow_paimon.spark.jobs.small_input import VIEW_BYTES
+from airflow_paimon.spark.jobs.small_input import VIEW_BYTES, is_small_view
 from airflow_paimon.spark.rows_in import from_shipped
 
 Limits = Callable[[Selection | None], Mapping[BucketKey, int]]
@@ -53,8 +52,12 @@ class TargetFiles:
             self._whole = with_schemas(plan_snapshot(self.table, self.head, self.schema))
         return self._whole
 
-    def files(self) -> Iterator[DataFile]:
-        return (f for s in self.whole().splits for f in s.files)
+    def is_small(self, predicate: Predicate | None) -> bool:
+        """Whether the files that can hold rows of a predicate are read in this process."""
+        if self.has_many():
+            return False
+        self.whole()  # of which the files are then chosen
+        return is_small_view(f for s in self.of(self.selection(predicate)).splits for f in s.files)
 
     def whole_if_read(self) -> ScanPlan | None:
         """Return all files if they have been read."""
