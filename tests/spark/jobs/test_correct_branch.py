@@ -247,10 +247,10 @@ def test_a_bucket_that_changed_meanwhile_is_a_conflict(spark: SparkSession, tmp_
 
 
 RUN_TIME_FAULTS = {
-    "SELECT k, cast(1/(k-k) AS STRING) v, dt FROM branch WHERE dt = 'a'": r"--sql: \[DIVIDE_BY_ZERO\] Division by zero",
-    "SELECT cast(v AS BIGINT) k, v, dt FROM branch WHERE dt = 'a'": r"--sql: \[CAST_INVALID_INPUT\] The value 'a\d'",
-    "SELECT (SELECT k FROM branch) k, 'x' v, 'a' dt": r"--sql: \[SCALAR_SUBQUERY_TOO_MANY_ROWS\] More than one row",
-    "SELECT k, raise_error('no ' || v) v, dt FROM branch WHERE dt = 'a'": r"--sql: (\[USER_RAISED_EXCEPTION\] )?no a",
+    "SELECT k, cast(1/(k-k) AS STRING) v, dt FROM branch WHERE dt = 'a'": r"--sql\): \[DIVIDE_BY_ZERO\] Division by",
+    "SELECT cast(v AS BIGINT) k, v, dt FROM branch WHERE dt = 'a'": r"--sql\): \[CAST_INVALID_INPUT\] The value 'a\d'",
+    "SELECT (SELECT k FROM branch) k, 'x' v, 'a' dt": r"--sql\): \[SCALAR_SUBQUERY_TOO_MANY_ROWS\] More than one row",
+    "SELECT k, raise_error('no ' || v) v, dt FROM branch WHERE dt = 'a'": r"--sql\): (\[USER_RAISED_EXCEPTION\] )?no a",
 }
 
 
