@@ -32,7 +32,7 @@ from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
-from airflow_paimon.core.commit.read_back import is_still_there, read_back, still_follows
+from airflow_paimon.core.commit.read_back import head_is_unchanged, is_still_there, read_back
 from airflow_paimon.core.commit.restore import restore_draft
 from airflow_paimon.core.commit.staged import Changes, Staged, discard, make_changes, stage, write
 from airflow_paimon.core.errors import (
@@ -186,7 +186,7 @@ class _Commit:
 
     def _is_outdated(self, head: Snapshot, attempt: int, error: FormatError) -> bool:
         """Whether the head was taken away, or others have committed so much that what it needs has expired."""
-        if not still_follows(self.table, head):
+        if not head_is_unchanged(self.table, head):
             return True
         lost = isinstance(error, LostMetadataError) and attempt < _TRIES_OF_LOST
         return lost and self.table.latest_snapshot_id() not in (None, head.id)
@@ -281,7 +281,7 @@ class _Commit:
         certain = answer is _Answer.EXISTS
         looks: list[Callable[[], bool | None]] = [
             partial(read_back, table, staged, put.branch, certain=certain),
-            partial(still_follows, table, put.head),
+            partial(head_is_unchanged, table, put.head),
         ]
         landed, in_order = side_by_side(table.store, looks)
         if landed is None:

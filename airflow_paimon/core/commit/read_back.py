@@ -17,10 +17,10 @@ from airflow_paimon.core.table.table import Table
 
 def is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
     """Whether the head is there, and before the first snapshot the schema."""
-    return _has_schema(table, draft.schema) if head is None else still_follows(table, head)
+    return _has_schema(table, draft.schema) if head is None else head_is_unchanged(table, head)
 
 
-def still_follows(table: Table, head: Snapshot | None) -> bool:
+def head_is_unchanged(table: Table, head: Snapshot | None) -> bool:
     """Whether the snapshot before one that was just put is the one that it is based on."""
     now = None if head is None else table.find_snapshot(head.id)
     return now is not None and head is not None and is_same(now, head)

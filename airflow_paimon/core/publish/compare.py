@@ -312,19 +312,19 @@ def _went_back(history: Sequence[Snapshot] | None, publish: BranchPublish) -> bo
     return history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > then)
 
 
-def changed_since_apart(main: Table, g: Compared, buckets: Collection[BucketKey]) -> bool:
+def changed_since_apart(main: Table, compared: Compared, buckets: Collection[BucketKey]) -> bool:
     """Whether main itself changed one of these buckets after a relative's publish of which can't be told what it has in
     common with the branch. What main put back as it had been would count as unchanged.
     """
-    for publish in g.standing.apart:
+    for publish in compared.standing.apart:
         held = {b for b in buckets if publish.scope.holds(b.partition)}
-        between = snapshots_between(main, publish.main.id, g.head.id)
+        between = snapshots_between(main, publish.main.id, compared.head.id)
         if between is None:
             return bool(held)
         own = [
             s
             for s in between
-            if s.commit_kind not in neutral_kinds(g.schema)
+            if s.commit_kind not in neutral_kinds(compared.schema)
             and s.properties.keys().isdisjoint((BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY))
         ]
         changed = touched(main, own) if own else set()
@@ -354,14 +354,18 @@ def published_difference(branch: Table, base: Snapshot, standing: Standing) -> D
 # -- a merge by file ---------------------------------------------------------------------------------------------------
 
 
-def merge_branch_files(main: Table, branch: Table, g: Compared, *, keep_appended: bool, rewrite: bool) -> FileMerge:
+def merge_branch_files(
+    main: Table, branch: Table, compared: Compared, *, keep_appended: bool, rewrite: bool
+) -> FileMerge:
     """Merge a branch into main's head.
 
     Raises:
         ConflictError: see ``merge_files``.
     """
-    sides = _sides_of(main, branch, g)
-    return _merge(main, sides, g.base, g.head, g.schema, keep_appended=keep_appended, rewrite=rewrite)
+    sides = _sides_of(main, branch, compared)
+    return _merge(
+        main, sides, compared.base, compared.head, compared.schema, keep_appended=keep_appended, rewrite=rewrite
+    )
 
 
 def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapshot) -> dict[str, Any] | None:
@@ -380,28 +384,30 @@ def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapsho
     return describe_appended(files, bucket_namer(schema)) if files else None
 
 
-def _sides_of(main: Table, branch: Table, g: Compared) -> FileSides:
-    schema, commits = g.schema, _commits(branch, g.base, g.theirs)
-    before, published = _vectors(main, g.base, schema), None
-    if each := list(g.standing.each()):
+def _sides_of(main: Table, branch: Table, compared: Compared) -> FileSides:
+    schema, commits = compared.schema, _commits(branch, compared.base, compared.theirs)
+    before, published = _vectors(main, compared.base, schema), None
+    if each := list(compared.standing.each()):
         form = StoredPartitions(schema).canonical
-        known = {n: v for n, v in before.items() if g.standing.of(form(v.entry.partition)) is None}
+        known = {n: v for n, v in before.items() if compared.standing.of(form(v.entry.partition)) is None}
         for publish, counts in each:
             known |= _vectors_in(_vectors(branch, publish.branch, schema), counts, schema)
         published = Change(
-            difference=published_difference(branch, g.base, g.standing),
+            difference=published_difference(branch, compared.base, compared.standing),
             vectors=known,
-            commits=None if commits is None else [c for c in commits if _is_published(c, g.standing)],
+            commits=None if commits is None else [c for c in commits if _is_published(c, compared.standing)],
         )
         if commits is not None:  # what main had then, that publish was decided on
-            commits = [replace(c, replaces=c.replaces and not _is_published(c, g.standing)) for c in commits]
+            commits = [replace(c, replaces=c.replaces and not _is_published(c, compared.standing)) for c in commits]
     sides = FileSides(
-        theirs=Change(difference=g.sides.theirs, vectors=_vectors(branch, g.theirs, schema), commits=commits),
-        ours=Change(difference=g.sides.ours, vectors=_vectors(main, g.head, schema)),
+        theirs=Change(
+            difference=compared.sides.theirs, vectors=_vectors(branch, compared.theirs, schema), commits=commits
+        ),
+        ours=Change(difference=compared.sides.ours, vectors=_vectors(main, compared.head, schema)),
         vectors=before,
         published=published,
     )
-    return sides if g.scope.is_whole else _sides_in(sides, g.scope, schema)
+    return sides if compared.scope.is_whole else _sides_in(sides, compared.scope, schema)
 
 
 def _is_published(commit: Commit, standing: Standing) -> bool:

@@ -128,24 +128,24 @@ def publish_branch(
         partial(planner_of, context, request, branch),
         main.branch(MAIN).schemas,
     ]
-    theirs, way, schemas = side_by_side(main.store, reads)
+    theirs, planner, schemas = side_by_side(main.store, reads)
     diff, keys = kept_diff(request, branch, theirs, schemas), KeyFiles(merge_keys)
 
     def make_decide() -> Decide:
         looks: list[Callable[[], Any]] = [
             partial(refuse_protected, main, branch.branch_name, "publish", force=request.force),
             partial(gate_of, request, main, branch, theirs),
-            way.check,
-            *([] if request.dry_run else [way.is_brought]),
+            planner.check,
+            *([] if request.dry_run else [planner.is_brought]),
         ]
         record, gate, _, *is_brought = side_by_side(main.store, looks)
         pending: int | None = None
         if not request.dry_run:
-            is_continued = is_continued_by(main, branch.branch_name, *is_brought, whole=way.replaces)
+            is_continued = is_continued_by(main, branch.branch_name, *is_brought, whole=planner.replaces)
             reconcile_records(main, is_continued)
             pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
         about = {**publish_properties(record), **family_properties(record), **diff.properties}
-        return _decider(way, theirs, fold, pending, gate, about, RowsStay(find_shared_id), keys)
+        return _decider(planner, theirs, fold, pending, gate, about, RowsStay(find_shared_id), keys)
 
     with while_there(branch, theirs):
         result = run_publication(context, main, make_decide, rewrite, changelog, keys)
@@ -167,7 +167,7 @@ def _refuse_branch(main: Table, branch: Table) -> None:
 
 
 def _decider(
-    way: Merge,
+    planner: Merge,
     theirs: Snapshot,
     fold: Fold | None,
     pending: int | None,
@@ -179,49 +179,55 @@ def _decider(
     """Return what decides on a head of main. Where it isn't refused otherwise, it folds the branch first, once, and
     merges by key what both sides changed.
     """
-    main, branch, wanted = way.main, way.branch, theirs
-    spare, unfinished = _SpareIds(), unfinished_publishes(branch, way.request.operation_id)
+    main, branch, wanted = planner.main, planner.branch, theirs
+    spare, unfinished = _SpareIds(), unfinished_publishes(branch, planner.request.operation_id)
     described: dict[tuple[int, int], dict[str, str]] = {}
 
     def decide(head: Snapshot | None) -> Decision:
         nonlocal wanted
-        g, logs = gather_merge(way, wanted, head, unfinished, pending)
-        looked = gate.look(g.head if way.replaced_whole() else g.base, is_main=way.replaced_whole())
-        decision, high = _plan(way, g, logs, about, spare)
-        rows_stay.check(main, branch, g, decision)
-        if decision.changes_anything and not way.request.dry_run and (g.base.id, g.theirs.id) not in described:
-            described[g.base.id, g.theirs.id] = changes_property(branch, g.base, g.theirs)
+        compared, logs = gather_merge(planner, wanted, head, unfinished, pending)
+        looked = gate.look(
+            compared.head if planner.replaced_whole() else compared.base, is_main=planner.replaced_whole()
+        )
+        decision, high = _plan(planner, compared, logs, about, spare)
+        rows_stay.check(main, branch, compared, decision)
+        if (
+            decision.changes_anything
+            and not planner.request.dry_run
+            and (compared.base.id, compared.theirs.id) not in described
+        ):
+            described[compared.base.id, compared.theirs.id] = changes_property(branch, compared.base, compared.theirs)
         decision = replace(
             decision,
             properties={
                 **decision.properties,
                 **looked.properties,
-                **described.get((g.base.id, g.theirs.id), {}),
+                **described.get((compared.base.id, compared.theirs.id), {}),
             },
             summary={**decision.summary, **looked.summary},
         )
-        if way.request.dry_run:
+        if planner.request.dry_run:
             return decision
         if not high:
-            return _with_keys(way, g, decision, keys)
+            return _with_keys(planner, compared, decision, keys)
         if fold is None or wanted is not theirs:
-            raise sequences_too_high(main.name, high, g.schema)
+            raise sequences_too_high(main.name, high, compared.schema)
         wanted = fold_branch(branch, theirs, high, fold)
         return decide(head)
 
     return decide
 
 
-def _with_keys(way: Merge, g: Compared, decision: Decision, keys: KeyFiles) -> Decision:
+def _with_keys(planner: Merge, compared: Compared, decision: Decision, keys: KeyFiles) -> Decision:
     """Merge by key what the decision leaves to that.
 
     Raises:
         ConflictError: see ``KeyFiles.into``; or rows of main would go that the approver has not seen.
     """
-    decided = keys.into(decision, writers_stopped=way.request.writers_stopped)
+    decided = keys.into(decision, writers_stopped=planner.request.writers_stopped)
     if decided.merged is not None and decided.merged.overlapping:  # some may be replaced: see ``on_overlap``
         replaced = [c for c in decided.changes if c.bucket in decided.merged.files]
-        _check_approved(way.main, way.request, g.head, replaced, by_file=False)
+        _check_approved(planner.main, planner.request, compared.head, replaced, by_file=False)
     return decided
 
 
@@ -249,15 +255,19 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
 
 
 def gather_merge(
-    way: Merge, theirs: Snapshot, head: Snapshot | None, unfinished: Sequence[UnfinishedPublish], pending: int | None
+    planner: Merge,
+    theirs: Snapshot,
+    head: Snapshot | None,
+    unfinished: Sequence[UnfinishedPublish],
+    pending: int | None,
 ) -> tuple[Compared, SchemaLogs]:
     """Compare the branch with a head of main, and read the schema versions of both.
 
     Raises:
         UnsafeOperationError: they share no history. ConflictError: main is not at the expected snapshot.
     """
-    main, branch, request = way.main, way.branch, way.request
-    reads: list[Callable[[], Any]] = [way.base, *([] if head is None else [main.schemas])]
+    main, branch, request = planner.main, planner.branch, planner.request
+    reads: list[Callable[[], Any]] = [planner.base, *([] if head is None else [main.schemas])]
     base, *logs = side_by_side(main.store, reads)
     onto = main.branch_name
     if base is None or head is None:
@@ -282,12 +292,12 @@ def gather_merge(
         head=head,
         theirs=theirs,
         schema=main_schemas[-1],
-        whole=way.takes_all,
+        whole=planner.takes_all,
         unfinished=unfinished,
-        scope=way.scope,
+        scope=planner.scope,
     )
     check_changed(main, branch, compared)
-    compared = replace(compared, sides=way.compared(base, head, compared.sides))
+    compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
     rest: list[Callable[[], Any]] = [
         lambda: frozenset(withdrawn_versions(main, branch.branch_name)),
         branch.schemas,
@@ -296,82 +306,82 @@ def gather_merge(
     return compared, SchemaLogs(main=main_schemas, branch=theirs_log, withdrawn=withdrawn, pending=pending)
 
 
-def plan_merge(way: Merge, g: Compared, logs: SchemaLogs) -> Decision:
+def plan_merge(planner: Merge, compared: Compared, logs: SchemaLogs) -> Decision:
     """Plan a merge that nothing has to be folded for.
 
     Raises:
         ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
     """
-    return _plan(way, g, logs, {}, _SpareIds())[0]
+    return _plan(planner, compared, logs, {}, _SpareIds())[0]
 
 
 def _plan(
-    way: Merge, g: Compared, logs: SchemaLogs, about: Mapping[str, str], spare: _SpareIds
+    planner: Merge, compared: Compared, logs: SchemaLogs, about: Mapping[str, str], spare: _SpareIds
 ) -> tuple[Decision, Mapping[BucketKey, int]]:
     """Return the decision, and the buckets of the branch to fold before, with the highest number that they may have."""
-    main, request, schema = way.main, way.request, g.schema
+    main, request, schema = planner.main, planner.request, compared.schema
     check_deletion_vectors(main.name, theirs=logs.branch[-1], ours=schema)
-    planned = way.plan(g, logs)
+    planned = planner.plan(compared, logs)
     changes, by_file = planned.changes, planned.merge is not None
     evolves = TableOptions(schema.options).data_evolution
     tracked = TableOptions(schema.options).row_tracking
-    space = _id_space(main, g, changes, spare=spare.after(g.head), by_file=by_file) if tracked else None
-    if space is not None and g.standing.relatives:
-        brought = published_difference(way.branch, g.base, replace(g.standing, publishes=()))
+    space = _id_space(main, compared, changes, spare=spare.after(compared.head), by_file=by_file) if tracked else None
+    if space is not None and compared.standing.relatives:
+        brought = published_difference(planner.branch, compared.base, replace(compared.standing, publishes=()))
         refuse_other_ids(main.name, brought, changes, space, bucket_namer(schema))
     if evolves and space is not None:
-        check_ids(main.name, changes, *g.since_base, space=space, name_bucket=bucket_namer(schema))
-    if evolves and space is not None and not way.takes_all:
-        _check_columns(main, g, logs, changes, space, by_file=by_file)
-    check_bucket_counts(main.name, g.sides, changes, schema, main.branch_name, by_file=by_file)
-    high = _too_high(way, g, changes, set() if planned.keys is None else planned.keys.buckets)
+        check_ids(main.name, changes, *compared.since_base, space=space, name_bucket=bucket_namer(schema))
+    if evolves and space is not None and not planner.takes_all:
+        _check_columns(main, compared, logs, changes, space, by_file=by_file)
+    check_bucket_counts(main.name, compared.sides, changes, schema, main.branch_name, by_file=by_file)
+    high = _too_high(planner, compared, changes, set() if planned.keys is None else planned.keys.buckets)
     if changes or planned.schemas.new or logs.pending is not None:
-        _check_approved(main, request, g.head, changes, by_file=by_file)
-    summary = {**_summary(request, g, changes, planned.schemas), **planned.summary}
+        _check_approved(main, request, compared.head, changes, by_file=by_file)
+    summary = {**_summary(request, compared, changes, planned.schemas), **planned.summary}
     if high:
         summary["folds"] = sorted(map(bucket_namer(schema), high))[:MAX_LISTED]
     if warned := warn_of_bucket_counts(changes, schema):
         summary["warnings"] = warned
-    removed = {i for d in g.since_base for group in d.removed.values() for i in group}
+    removed = {i for d in compared.since_base for group in d.removed.values() for i in group}
     decision = Decision(
         target=main,
-        source=way.branch,
-        head=g.head,
-        wanted=g.theirs,
-        since=g.base.id,
+        source=planner.branch,
+        head=compared.head,
+        wanted=compared.theirs,
+        since=compared.base.id,
         changes=changes,
         schemas=planned.schemas,
         new_schemas_pending=logs.pending is not None,
         fixes_schema=planned.fixes_schema,
         preconditions=(
-            _precondition(main.branch_name, g.head, schema),
-            _precondition(request.branch, g.theirs, logs.branch[-1]),
+            _precondition(main.branch_name, compared.head, schema),
+            _precondition(request.branch, compared.theirs, logs.branch[-1]),
         ),
-        properties={**_properties(request, g), **part_properties(g), **about, **planned.properties},
-        summary={**summary, **part_summary(g)},
+        properties={**_properties(request, compared), **part_properties(compared), **about, **planned.properties},
+        summary={**summary, **part_summary(compared)},
         reason=f"publishes branch {request.branch}",
         watermark=planned.watermark,
         id_space=space,
-        columns=_column_order(g) if evolves else None,
-        already={origin(i): i for group in g.since_base[1].added.values() for i in group if origin(i) != i},
+        columns=_column_order(compared) if evolves else None,
+        already={origin(i): i for group in compared.since_base[1].added.values() for i in group if origin(i) != i},
         known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
         merge=planned.merge,
         keys=planned.keys,
         follows=None if evolves else planned.follows,  # an update adds a file and removes none
-        scope=way.scope,
+        scope=planner.scope,
     )
     return decision, high
 
 
-def _column_order(g: Compared) -> ColumnOrder:
-    if g.last is None:
-        return ColumnOrder(known=g.base.next_row_id or 0, floor=g.base.id)
-    known = max(g.base.next_row_id or 0, g.last.branch.next_row_id or 0)
-    return ColumnOrder(known=known, floor=max(g.base.id, g.last.main.id))
+def _column_order(compared: Compared) -> ColumnOrder:
+    if compared.last is None:
+        return ColumnOrder(known=compared.base.next_row_id or 0, floor=compared.base.id)
+    known = max(compared.base.next_row_id or 0, compared.last.branch.next_row_id or 0)
+    return ColumnOrder(known=known, floor=max(compared.base.id, compared.last.main.id))
 
 
 def _check_columns(
-    main: Table, g: Compared, logs: SchemaLogs, changes: Sequence[BucketChange], space: IdSpace, *, by_file: bool
+    main: Table, compared: Compared, logs: SchemaLogs, changes: Sequence[BucketChange], space: IdSpace, *, by_file: bool
 ) -> None:
     if not by_file:
         raise UnsupportedFeatureError(
@@ -381,39 +391,39 @@ def _check_columns(
     check_columns(
         main.name,
         changes,
-        g.sides.theirs,
-        g.sides.ours,
+        compared.sides.theirs,
+        compared.sides.ours,
         space=space,
         schemas=({s.id: s for s in logs.main}, {s.id: s for s in logs.branch}),
-        name_bucket=bucket_namer(g.schema),
+        name_bucket=bucket_namer(compared.schema),
     )
-    stored = StoredPartitions(g.schema)
-    live = live_entries(main, g.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
+    stored = StoredPartitions(compared.schema)
+    live = live_entries(main, compared.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
     by_bucket = group_by_bucket(live.values(), stored.canonical)
-    check_ranges(main.name, by_bucket, changes, space=space, name_bucket=bucket_namer(g.schema))
+    check_ranges(main.name, by_bucket, changes, space=space, name_bucket=bucket_namer(compared.schema))
 
 
-def _properties(request: PublishBranch, g: Compared) -> dict[str, str]:
+def _properties(request: PublishBranch, compared: Compared) -> dict[str, str]:
     return {
         BRANCH_PROPERTY: request.branch,
-        BRANCH_SNAPSHOT_PROPERTY: str(g.theirs.id),
-        BRANCH_IDENTITY_PROPERTY: g.theirs.identity,
-        BASE_SNAPSHOT_PROPERTY: str(g.base.id),
+        BRANCH_SNAPSHOT_PROPERTY: str(compared.theirs.id),
+        BRANCH_IDENTITY_PROPERTY: compared.theirs.identity,
+        BASE_SNAPSHOT_PROPERTY: str(compared.base.id),
     }
 
 
 def _summary(
-    request: PublishBranch, g: Compared, changes: Sequence[BucketChange], schemas: SchemaMapping
+    request: PublishBranch, compared: Compared, changes: Sequence[BucketChange], schemas: SchemaMapping
 ) -> dict[str, object]:
     return {
         "branch": request.branch,
-        "branch_snapshot": g.theirs.id,
-        "branch_identity": g.theirs.identity,
-        "base_snapshot": g.base.id,
-        "main_snapshot": g.head.id,
-        "main_identity": g.head.identity,
+        "branch_snapshot": compared.theirs.id,
+        "branch_identity": compared.theirs.identity,
+        "base_snapshot": compared.base.id,
+        "main_snapshot": compared.head.id,
+        "main_identity": compared.head.identity,
         "mode": request.operation,
-        "kept_of_main": len(g.sides.ours.buckets - {c.bucket for c in changes}),
+        "kept_of_main": len(compared.sides.ours.buckets - {c.bucket for c in changes}),
         "new_schemas": [s.id for s in schemas.new],
     }
 
@@ -423,26 +433,26 @@ def _precondition(branch: str, head: Snapshot, schema: TableSchema) -> Precondit
 
 
 def _too_high(
-    way: Merge, g: Compared, changes: Sequence[BucketChange], keyed: Collection[BucketKey]
+    planner: Merge, compared: Compared, changes: Sequence[BucketChange], keyed: Collection[BucketKey]
 ) -> dict[BucketKey, int]:
     """Check what numbers and hash indexes allow; return the buckets to fold first, with the highest number allowed.
 
     The base's manifests are read only if the replaced files are not sufficient. ``keyed``: buckets to merge by key.
     """
-    main, request, schema = way.main, way.request, g.schema
-    check_snapshot_numbers(main.name, changes, schema, g.head.id + 1)
+    main, request, schema = planner.main, planner.request, compared.schema
+    check_snapshot_numbers(main.name, changes, schema, compared.head.id + 1)
     if not schema.primary_keys:
         return {}
     if not request.writers_stopped:
-        if not keys_stay(way.branch, g.base, g.theirs, g.sides):
+        if not keys_stay(planner.branch, compared.base, compared.theirs, compared.sides):
             check_moving_keys(main.name, changes, schema)
-        refuse_other_keys(main, schema, changes, g.since_base[0], g.head)
+        refuse_other_keys(main, schema, changes, compared.since_base[0], compared.head)
         if not request.dry_run:  # a plan describes them: they may be closed by then
             replaced = {c.bucket for c in changes if c.delete} | set(keyed)
-            refuse_open(main, schema, replaced, g.head, way.context.now_ms, "published")
+            refuse_open(main, schema, replaced, compared.head, planner.context.now_ms, "published")
     if TableOptions(schema.options).sequence_fields or (request.writers_stopped and not request.rewrite):
         return {}
-    return too_high(changes, base_highest(main, g.base, g.since_base[0], changes))
+    return too_high(changes, base_highest(main, compared.base, compared.since_base[0], changes))
 
 
 def base_highest(
@@ -484,26 +494,30 @@ def _check_approved(
     )
 
 
-def _id_space(table: Table, g: Compared, changes: Sequence[BucketChange], *, spare: int, by_file: bool) -> IdSpace:
+def _id_space(
+    table: Table, compared: Compared, changes: Sequence[BucketChange], *, spare: int, by_file: bool
+) -> IdSpace:
     """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says.
 
     It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
     """
-    shifts = g.last.shifts if g.last is not None else ()
-    known = g.last.branch if g.last is not None and shifts else g.base
+    shifts = compared.last.shifts if compared.last is not None else ()
+    known = compared.last.branch if compared.last is not None and shifts else compared.base
     return id_space(
         table.name,
         earlier=shifts,
         shared=known.next_row_id or 0,
-        target=(g.head.next_row_id or 0) + (spare if by_file else 0),
-        source=g.theirs.next_row_id or 0,
-        base=g.base.id,
-        published=_published_versions(g, changes, by_file=by_file),
+        target=(compared.head.next_row_id or 0) + (spare if by_file else 0),
+        source=compared.theirs.next_row_id or 0,
+        base=compared.base.id,
+        published=_published_versions(compared, changes, by_file=by_file),
     )
 
 
-def _published_versions(g: Compared, changes: Sequence[BucketChange], *, by_file: bool) -> Sequence[PublishedVersion]:
-    if g.last is None:
+def _published_versions(
+    compared: Compared, changes: Sequence[BucketChange], *, by_file: bool
+) -> Sequence[PublishedVersion]:
+    if compared.last is None:
         return ()
-    comes_back = g.goes_back or (not by_file and any(c.bucket in g.sides.ours_real for c in changes))
-    return () if comes_back else g.standing.versions
+    comes_back = compared.goes_back or (not by_file and any(c.bucket in compared.sides.ours_real for c in changes))
+    return () if comes_back else compared.standing.versions

@@ -27,7 +27,7 @@ class RowsStay:
     find_shared_id: FindSharedId | None
     known: set[frozenset[str]] = field(default_factory=set)
 
-    def check(self, main: Table, branch: Table, g: Compared, decision: Decision) -> None:
+    def check(self, main: Table, branch: Table, compared: Compared, decision: Decision) -> None:
         """Compare the ids that files to be published store with those of main's files that the branch has changed, and
         that stay. Reads them only where their bounds don't tell.
 
@@ -36,9 +36,9 @@ class RowsStay:
         """
         space = decision.id_space
         added = [e for c in decision.changes for e in c.add if is_stored(e.file) and e.identifier not in decision.known]
-        if g.scope.is_whole or space is None or not added:
+        if compared.scope.is_whole or space is None or not added:
             return
-        stay = _staying(main, branch, g)
+        stay = _staying(main, branch, compared)
         suspects = [e for e in added if any(_overlap(space.moved(stored_ids(e.file)), o.file) for o in stay)]
         others = [o for o in stay if any(_overlap(space.moved(stored_ids(e.file)), o.file) for e in suspects)]
         pair = frozenset(e.file.file_name for e in (*suspects, *others))
@@ -46,9 +46,9 @@ class RowsStay:
             return
         found = None
         if self.find_shared_id is not None:
-            found = self.find_shared_id(branch, suspects, main, others, read_index(main, g.head), space)
+            found = self.find_shared_id(branch, suspects, main, others, read_index(main, compared.head), space)
         if self.find_shared_id is None or found is not None:
-            where = listed(texts_of(g.schema, {e.partition for e in others}))
+            where = listed(texts_of(compared.schema, {e.partition for e in others}))
             raise UnsafeOperationError(
                 f"{main.name}: the branch has moved rows from {where} to partitions that are to be published"
                 f"{'' if found is None else f', e.g. the one with _ROW_ID {found}'}, so they would be on main twice; "
@@ -58,14 +58,14 @@ class RowsStay:
         self.known.add(pair)
 
 
-def _staying(main: Table, branch: Table, g: Compared) -> list[ManifestEntry]:
+def _staying(main: Table, branch: Table, compared: Compared) -> list[ManifestEntry]:
     """Return main's files out of scope, of the buckets in which the branch has other files or deletion vectors."""
-    change = difference(branch, g.head, g.theirs)
-    stored = StoredPartitions(g.schema)
-    buckets = {b for b in change.removed.keys() | change.index.keys() if not g.scope.holds(b.partition)}
+    change = difference(branch, compared.head, compared.theirs)
+    stored = StoredPartitions(compared.schema)
+    buckets = {b for b in change.removed.keys() | change.index.keys() if not compared.scope.holds(b.partition)}
     if not buckets:
         return []
-    live = live_entries(main, g.head, stored.those({b.partition for b in buckets}))
+    live = live_entries(main, compared.head, stored.those({b.partition for b in buckets}))
     return [e for e in live.values() if BucketKey(stored.canonical(e.partition), e.bucket) in buckets]
 
 

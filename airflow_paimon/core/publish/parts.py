@@ -45,17 +45,17 @@ def check_parts(main: Table, request: PublishBranch) -> None:
         )
 
 
-def check_changed(main: Table, branch: Table, g: Compared) -> None:
+def check_changed(main: Table, branch: Table, compared: Compared) -> None:
     """Refuse partitions in which the branch has changed nothing since it was made.
 
     Raises:
         InvalidInputError: names them, and those that it has changed.
     """
-    schema = g.schema
-    parts = [partition_scope(schema, [text], main.name) for text in g.scope.texts]
-    unknown = [part.texts[0] for part in parts if not any(map(part.holds, g.changed))]
+    schema = compared.schema
+    parts = [partition_scope(schema, [text], main.name) for text in compared.scope.texts]
+    unknown = [part.texts[0] for part in parts if not any(map(part.holds, compared.changed))]
     if unknown:
-        changed = texts_of(schema, g.changed)
+        changed = texts_of(schema, compared.changed)
         raise InvalidInputError(
             f"{branch.label} has changed nothing in {listed(unknown)} since it was made, so there is nothing to "
             f"publish there. It has changed {listed(changed) or 'no partition at all'}",
@@ -68,23 +68,23 @@ def texts_of(schema: TableSchema, partitions: Iterable[bytes]) -> list[str]:
     return sorted(map(StoredPartitions(schema).text, partitions))
 
 
-def part_summary(g: Compared) -> dict[str, Any]:
+def part_summary(compared: Compared) -> dict[str, Any]:
     """Say which partitions are published alone, now and before, and which stay behind."""
     out: dict[str, Any] = {}
-    if earlier := g.standing.partitions:
+    if earlier := compared.standing.partitions:
         out["published_partitions"] = earlier[:MAX_LISTED]
-    if not g.scope.is_whole:
-        out["only_partitions"] = list(g.scope.texts)
-        out["left_partitions"] = texts_of(g.schema, g.left)[:MAX_LISTED]
-        out["left_partition_count"] = len(g.left)
+    if not compared.scope.is_whole:
+        out["only_partitions"] = list(compared.scope.texts)
+        out["left_partitions"] = texts_of(compared.schema, compared.left)[:MAX_LISTED]
+        out["left_partition_count"] = len(compared.left)
     return out
 
 
-def part_properties(g: Compared) -> dict[str, str]:
+def part_properties(compared: Compared) -> dict[str, str]:
     """Return what the snapshot of a publish of some partitions says of that."""
-    if g.scope.is_whole:
+    if compared.scope.is_whole:
         return {}
-    return {ONLY_PARTITIONS_PROPERTY: g.scope.json, LEFT_PARTITIONS_PROPERTY: str(len(g.left))}
+    return {ONLY_PARTITIONS_PROPERTY: compared.scope.json, LEFT_PARTITIONS_PROPERTY: str(len(compared.left))}
 
 
 def is_part(publish: Snapshot) -> bool:

@@ -124,105 +124,108 @@ class Merge:
         """Return the snapshot that both sides are compared with; None: they share none."""
         return branch_point(self.main, self.branch)
 
-    def compared(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
-        """Return the sides as this way sees them."""
+    def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
+        """Return the sides as this planner sees them."""
         return sides
 
     def replaced_whole(self) -> bool:
         """Whether all of main goes, what it got since the base included, so that checks have to look at that too."""
         return False
 
-    def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
+    def plan(self, compared: Compared, logs: SchemaLogs) -> Planned:
         """Plan for a head.
 
         Raises:
             ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
         """
-        if not merges_by_file(g.schema):
-            return self._with_tags(g, self._by_bucket(g, logs))
-        merge = _merge_by_file(self.request, self.main, self.branch, g)
+        if not merges_by_file(compared.schema):
+            return self._with_tags(compared, self._by_bucket(compared, logs))
+        merge = _merge_by_file(self.request, self.main, self.branch, compared)
         planned = Planned(
             changes=merge.changes,
-            schemas=self._schemas(g, logs, merge.changes, merge.known),
-            summary=_kept(merge, g.schema),
+            schemas=self._schemas(compared, logs, merge.changes, merge.known),
+            summary=_kept(merge, compared.schema),
             merge=merge,
             follows=FileReach(files=merge.relies_on, partitions=merge.replaced),
         )
-        return self._with_tags(g, planned)
+        return self._with_tags(compared, planned)
 
-    def _by_bucket(self, g: Compared, logs: SchemaLogs) -> Planned:
-        overlapping = overlapping_buckets(g.sides, g.schema)
-        changes = changes_of_branch(g.sides, overlapping)
-        reach = BucketReach(buckets=frozenset(g.sides.theirs.buckets))
+    def _by_bucket(self, compared: Compared, logs: SchemaLogs) -> Planned:
+        overlapping = overlapping_buckets(compared.sides, compared.schema)
+        changes = changes_of_branch(compared.sides, overlapping)
+        reach = BucketReach(buckets=frozenset(compared.sides.theirs.buckets))
         if not overlapping:
-            return Planned(changes=changes, schemas=self._schemas(g, logs, changes), follows=reach)
-        base, theirs, ours, point = self._key_states(g, overlapping)
-        schemas = self._schemas(g, logs, changes, used=base.schema_ids | theirs.schema_ids)
+            return Planned(changes=changes, schemas=self._schemas(compared, logs, changes), follows=reach)
+        base, theirs, ours, point = self._key_states(compared, overlapping)
+        schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
         known = {s.id: s for s in (*logs.main, *schemas.new)}
         keys = KeyMerge(
             target=self.main,
-            schema=schemas.latest or g.schema,
+            schema=schemas.latest or compared.schema,
             base=with_mapped_schemas(base, known, schemas),
             theirs=with_mapped_schemas(theirs, known, schemas),
             ours=replace(ours, schemas={i: known.get(i) or self.main.schema(i) for i in ours.schema_ids}),
             limits=point.highest_numbers,
             on_overlap=_choice(self.request),
-            equal_rows_overlap=aggregates(g.schema),
+            equal_rows_overlap=aggregates(compared.schema),
         )
         summary = {"merged_by_key": keys.summary}
         return Planned(changes=changes, schemas=schemas, keys=keys, follows=reach, summary=summary)
 
-    def _key_states(self, g: Compared, buckets: Collection[BucketKey]) -> tuple[KeyState, ...]:
+    def _key_states(self, compared: Compared, buckets: Collection[BucketKey]) -> tuple[KeyState, ...]:
         """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
         point.
 
         Raises:
             ConflictError: they can't be merged by key.
         """
-        why = reason_against(self.main, g.schema, g.sides, buckets)
-        last = {p.main.id for b in buckets if (p := g.standing.of(b.partition)) is not None}
-        expired = any(snapshots_between(self.main, i, g.head.id) is None for i in last)
-        if why is None and (expired or not g.is_known or changed_since_apart(self.main, g, buckets)):
+        why = reason_against(self.main, compared.schema, compared.sides, buckets)
+        last = {p.main.id for b in buckets if (p := compared.standing.of(b.partition)) is not None}
+        expired = any(snapshots_between(self.main, i, compared.head.id) is None for i in last)
+        if why is None and (expired or not compared.is_known or changed_since_apart(self.main, compared, buckets)):
             why = "it can't be told what main still has of an earlier publish of the branch, or of one related to it"
         if why is not None:
-            raise not_by_key(self.main.name, buckets, g.schema, why, self.main.branch_name)
+            raise not_by_key(self.main.name, buckets, compared.schema, why, self.main.branch_name)
         bases: dict[str, tuple[Snapshot, set[BucketKey]]] = {}
         for bucket in buckets:
-            snapshot = g.absorbed[bucket].branch if bucket in g.absorbed else g.base
+            snapshot = compared.absorbed[bucket].branch if bucket in compared.absorbed else compared.base
             bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
-        states = {i: state_of(self.branch, then, own, g.schema) for i, (then, own) in bases.items()}
-        published = {b for i, (_, own) in bases.items() if i != g.base.identity for b in own}
-        before = state_of(self.branch, g.base, published, g.schema)
-        point = together([before, *(s for i, s in states.items() if i == g.base.identity)])
+        states = {i: state_of(self.branch, then, own, compared.schema) for i, (then, own) in bases.items()}
+        published = {b for i, (_, own) in bases.items() if i != compared.base.identity for b in own}
+        before = state_of(self.branch, compared.base, published, compared.schema)
+        point = together([before, *(s for i, s in states.items() if i == compared.base.identity)])
         theirs, ours = (
-            state_of(view, then, buckets, g.schema) for view, then in ((self.branch, g.theirs), (self.main, g.head))
+            state_of(view, then, buckets, compared.schema)
+            for view, then in ((self.branch, compared.theirs), (self.main, compared.head))
         )
         return together(states.values()), theirs, ours, point
 
-    def _base_schema(self, g: Compared, logs: SchemaLogs) -> TableSchema:
+    def _base_schema(self, compared: Compared, logs: SchemaLogs) -> TableSchema:
         by_id = {s.id: s for s in logs.branch}
-        return by_id.get(g.base.schema_id) or self.main.schema(g.base.schema_id)
+        return by_id.get(compared.base.schema_id) or self.main.schema(compared.base.schema_id)
 
     def _schemas(
         self,
-        g: Compared,
+        compared: Compared,
         logs: SchemaLogs,
         changes: Sequence[BucketChange],
         own: Collection[FileId] = (),
         used: Collection[int] = (),
     ) -> SchemaMapping:
         """``own``: files of main's. ``used``: further schema ids of the branch's files that are read."""
-        base, ids = self._base_schema(g, logs), {*used, *_used_schemas(changes, own)}
+        base, ids = self._base_schema(compared, logs), {*used, *_used_schemas(changes, own)}
         return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, logs.withdrawn)
 
-    def _with_tags(self, g: Compared, planned: Planned) -> Planned:
+    def _with_tags(self, compared: Compared, planned: Planned) -> Planned:
         """Give main the branch's own tags, if that was asked for."""
         if not (isinstance(self.request, MergeBranch | FastForward) and self.request.tags):
             return planned
         # A merge by file also keeps the deletion vectors that main has put on other files of a bucket.
-        is_state = _becomes(self.branch, g, planned.changes) and (planned.merge is None or not g.sides.ours.index)
-        tags = tags_for_main(self.context, self.request.tag_conflict, self.branch, g.theirs, is_state=is_state)
-        carried = CarriedOver(branch=self.request.branch, branch_snapshot=g.theirs.id, tags=tags.carried)
+        is_state = _becomes(self.branch, compared, planned.changes) and (
+            planned.merge is None or not compared.sides.ours.index
+        )
+        tags = tags_for_main(self.context, self.request.tag_conflict, self.branch, compared.theirs, is_state=is_state)
+        carried = CarriedOver(branch=self.request.branch, branch_snapshot=compared.theirs.id, tags=tags.carried)
         # On top of a later commit of main, main would not have the state that the tags are on.
         on_head = any(t.snapshot is None for t in tags.carried)
         return replace(
@@ -243,14 +246,16 @@ class Forward(Merge):
     def replaced_whole(self) -> bool:
         return self.request.discard_main
 
-    def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
-        changes = self._changes(g, "a fast-forward")
-        planned = Planned(changes=changes, schemas=self._schemas(g, logs, changes), watermark=g.theirs.watermark)
-        return self._with_tags(g, planned)
+    def plan(self, compared: Compared, logs: SchemaLogs) -> Planned:
+        changes = self._changes(compared, "a fast-forward")
+        planned = Planned(
+            changes=changes, schemas=self._schemas(compared, logs, changes), watermark=compared.theirs.watermark
+        )
+        return self._with_tags(compared, planned)
 
-    def _changes(self, g: Compared, what: str) -> Sequence[BucketChange]:
+    def _changes(self, compared: Compared, what: str) -> Sequence[BucketChange]:
         discard = self.request.discard_main
-        return fast_forward_buckets(self.main.name, g.sides, g.schema, discard_main=discard, what=what)
+        return fast_forward_buckets(self.main.name, compared.sides, compared.schema, discard_main=discard, what=what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,29 +289,33 @@ class Replacing(Forward):
             return None
         return before_first(lineage.schema_id)
 
-    def compared(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
+    def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         since = changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
         return sides if since is None else replace(sides, ours_real=since)
 
-    def plan(self, g: Compared, logs: SchemaLogs) -> Planned:
-        main, request, mine = self.main, self.request, g.schema
-        changes = self._changes(g, "replacing it")
-        check_name_is_free(main, request.keep_old_as, g.head)
+    def plan(self, compared: Compared, logs: SchemaLogs) -> Planned:
+        main, request, mine = self.main, self.request, compared.schema
+        changes = self._changes(compared, "replacing it")
+        check_name_is_free(main, request.keep_old_as, compared.head)
         options, comment = self._options(mine, logs.branch[-1])
-        base, used = self._base_schema(g, logs), _used_schemas(changes)
+        base, used = self._base_schema(compared, logs), _used_schemas(changes)
         schemas = plan_replaced_schemas(
             main.name, base, logs.main, logs.branch, used, options, comment, self.context.now_ms
         )
         if not request.readers_stopped:
             check_window(main.name, mine, schemas.new)
-        tags = tags_for_main(self.context, request.tag_conflict, self.branch, g.theirs, is_state=True)
+        tags = tags_for_main(self.context, request.tag_conflict, self.branch, compared.theirs, is_state=True)
         check_consumers(
-            main.name, request.move_consumer, consumer_positions(self.branch), consumer_positions(main), g.theirs.id
+            main.name,
+            request.move_consumer,
+            consumer_positions(self.branch),
+            consumer_positions(main),
+            compared.theirs.id,
         )
         kept = mine.id if logs.pending is None else logs.pending
         carried = CarriedOver(
             branch=request.branch,
-            branch_snapshot=g.theirs.id,
+            branch_snapshot=compared.theirs.id,
             kept_old_as=request.keep_old_as,
             kept_schema=None if request.keep_old_as is None else kept,
             tags=tags.carried,
@@ -320,7 +329,7 @@ class Replacing(Forward):
         }
         if carried.consumers:
             summary["moved_consumers"] = list(carried.consumers)
-        if users := streaming_users(self.branch, g.base, g.theirs):
+        if users := streaming_users(self.branch, compared.base, compared.theirs):
             summary["branch_writers"] = users
             summary["warnings"] = [
                 f"jobs with commit user {first_few(users, MAX_LISTED)} write branch {request.branch!r}. Do not resume "
@@ -332,12 +341,12 @@ class Replacing(Forward):
             properties={REPLACED_PROPERTY: carried.to_text()},
             summary=summary,
             fixes_schema=True,
-            watermark=g.theirs.watermark,
+            watermark=compared.theirs.watermark,
         )
 
 
 def planner_of(context: Context, request: PublishBranch, branch: Table) -> Merge:
-    """Return the way of publishing that a request asks for.
+    """Return the planner of a request.
 
     Raises:
         InvalidInputError: a partition to publish is malformed, or is none of the table.
@@ -360,9 +369,9 @@ def _used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ())
     return {e.file.schema_id for c in changes for e in c.add if e.identifier not in own}
 
 
-def _becomes(branch: Table, g: Compared, changes: Sequence[BucketChange]) -> bool:
+def _becomes(branch: Table, compared: Compared, changes: Sequence[BucketChange]) -> bool:
     """Whether these changes make main's head what the branch is, file by file."""
-    left = difference(branch, g.head, g.theirs)
+    left = difference(branch, compared.head, compared.theirs)
     made = {c.bucket: (_names(c.add), _names(c.delete)) for c in changes}
     return all(
         made.get(b) == (_names(left.added.get(b, {}).values()), _names(left.removed.get(b, {}).values()))
@@ -374,8 +383,8 @@ def _names(entries: Iterable[ManifestEntry]) -> set[str]:
     return {e.file.file_name for e in entries}
 
 
-def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: Compared) -> FileMerge:
-    if not g.is_known:
+def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared: Compared) -> FileMerge:
+    if not compared.is_known:
         raise ConflictError(
             f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of a "
             f"branch that it was made from. Rows could be doubled or lost, so nothing was published. Make a new branch "
@@ -383,7 +392,7 @@ def _merge_by_file(request: PublishBranch, main: Table, branch: Table, g: Compar
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )
     keep_appended = isinstance(request, MergeBranch) and request.keep_appended
-    return merge_branch_files(main, branch, g, keep_appended=keep_appended, rewrite=request.rewrite)
+    return merge_branch_files(main, branch, compared, keep_appended=keep_appended, rewrite=request.rewrite)
 
 
 def _kept(merge: FileMerge, schema: TableSchema) -> dict[str, object]:

@@ -117,29 +117,29 @@ class _Rebase:
         if record is not None and landed is not None and landed.commit_user == self.request.operation_id:
             return self._result(None, landed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._recorded(record)
-        way = planner_of(self.context, self.asked, self.branch)
-        g, logs = gather_merge(way, self.theirs, head, [], None)
-        first = plan_merge(way, g, logs)
-        check_known([g.head, self.theirs], table=self.main.name)
+        planner = planner_of(self.context, self.asked, self.branch)
+        compared, logs = gather_merge(planner, self.theirs, head, [], None)
+        first = plan_merge(planner, compared, logs)
+        check_known([compared.head, self.theirs], table=self.main.name)
         try:
-            return self._on(way, g, first, record)
+            return self._on(planner, compared, first, record)
         except OutcomeUnknownError:
             raise
         except PaimonError:
             self.keys.discard()
             raise
 
-    def _on(self, way: Merge, g: Compared, first: Decision, record: Lineage | None) -> OperationResult:
+    def _on(self, planner: Merge, compared: Compared, first: Decision, record: Lineage | None) -> OperationResult:
         if not self.request.dry_run:
             first = self.keys.into(first, writers_stopped=True)
         publication(self.asked, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
-        details = self._details(g, first)
+        details = self._details(compared, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
                     preconditions=first.preconditions)  # fmt: skip
         if self.request.dry_run or not first.changes_anything:
             return self.context.result(plan, branch=self.request.to_branch, changed=first.changes_anything,
                                        details=details)  # fmt: skip
-        landed = self._make(way, g, first, is_made=record is not None and record.state == READY)
+        landed = self._make(planner, compared, first, is_made=record is not None and record.state == READY)
         return self._result(plan, landed, details)
 
     def _record(self) -> Lineage | None:
@@ -171,16 +171,16 @@ class _Rebase:
             f"gone; delete it and run the rebase again, with another operation id"
         )
 
-    def _make(self, way: Merge, g: Compared, first: Decision, *, is_made: bool) -> Snapshot:
+    def _make(self, planner: Merge, compared: Compared, first: Decision, *, is_made: bool) -> Snapshot:
         tags = missing_protection_of(self.main, self.request.branch, self.request.to_branch)
         execute(self.main, tags)
         hold: str | None = None
         try:
             hold = put_hold(self.branch, self.theirs)  # it is there, so its tags were, when they were copied
             if not is_made:
-                self._create(g.head)
+                self._create(compared.head)
             self._protect_again()
-            return self._commit(way, g)
+            return self._commit(planner, compared)
         except OutcomeUnknownError:
             raise
         except PaimonError:
@@ -216,20 +216,22 @@ class _Rebase:
         )
         create_branch(replace(self.context, request=request), request, Parent(record, self.theirs))
 
-    def _commit(self, way: Merge, g: Compared) -> Snapshot:
+    def _commit(self, planner: Merge, compared: Compared) -> Snapshot:
         schemas = self.target.schemas()
         logs = SchemaLogs(main=schemas, branch=self.branch.schemas(), withdrawn=frozenset(), pending=None)
-        decision = replace(plan_merge(way, replace(g, schema=schemas[-1]), logs), target=self.target, properties={})
+        decision = replace(
+            plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
+        )
         decision = self.keys.into(decision, writers_stopped=True)
         published = publication(self.asked, decision, writes_rows=False)
         rewritten = self.files.entries_of(published)
-        content = draft_of(published, self._properties(g), rewritten, None)
+        content = draft_of(published, self._properties(compared), rewritten, None)
         if decision.merge is not None and not decision.merge.replaced:
             # Else a later merge would take it for one that replaces whole partitions.
             content = replace(content, operation=Operation.UPDATE)
 
         def draft(head: Snapshot | None) -> Draft:
-            if head is None or head.identity != g.head.identity:
+            if head is None or head.identity != compared.head.identity:
                 raise ConflictError(
                     f"{self.target.label} was written before the rebase had put its commit on it; delete it and run "
                     f"the rebase again"
@@ -251,7 +253,7 @@ class _Rebase:
         assert receipt.snapshot is not None
         return receipt.snapshot
 
-    def _properties(self, g: Compared) -> dict[str, str]:
+    def _properties(self, compared: Compared) -> dict[str, str]:
         out = {
             OPERATION_PROPERTY: self.request.operation,
             REBASED_BRANCH_PROPERTY: self.request.branch,
@@ -259,16 +261,16 @@ class _Rebase:
         }
         if self.request.operation_id:
             out[OPERATION_ID_PROPERTY] = self.request.operation_id
-        ids = (i for i in reversed(self.branch.snapshot_ids()) if g.base.id < i <= self.theirs.id)
+        ids = (i for i in reversed(self.branch.snapshot_ids()) if compared.base.id < i <= self.theirs.id)
         found = (made_by_properties(s.properties) for i in ids if (s := self.branch.find_snapshot(i)) is not None)
         return out | next((said for said in found if said), {})
 
-    def _details(self, g: Compared, decision: Decision) -> dict[str, Any]:
+    def _details(self, compared: Compared, decision: Decision) -> dict[str, Any]:
         return {
             "from_branch": self.request.branch,
             "branch_snapshot": self.theirs.id,
-            "base_snapshot": g.head.id,
-            "previous_base_snapshot": g.base.id,
+            "base_snapshot": compared.head.id,
+            "previous_base_snapshot": compared.base.id,
             **summarize(decision.changes),
             **{k: v for k, v in decision.summary.items() if k == "merged_by_key"},
         }

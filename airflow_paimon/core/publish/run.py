@@ -8,7 +8,7 @@ an unknown outcome nothing is undone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -52,7 +52,7 @@ from airflow_paimon.core.publish.own_files import (
 )
 from airflow_paimon.core.publish.replace_main import complete
 from airflow_paimon.core.publish.safeguards import (
-    PublishMarks,
+    PublishIdentity,
     check_approved_at,
     check_files_exist,
     result_of,
@@ -94,10 +94,10 @@ def run_publication(
     check_approved_at(request)
     four_eyes = check_four_eyes(request, target, "published")
     with attempt_of(context, target.branch_name) as tried:
-        marks = PublishMarks.of(context, tried, four_eyes=four_eyes)
+        identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
         files = RewrittenFiles(rewrite), ChangelogFiles(changelog), keys or KeyFiles(None)
-        own = _Try(context, request, target, marks, *files)
-        landed = tried.landed(marks.operation)
+        own = _Try(context, request, target, identity, *files)
+        landed = tried.landed(identity.operation)
         return _execute(own, make_decide()) if landed is None else _landed_before(own, landed)
 
 
@@ -105,18 +105,19 @@ def run_publication(
 class _Try:
     """A try, and what it writes in addition to its snapshot, under names of its own: one that doesn't land deletes it.
 
-    ``used``: the names of those files that the last attempt refers to; ``tags``: the paths of held tags; ``hold``:
-    keeps what the publish takes; ``columns``: whether main may have got columns;
-    ``checked``: files that were found.
+    ``planned``: by the last attempt; ``used``: the names of those files that it refers to; ``tags``: the paths of held
+    tags; ``hold``: keeps what the publish takes; ``columns``: whether main may have got columns; ``checked``: files
+    that were found.
     """
 
     context: Context
     request: Publish
     target: Table
-    marks: PublishMarks
+    identity: PublishIdentity
     files: RewrittenFiles
     changelog: ChangelogFiles
     keys: KeyFiles
+    planned: Publication | None = None
     used: set[str] = field(default_factory=set)
     tags: set[str] = field(default_factory=set)
     columns: bool = False
@@ -125,11 +126,16 @@ class _Try:
 
     def hold_tag(self, tag: Tag) -> None:
         """Hold what a tag is to keep; in place of what this try has held for that tag before."""
-        held = held_tag(self.marks.name, tag, self.context.now_local)
+        held = held_tag(self.identity.name, tag, self.context.now_local)
         path = self.target.paths.tag(held.name)
         self.tags.add(path)
         reason = "held until the snapshot of a publish is there"
         execute(self.target, [Replace(path=path, data=held.to_bytes(), reason=reason)])
+
+    def say(self, more: Mapping[str, Any]) -> None:
+        """Add to the summary of what is planned."""
+        assert self.planned is not None
+        self.planned = replace(self.planned, summary={**self.planned.summary, **more})
 
     def release_expired(self, held: Sequence[Snapshot]) -> None:
         """Delete held tags again on states that an expiry has taken meanwhile: nothing of theirs is left to keep."""
@@ -137,7 +143,9 @@ class _Try:
         for snapshot in held:
             lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
             if not all(side_by_side(store, [partial(store.exists, manifest_path(name)) for name in lists])):
-                path = self.target.paths.tag(held_tag(self.marks.name, keep_tag(snapshot), self.context.now_local).name)
+                path = self.target.paths.tag(
+                    held_tag(self.identity.name, keep_tag(snapshot), self.context.now_local).name
+                )
                 delete_files(self.target, [path])
                 self.tags.discard(path)
 
@@ -164,29 +172,27 @@ def _landed_before(own: _Try, landed: Snapshot) -> OperationResult:
     """Return the result of the try that landed, and complete what it may have left if it was cut off."""
     reconcile_records(own.context.table)
     _finish(own, landed, is_whole=not held_names(own.target, landed))
-    return result_of(own.context, own.marks, landed)
+    return result_of(own.context, own.identity, landed)
 
 
 def _execute(own: _Try, decide: Decide) -> OperationResult:
-    request, marks = own.request, own.marks
-    seen: list[Publication] = []
+    request, identity = own.request, own.identity
     writers: dict[str, Any] = {}
 
     def draft(head: Snapshot | None) -> Draft | None:
-        planned = publication(request, decide(head), writes_rows=own.changelog.write is not None)
+        planned = own.planned = publication(request, decide(head), writes_rows=own.changelog.write is not None)
         check_known([head, planned.decision.wanted], table=own.target.name)
         writers.update(writers or _writers(own, planned.decision))
-        seen[:] = [planned]
         own.columns |= planned.decision.new_schemas_pending
         if not planned.decision.changes_anything or request.dry_run:
             return None
         changelog = own.changelog.entries_of(planned)
-        seen[:] = [with_changelog(planned, changelog)]
+        own.planned = with_changelog(planned, changelog)
         return _protected(own, planned, moved, changelog)
 
     def moved(head: Snapshot) -> None:
-        own.hold_tag(Tag(name=marks.undo_tag, snapshot=head))
-        seen[:] = [replace(seen[0], summary={**seen[0].summary, **_head_said(request, head)})]
+        own.hold_tag(Tag(name=identity.undo_tag, snapshot=head))
+        own.say(_head_said(request, head))
 
     receipt = _commit(own, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
@@ -198,13 +204,11 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
         own.discard(own.used)
     elif not request.dry_run:
         own.leave_nothing()
-        marks.tried.forget()
+        identity.tried.forget()
     if writers:
-        summary = {**seen[0].summary, "open_writers": writers}
-        if writers["effect"]:
-            summary["warnings"] = [*summary.get("warnings", ()), writers["note"]]
-        seen[:] = [replace(seen[0], summary=summary)]
-    return _receipt(own, seen[0], receipt, warnings)
+        own.say({"open_writers": writers})
+        warnings = [*([writers["note"]] if writers["effect"] else []), *warnings]
+    return _receipt(own, receipt, warnings)
 
 
 def _writers(own: _Try, d: Decision) -> dict[str, Any]:
@@ -248,30 +252,29 @@ def _keep_record(target: Table, landed: Snapshot) -> None:
 
 def _commit(own: _Try, draft: Callable[[Snapshot | None], Draft | None]) -> Receipt:
     try:
-        return commit(own.target, draft, CommitOptions(identity=own.marks.identity))
+        return commit(own.target, draft, CommitOptions(identity=own.identity.commit_identity))
     except OutcomeUnknownError:
         raise
     except PaimonError as error:
         if LANDED not in error.details:
             own.leave_nothing()
             if isinstance(error, FormatError):
-                own.marks.tried.forget()
+                own.identity.tried.forget()
         raise
 
 
-def _receipt(own: _Try, planned: Publication, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
-    details = dict(planned.summary)
+def _receipt(own: _Try, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
+    assert own.planned is not None
+    details, plan = dict(own.planned.summary), own.planned.plan
     before = receipt.before.id if receipt.before else None
-    if receipt.snapshot is None:
-        after, changed = before, own.request.dry_run and planned.decision.changes_anything
-    else:
+    after, changed = before, own.request.dry_run and own.planned.decision.changes_anything
+    if receipt.snapshot is not None:
         after, changed = receipt.snapshot.id, True
-        details |= {"undo_tag": own.marks.undo_tag, "attempts": receipt.attempts}
-        later = [*([] if receipt.warning is None else [receipt.warning]), *warnings]
-        if later:
-            details["warnings"] = [*details.get("warnings", ()), *later]
+        details |= {"undo_tag": own.identity.undo_tag, "attempts": receipt.attempts}
+    if later := [*([] if receipt.warning is None else [receipt.warning]), *warnings]:
+        details["warnings"] = [*details.get("warnings", ()), *later]
     branch = own.target.branch_name
-    return own.context.result(planned.plan, branch=branch, changed=changed, before=before, after=after, details=details)
+    return own.context.result(plan, branch=branch, changed=changed, before=before, after=after, details=details)
 
 
 def _head_said(request: Publish, head: Snapshot) -> dict[str, Any]:
@@ -285,15 +288,15 @@ def _protected(
     own: _Try, planned: Publication, moved: Callable[[Snapshot], None], changelog: Sequence[ManifestEntry] | None
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
-    marks, d = own.marks, planned.decision
+    identity, d = own.identity, planned.decision
     if own.hold is None:
         is_publish = d.source.branch_name != d.target.branch_name
-        own.hold = put_hold(d.source, d.wanted, marks.identity.user if is_publish else None, d.scope)
+        own.hold = put_hold(d.source, d.wanted, identity.commit_identity.user if is_publish else None, d.scope)
     rewritten = own.files.entries_of(planned)
     own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
     own.used |= set() if d.merged is None else d.merged.file_names
-    draft = draft_of(planned, marks.properties(own.context), rewritten, changelog)
-    tags = (*map(keep_tag, planned.held), Tag(name=marks.undo_tag, snapshot=d.head))
+    draft = draft_of(planned, identity.properties(own.context), rewritten, changelog)
+    tags = (*map(keep_tag, planned.held), Tag(name=identity.undo_tag, snapshot=d.head))
     side_by_side(d.target.store, [partial(own.hold_tag, tag) for tag in tags])
     own.release_expired([s for s in planned.held if s.identity != d.wanted.identity])
     check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
@@ -313,5 +316,5 @@ def _brings_schemas(own: _Try, d: Decision, schema: TableSchema) -> bool:
     if not new:  # another schema since then would be main's instead of the branch's
         return not d.fixes_schema or d.target.schema_ids()[-1] == schema.id
     own.columns = True
-    record = record_of(d.source.branch_name, own.marks.identity, d.head, new[0].id - 1, new)
+    record = record_of(d.source.branch_name, own.identity.commit_identity, d.head, new[0].id - 1, new)
     return bring_schemas(d.target, record, new, latest_first=d.schemas.latest_first)

@@ -47,7 +47,7 @@ from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PublishMarks:
+class PublishIdentity:
     """The commit identity of one publish, and the snapshot properties that it sets for retries and for people.
 
     ``name``: of this try, for what it holds under names of its own.
@@ -60,7 +60,7 @@ class PublishMarks:
     four_eyes: bool
 
     @classmethod
-    def of(cls, context: Context, tried: Attempt, *, four_eyes: bool) -> PublishMarks:
+    def of(cls, context: Context, tried: Attempt, *, four_eyes: bool) -> PublishIdentity:
         operation_id = context.request.operation_id
         name = uuid.uuid4().hex
         tag = UNDO_TAG_PREFIX + (name_part(operation_id) if operation_id else name)
@@ -69,7 +69,7 @@ class PublishMarks:
         return cls(tried=tried, name=name, undo_tag=tag, operation=context.request.operation, four_eyes=four_eyes)
 
     @property
-    def identity(self) -> CommitIdentity:
+    def commit_identity(self) -> CommitIdentity:
         return self.tried.identity(self.operation)
 
     def properties(self, context: Context) -> dict[str, str]:
@@ -115,7 +115,7 @@ _FOR_OTHERS = (
 """Properties that no result says."""
 
 
-def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> OperationResult:
+def result_of(context: Context, identity: PublishIdentity, landed: Snapshot) -> OperationResult:
     """Return the result of another try's commit."""
     details = dict(
         _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v)
@@ -126,7 +126,7 @@ def result_of(context: Context, marks: PublishMarks, landed: Snapshot) -> Operat
     if landed.changelog_record_count is not None:
         details["streaming_readers"] = {"see": CHANGES, "changelog_rows": landed.changelog_record_count}
     return context.result(
-        None, branch=marks.tried.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+        None, branch=identity.tried.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
     )
 
 
