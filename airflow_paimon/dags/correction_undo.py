@@ -16,7 +16,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, task
 
 from airflow_paimon.dags.factory import Changes, make_dag
-from airflow_paimon.dags.flink_jobs import FlinkJob, need_not_wait, of_publishes, with_field
+from airflow_paimon.dags.flink_jobs import FlinkJob, need_not_wait, of_publishes, stops_shown, with_field
 from airflow_paimon.dags.publishing import QUIET, add_in_order
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator, RollbackOperator
@@ -95,7 +95,7 @@ def report(**context: Any) -> dict[str, Any]:
     planned, preview, diff = (context["ti"].xcom_pull(task_ids=name) for name in ("check_params", "preview", "diff"))
     made = runbook.describe_plan(context["params"], planned, preview, triggering_user(context), diff)
     ran = where_it_ran({"check": context["ti"].xcom_pull(task_ids="check"), "diff": diff})
-    made["markdown"] += f"\n\n{ran}" if ran else ""
+    made["markdown"] += (f"\n\n{ran}" if ran else "") + stops_shown(context)
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 

@@ -30,6 +30,7 @@ from airflow_paimon.operators.flink import (
     statements_of,
 )
 from airflow_paimon.runbooks.form import open_main, table_names
+from airflow_paimon.shown.markdown import escape
 from airflow_paimon.task_run import ERROR_KEY, in_airflows_terms, operation_id
 
 if TYPE_CHECKING:
@@ -116,6 +117,15 @@ def stopped_jobs(context: Context) -> list[str]:
 def all_are_stopped(context: Context) -> bool:
     """Say whether a run stops all declared jobs that write its tables."""
     return bool(found := stopped_jobs(context)) and found == writing_jobs(context)
+
+
+def stops_shown(context: Context) -> str:
+    """Say to the approver which jobs a run stops, as Markdown; empty for none."""
+    if not (jobs := stopped_jobs(context)):
+        return ""
+    others = "." if all_are_stopped(context) else "; other jobs of this DAG go on."
+    named = escape(", ".join(jobs))
+    return f"\n\nFlink jobs that are stopped right before main changes, and started after it: {named}{others}"
 
 
 def of_publishes(jobs: Sequence[FlinkJob]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, make_dag
-from airflow_paimon.dags.flink_jobs import FlinkJob, all_are_stopped, of_publishes, with_field
+from airflow_paimon.dags.flink_jobs import FlinkJob, all_are_stopped, of_publishes, stops_shown, with_field
 from airflow_paimon.dags.publishing import LABEL, QUIET, add_in_order, chosen
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator
@@ -114,6 +114,7 @@ def report(**context: Any) -> dict[str, Any]:
     ti = context["ti"]
     planned, diffs = ti.xcom_pull(task_ids="check_params", key="plan"), ti.xcom_pull(task_ids="diff") or ()
     made = runbook.with_rows(planned, [one for one in diffs if one])
+    made["markdown"] += stops_shown(context)
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 

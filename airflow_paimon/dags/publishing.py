@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import task
 
 from airflow_paimon.dags.factory import OwnTasks, add_own_tasks
-from airflow_paimon.dags.flink_jobs import FlinkJob, add_flink_jobs, all_are_stopped, need_not_wait, stopped_jobs
+from airflow_paimon.dags.flink_jobs import FlinkJob, add_flink_jobs, all_are_stopped, need_not_wait, stops_shown
 from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks import report as pages
 from airflow_paimon.runbooks.form import (
@@ -23,7 +23,6 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.leftovers import clean_up_run, clean_up_unpublished
-from airflow_paimon.shown.markdown import escape
 from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def report(**context: Any) -> dict[str, Any]:
     Skipped, as all that follows, when nothing has changed.
     """
     form, planned = form_of(context), tables_of(context) or []
-    if stops := all_are_stopped(context):
+    if all_are_stopped(context):
         form["writers_stopped"] = True
     with in_airflows_terms():
         done = _results(context, planned)
@@ -87,9 +86,7 @@ def report(**context: Any) -> dict[str, Any]:
         cleaned = clean_up_unpublished(form, planned)
         report_lines("Nothing to publish: main already holds what its branch holds", *cleaned)
         raise AirflowSkipException("The correction has changed nothing, so nobody is asked")
-    if jobs := stopped_jobs(context):
-        made["markdown"] += "\n\nFlink jobs that are stopped for the publish, and started after it: "
-        made["markdown"] += escape(", ".join(jobs)) + ("." if stops else "; other jobs of this DAG go on.")
+    made["markdown"] += stops_shown(context)
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made
 

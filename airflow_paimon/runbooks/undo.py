@@ -90,6 +90,12 @@ def plan_rollback(params: Mapping[str, Any], tag: str) -> dict[str, Any]:
     return dict(run_operation(request_for(params, "rollback_to", **asked)).details)
 
 
+def _notes(details: Mapping[str, Any]) -> list[str]:
+    """Return what streaming readers see of an undo, and which jobs it may have to wait for."""
+    found = (details["streaming_readers"]["note"], details.get("open_writers", {}).get("note"))
+    return [f"{note[:1].upper()}{note[1:]}." for note in found if note]
+
+
 def describe_plan(
     params: Mapping[str, Any],
     planned: Mapping[str, Any],
@@ -117,11 +123,7 @@ def describe_plan(
         f"{counted(details['rows_deleted'], 'row')} out, {counted(details['files_added'], 'file')} with "
         f"{counted(details['rows_added'], 'row')} in. {kept}"
     )
-    notes = filter(None, (details["streaming_readers"]["note"], details.get("open_writers", {}).get("note")))
-    about = [
-        *(escape(line) for line in planned["lines"]),
-        *(f"{escape(note[:1].upper() + note[1:])}." for note in notes),
-    ]
+    about = [escape(line) for line in (*planned["lines"], *_notes(details))]
     shown = "" if diff is None else render_undo(diff["details"])
     listed = "\n".join([*(f"- {line}" for line in about), *request_lines(params, asked_by)])
     parts = [listed, facts, shown, table_of(buckets)]
@@ -140,8 +142,6 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
                 "main got newer rows in the partitions to undo, which stay. Take back the publish row by row, as "
                 f"{page_address('howto/undo-later')} says"
             )
-        case _ if failed.partition("[")[0] == "wait_for_quiet":
-            return advice.what_helps(f"{advice.WITHOUT_WRITERS}; then clear task wait_for_quiet with its downstream")
         case "unsupported":
             return advice.what_helps(f"correct what the message names, and {advice.AGAIN}")
         case "unsafe" if failed.partition("[")[0] == "check":
@@ -151,6 +151,8 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
             )
         case "invalid-input" | "not-found" | "already-exists" | "unsafe" | "corrupt":
             return advice.what_helps(advice.against(error, failed))
+        case _ if failed.partition("[")[0] == "wait_for_quiet":
+            return advice.what_helps(f"{advice.WITHOUT_WRITERS}; then clear task wait_for_quiet with its downstream")
         case _:
             return advice.what_helps(
                 f"read the log of task {failed}. When its cause is over, clear it with its downstream; an undo that "
@@ -209,6 +211,7 @@ def plan_undos(params: Mapping[str, Any], asked_by: str | None = None) -> dict[s
         compared = compared_by_undo(open_main(form), publish.undo_tag, publish.before.id)
         tables.append({"tag": publish.undo_tag, **compared})
         lines.append(f"{name}: back to tag {publish.undo_tag}, before snapshot {publish.snapshot.id}")
+        lines += _notes(details)
         rows.append((name, publish.snapshot.id, *(details[key] for key in (
             "partitions", "files_deleted", "rows_deleted", "files_added", "rows_added"))))  # fmt: skip
     if not tables:

@@ -298,6 +298,8 @@ def test_an_undo_is_verified_and_is_not_a_publish_to_undo(warehouse: Path) -> No
     assert "(1 partition)" in told["subject"]
     result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
     assert before < names(main)
+    assert "stop the Flink job with a savepoint" in undo.what_helps("wait_for_quiet[0]", None)[0]
+    assert "main got newer rows" in undo.what_helps("wait_for_quiet", {"kind": "conflict"})[0]
     done = undo.verify_undone(params, planned, result.to_json())
     assert set(done["partitions"]) == {"dt=1"}
     assert [p.operation for p in publishes(main)] == ["merge_branch", "rollback_to"]
