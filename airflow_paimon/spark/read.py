@@ -28,8 +28,6 @@ from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
 from airflow_paimon.spark.plan_text import aliased
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, read_share, split_groups, task_shares
-from airflow_paimon.spark.shares import slim_split as slim_split
-from airflow_paimon.spark.shares import weight as weight
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.tasks import map_tasks
 

@@ -20,7 +20,7 @@ from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.jobs.small_input import is_small_view
 from airflow_paimon.spark.jvm import has_jvm
-from airflow_paimon.spark.read import slim_split, weight
+from airflow_paimon.spark.shares import slim_split, weight
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, to_shipped
 from airflow_paimon.spark.tasks import map_tasks, pack
 

@@ -23,7 +23,7 @@ from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.jobs.diff_unkeyed import count_differences
 from airflow_paimon.spark.progress import progress
-from airflow_paimon.spark.read import slim_split, weight
+from airflow_paimon.spark.shares import slim_split, weight
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_tasks, pack
 
