@@ -38,6 +38,7 @@ def test_what_only_sphinx_understands_is_not_shown() -> None:
     assert "python -m pydoc airflow_paimon.operators.branch.MergeBranchOperator" in bodies["operators/branches"]
     assert f'href="{ROOT}/operators/branches"' in bodies["operators/index"]
     assert "<table>" in bodies["runbook"]
+    assert "contributing/" not in bodies["index"]
 
 
 def test_html_of_a_page_is_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
