@@ -117,6 +117,29 @@ def test_what_was_undone_is_published_by_the_other(tmp_path: Path, how: str, fir
     assert set(rows(table)) == {0, 1, 10}
 
 
+@pytest.mark.parametrize("lost", ["branches/fix.json", "branches/next.json", ""])
+@pytest.mark.parametrize(("first", "second"), [("fix", "next"), ("next", "fix")])
+@pytest.mark.parametrize("how", ["rebase", "branch of a branch"])
+def test_rows_come_once_without_a_record_that_says_who_is_related(
+    tmp_path: Path, how: str, first: str, second: str, lost: str
+) -> None:
+    if how != "rebase" and first == "next" and lost != "branches/fix.json":
+        return  # it shares nothing with main but by its record
+    table = make(tmp_path)
+    relate(table, how)
+    if how != "rebase":
+        act(table, "insert fix 12")
+    table.store.delete_tree(f"_airflow_paimon/{lost}") if not lost else table.store.delete(f"_airflow_paimon/{lost}")
+    for step in (f"publish {first}", "insert main 6", "compact main"):
+        act(table, step)
+    before = rows(table)
+    try:
+        act(table, f"publish {second}")
+    except PaimonError:
+        assert rows(table) == before
+    assert {0, 1, 10, 6} <= rows(table).keys()
+
+
 @pytest.mark.parametrize("how", ["rebase", "branch of a branch"])
 def test_a_publish_is_known_when_its_branch_and_main_s_snapshots_are_gone(tmp_path: Path, how: str) -> None:
     table = make(tmp_path)

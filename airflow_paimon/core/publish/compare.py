@@ -38,7 +38,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
     needs_history,
 )
 from airflow_paimon.core.publish.hold import UnfinishedPublish
-from airflow_paimon.core.publish.relatives import with_their_states
+from airflow_paimon.core.publish.relatives import came_and_went, with_their_states
 from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.history import (
@@ -170,6 +170,7 @@ def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Compa
     standing = with_their_states(s.main, s.branch, standing_of(s.since, known))
     lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, standing, unfinished, s.scope)
     unknown = [*standing.unknown, *(p.scope for p in standing.apart)]
+    lost = lost or came_and_went(s.main, standing.strangers, _missing(s, standing) if standing.strangers else set())
     theirs, ours = s.their_diff.buckets, s.our_diff.buckets
     sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_real=theirs, ours_real=ours)
     changed, left = theirs, set[BucketKey]()
@@ -188,6 +189,16 @@ def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Compa
         changed=_partitions(changed),
         left=_partitions(left),
     )
+
+
+def _missing(s: _Seen, standing: Standing) -> set[str]:
+    """Return the files of the branch, by their names there, that no publish of it brought and that main lacks."""
+
+    def names(change: Difference) -> set[str]:
+        groups = (files for b, files in change.added.items() if s.scope.holds(b.partition))
+        return {origin_name(i.file_name) for files in groups for i in files}
+
+    return names(s.their_diff) - names(s.our_diff) - names(published_difference(s.branch, s.base, standing))
 
 
 def _compare_by_bucket(s: _Seen, whole: bool) -> Compared:

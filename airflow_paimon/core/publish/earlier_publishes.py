@@ -16,12 +16,14 @@ from airflow_paimon.core.publish.audit_properties import recorded_between
 from airflow_paimon.core.publish.hold import UnfinishedPublish
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.history import Difference, difference, snapshots_there
-from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.lineage import read_lineage, state_text
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope, recorded_scope
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
+    CAME_FROM_PROPERTY,
     FAMILY_PROPERTY,
     KEEP_LATER_PROPERTY,
     ONLY_PARTITIONS_PROPERTY,
@@ -75,9 +77,9 @@ class Standing:
     """The publishes that main's head stands on: those of the branch itself, the oldest first, and those of relatives.
 
     ``unknown``: the partitions of own ones of which can't be told what they brought; ``apart``: those of relatives of
-    which can't be told what they have in common with the branch. ``undone``: ids of main's snapshots that were
-    publishes of the branch, on which its head does not stand; ``undos``: what took back one of all these publishes, and
-    which.
+    which can't be told what they have in common with the branch; ``strangers``: of all other branches. ``undone``: ids
+    of main's snapshots that were publishes of the branch, on which its head does not stand; ``undos``: what took back
+    one of all these publishes, and which.
     """
 
     publishes: tuple[BranchPublish, ...] = ()
@@ -86,6 +88,7 @@ class Standing:
     undos: tuple[tuple[Snapshot, int], ...] = ()
     unknown: tuple[PartitionScope, ...] = ()
     apart: tuple[BranchPublish, ...] = ()
+    strangers: tuple[Snapshot, ...] = ()
 
     def of(self, partition: bytes) -> BranchPublish | None:
         """Return the publish by which main got the newest state of the branch in a partition."""
@@ -123,11 +126,13 @@ class Standing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recognised:
     """The publishes that concern a branch, by the id of main's snapshot: ``found`` of its own states, ``others`` of its
-    relatives. ``unknown``: those of which can't be told what they brought, with their partitions.
+    relatives, ``strangers`` of all other branches. ``unknown``: those of which can't be told what they brought, with
+    their partitions.
     """
 
     found: Mapping[int, BranchPublish] = field(default_factory=dict)
     others: Mapping[int, BranchPublish] = field(default_factory=dict)
+    strangers: Mapping[int, BranchPublish] = field(default_factory=dict)
     unknown: Mapping[int, PartitionScope] = field(default_factory=dict)
 
     def has(self, number: int) -> bool:
@@ -161,7 +166,12 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
     published = [s for s in since if BRANCH_IDENTITY_PROPERTY in s.properties]
     record = read_lineage(main, branch.branch_name) if published else None
     made = None if record is None else record.created_ms
-    found, others, unknown = dict[int, BranchPublish](), dict[int, BranchPublish](), dict[int, PartitionScope]()
+    parents, above = set[str](), record
+    while above is not None and above.from_branch not in {MAIN, branch.branch_name, *parents}:
+        parents.add(above.from_branch)
+        above = read_lineage(main, above.from_branch)
+    found, others, strangers = dict[int, BranchPublish](), dict[int, BranchPublish](), dict[int, BranchPublish]()
+    unknown: dict[int, PartitionScope] = {}
     for snapshot in published:
         said = snapshot.properties
         is_named = said.get(BRANCH_PROPERTY) == branch.branch_name
@@ -175,9 +185,27 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
                 found[snapshot.id] = _publish(main, schema, snapshot, own)
         elif is_named and (made is None or snapshot.time_millis >= made):  # else of an earlier branch of this name
             unknown[snapshot.id] = publish_scope(schema, snapshot, main.label)
-        elif record is not None and said.get(FAMILY_PROPERTY) == record.family_name:
+        elif (
+            said.get(BRANCH_PROPERTY) in parents
+            or (record is not None and said.get(FAMILY_PROPERTY) == record.family_name)
+            or any(own_state(branch, text) is not None for text in snapshot.values(CAME_FROM_PROPERTY, list))
+        ):
             others[snapshot.id] = _of_relative(main, schema, snapshot)
-    return Recognised(found=found, others=others, unknown=unknown)
+        elif not is_named:
+            strangers[snapshot.id] = _of_relative(main, schema, snapshot)
+    return Recognised(found=found, others=others, strangers=strangers, unknown=unknown)
+
+
+def own_state(branch: Table, text: str) -> Snapshot | None:
+    """Return the branch's own snapshot that ``state_text`` has written, None if it is another branch's, or gone."""
+    found = branch.find_snapshot(state_number(text))
+    return found if found is not None and state_text(found) == text else None
+
+
+def state_number(text: str) -> int:
+    """Return the number of the snapshot that ``state_text`` has written; 0, which none has: it is damaged."""
+    number = text.partition(":")[0]
+    return int(number) if number.isdigit() else 0
 
 
 def _of_relative(main: Table, schema: TableSchema, snapshot: Snapshot) -> BranchPublish:
@@ -200,6 +228,7 @@ def standing_of(since: Sequence[Snapshot], known: Recognised) -> Standing:
     """
     found: list[BranchPublish] = []
     others: list[BranchPublish] = []
+    strangers: list[Snapshot] = []
     unknown: list[PartitionScope] = []
     undos: list[tuple[Snapshot, int]] = []
     undone: set[int] = set()
@@ -212,6 +241,8 @@ def standing_of(since: Sequence[Snapshot], known: Recognised) -> Standing:
             found += [] if any(map(publish.scope.meets, unknown)) else [publish]
         elif snapshot.id in known.others:
             others.append(known.others[snapshot.id])
+        elif snapshot.id in known.strangers:
+            strangers.append(snapshot)
         elif snapshot.id in known.unknown:
             unknown.append(known.unknown[snapshot.id])
         elif back_to is not None and snapshot.properties.get(KEEP_LATER_PROPERTY) == "true":
@@ -225,6 +256,7 @@ def standing_of(since: Sequence[Snapshot], known: Recognised) -> Standing:
         relatives=tuple(reversed(others)),
         undone=frozenset(i for i in known.found if i not in ids),
         undos=tuple(undos),
+        strangers=tuple(strangers),
         unknown=tuple(unknown),
     )
 

@@ -10,12 +10,19 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
 from airflow_paimon.core.publish.column_merge_plan import came_otherwise
-from airflow_paimon.core.publish.earlier_publishes import BranchPublish, Standing, rollbacks_before
+from airflow_paimon.core.publish.earlier_publishes import (
+    BranchPublish,
+    Standing,
+    own_state,
+    rollbacks_before,
+    state_number,
+)
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, origin_name, stored_ids
+from airflow_paimon.core.table.history import snapshots_there
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, state_text
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.paths import MAIN
@@ -27,6 +34,7 @@ from airflow_paimon.core.table.properties import (
     FAMILY_PROPERTY,
     REBASED_BRANCH_PROPERTY,
 )
+from airflow_paimon.core.table.scan import read_each_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
 
 
@@ -47,9 +55,7 @@ def with_their_states(main: Table, branch: Table, standing: Standing) -> Standin
     for publish in standing.relatives:
         name, number = _published(publish)
         newest[name] = max(number, newest.get(name, 0))
-    found = {
-        p.main.id: None if record is None else _with_state(main, branch, record, p, newest) for p in standing.relatives
-    }
+    found = {p.main.id: _with_state(main, branch, record, p, newest) for p in standing.relatives}
     return replace(
         standing,
         relatives=tuple(p for p in found.values() if p is not None),
@@ -85,7 +91,7 @@ def _has_other_ids(on_main: DataFile, on_branch: DataFile, space: IdSpace) -> bo
 
 
 def _with_state(
-    main: Table, branch: Table, record: Lineage, publish: BranchPublish, newest: Mapping[str, int]
+    main: Table, branch: Table, record: Lineage | None, publish: BranchPublish, newest: Mapping[str, int]
 ) -> BranchPublish | None:
     """The branch's own states come first; else it is as it began, if that was brought; else what a parent had.
 
@@ -95,8 +101,8 @@ def _with_state(
     own = _newest(branch, brought)
     if own is not None:
         return None if rollbacks_before(branch, own) else replace(publish, branch=own)
-    beginning = _kept_beginning(branch, record, branch.latest_snapshot_id() or 0)
-    if beginning is None:
+    beginning = None if record is None else _kept_beginning(branch, record, branch.latest_snapshot_id() or 0)
+    if record is None or beginning is None:
         return None
     if record.came_from[-1] in brought:
         return replace(publish, branch=beginning)
@@ -104,7 +110,7 @@ def _with_state(
     at = record
     while at.came_from:
         for view in map(main.branch, names):
-            began, then = _state(view, at.came_from[-1]), _newest(view, brought)
+            began, then = own_state(view, at.came_from[-1]), _newest(view, brought)
             if began is None or then is None:
                 continue
             if began.id <= then.id:
@@ -113,7 +119,7 @@ def _with_state(
                     return None
                 return replace(publish, branch=beginning if at is record else began, of_parent=at is not record)
             return None if at.from_branch == MAIN else replace(publish, branch=then, of_parent=True)
-        parent, until = at.from_branch, _number(at.came_from[-1])
+        parent, until = at.from_branch, state_number(at.came_from[-1])
         above = None if parent == MAIN else read_lineage(main, parent)
         if above is None or _kept_beginning(main.branch(parent), above, until) is None:
             return None
@@ -136,14 +142,14 @@ def _brought(main: Table, publish: BranchPublish, newest: Mapping[str, int]) -> 
     until = newest[name]
     for text in reversed(publish.main.values(CAME_FROM_PROPERTY, list)):
         view, record = main.branch(name), read_lineage(main, name)
-        if record is None or record.came_from[-1:] != (text,) or _state(view, out[-1]) is None:
+        if record is None or record.came_from[-1:] != (text,) or own_state(view, out[-1]) is None:
             break
         began = _kept_beginning(view, record, until)
         if began is None:
             break
         out.append(text)
         name = record.from_branch if record.from_branch != MAIN else began.properties.get(REBASED_BRANCH_PROPERTY, MAIN)
-        until = _number(text)
+        until = state_number(text)
     return out
 
 
@@ -160,20 +166,8 @@ def _kept_beginning(view: Table, record: Lineage, until: int) -> Snapshot | None
 
 def _newest(view: Table, texts: Iterable[str]) -> Snapshot | None:
     """Return the newest of these states that is the branch's own."""
-    own = (s for text in texts if (s := _state(view, text)) is not None)
+    own = (s for text in texts if (s := own_state(view, text)) is not None)
     return max(own, key=lambda s: s.id, default=None)
-
-
-def _state(branch: Table, text: str) -> Snapshot | None:
-    """Return the branch's own snapshot that ``state_text`` has written, None if it is another branch's, or gone."""
-    found = branch.find_snapshot(_number(text))
-    return found if found is not None and state_text(found) == text else None
-
-
-def _number(text: str) -> int:
-    """Return the number of the snapshot that ``state_text`` has written; 0, which none has: it is damaged."""
-    number = text.partition(":")[0]
-    return int(number) if number.isdigit() else 0
 
 
 def _beginning(branch: Table, record: Lineage) -> Snapshot | None:
@@ -183,3 +177,13 @@ def _beginning(branch: Table, record: Lineage) -> Snapshot | None:
     if rebased is not None and REBASED_BRANCH_PROPERTY in rebased.properties:
         return rebased
     return branch.find_snapshot(first)
+
+
+def came_and_went(main: Table, publishes: Sequence[Snapshot], missing: set[str]) -> bool:
+    """Whether one of these publishes brought a file of the branch that main has no more, whatever was recorded."""
+    if not (publishes and missing):
+        return False
+    there = {s.id for s in snapshots_there(main, [s.id for s in publishes])}
+    brought = read_each_delta_list(main, [s for s in publishes if s.id in there])
+    entries = (e for part in read_entries(main, [m for rows in brought for m in rows]) for e in part)
+    return any(e.kind == FileKind.ADD and origin_name(e.file.file_name) in missing for e in entries)
