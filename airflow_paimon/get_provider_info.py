@@ -72,27 +72,10 @@ def get_provider_info() -> dict[str, Any]:
                 "tags": ["apache"],
             }
         ],
-        "operators": [_modules(*(f"airflow_paimon.operators.{module}" for module in OPERATORS))],
-        "sensors": [_modules(*(f"airflow_paimon.sensors.{module}" for module in SENSORS))],
-        "hooks": [
-            _modules(
-                "airflow_paimon.hooks.paimon",
-                "airflow_paimon.hooks.spark_job",
-                "airflow_paimon.hooks.spark_connect_job",
-                "airflow_paimon.hooks.local_job",
-                "airflow_paimon.hooks.sql",
-                "airflow_paimon.hooks.flink",
-            )
-        ],
-        "triggers": [
-            _modules(
-                "airflow_paimon.triggers.snapshot",
-                "airflow_paimon.triggers.spark_job",
-                "airflow_paimon.triggers.quiet",
-                "airflow_paimon.triggers.table_set",
-                "airflow_paimon.triggers.flink",
-            )
-        ],
+        "operators": [_modules("operators", *OPERATORS)],
+        "sensors": [_modules("sensors", *SENSORS)],
+        "hooks": [_modules("hooks", "paimon", "spark_job", "spark_connect_job", "local_job", "sql", "flink")],
+        "triggers": [_modules("triggers", "snapshot", "spark_job", "quiet", "table_set", "flink")],
         "task-decorators": [
             {"name": name, "class-name": f"airflow_paimon.decorators.{name}_task"}
             for name in ("paimon_correct", "paimon_sql")
@@ -115,8 +98,8 @@ def get_provider_info() -> dict[str, Any]:
     }
 
 
-def _modules(*names: str) -> dict[str, Any]:
-    return {"integration-name": _NAME, "python-modules": list(names)}
+def _modules(folder: str, *names: str) -> dict[str, Any]:
+    return {"integration-name": _NAME, "python-modules": [f"airflow_paimon.{folder}.{name}" for name in names]}
 
 
 def _connection_type() -> dict[str, Any]:
