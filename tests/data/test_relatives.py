@@ -133,6 +133,8 @@ def test_rows_come_once_without_a_record_that_says_who_is_related(
     for step in (f"publish {first}", "insert main 6", "compact main"):
         act(table, step)
     before = rows(table)
+    for number in table.snapshot_ids()[1:-1]:  # a tag holds the publish
+        table.store.delete(table.paths.snapshot(number))
     try:
         act(table, f"publish {second}")
     except PaimonError:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from airflow_paimon.core.errors import LostMetadataError
 from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
@@ -22,7 +23,6 @@ from airflow_paimon.core.publish.earlier_publishes import (
     state_number,
 )
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, origin_name, stored_ids
-from airflow_paimon.core.table.history import snapshots_there
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, state_text
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.paths import MAIN
@@ -181,9 +181,12 @@ def _beginning(branch: Table, record: Lineage) -> Snapshot | None:
 
 def came_and_went(main: Table, publishes: Sequence[Snapshot], missing: set[str]) -> bool:
     """Whether one of these publishes brought a file of the branch that main has no more, whatever was recorded."""
-    if not (publishes and missing):
-        return False
-    there = {s.id for s in snapshots_there(main, [s.id for s in publishes])}
-    brought = read_each_delta_list(main, [s for s in publishes if s.id in there])
-    entries = (e for part in read_entries(main, [m for rows in brought for m in rows]) for e in part)
-    return any(e.kind == FileKind.ADD and origin_name(e.file.file_name) in missing for e in entries)
+    for publish in publishes if missing else ():
+        try:
+            [rows] = read_each_delta_list(main, [publish])
+            brought = [e for part in read_entries(main, rows) for e in part if e.kind == FileKind.ADD]
+        except LostMetadataError:  # it has expired, and no tag holds it
+            continue
+        if any(origin_name(e.file.file_name) in missing for e in brought):
+            return True
+    return False
