@@ -130,7 +130,7 @@ def fail_on_skipped(**context: Any) -> None:
 def unless_nothing_expires(context: Context) -> None:
     """Skip the expiry of a table for which nothing says how old its partitions may become."""
     if not context["ti"].xcom_pull(task_ids="plan", key="expires"):
-        raise AirflowSkipException("Neither 'Expire after' nor option partition.expiration-time says when")
+        raise AirflowSkipException("Neither 'Expire after' nor option partition.expiration-time sets an age")
 
 
 DEFAULT_ARGS: dict[str, Any] = {

@@ -137,13 +137,13 @@ def _form(where: str, params: Mapping[str, Param], changes: Changes) -> dict[str
     locked = {**changes.get("locked", {}), **connections}
     for name, param in added.items():
         if not name.isidentifier():
-            raise InvalidInputError(f"{where}: field {name!r} needs a name that a template can say, such as ticket_id")
+            raise InvalidInputError(f"{where}: field {name!r} needs a name that a template can use, such as ticket_id")
         if name in params:
             raise InvalidInputError(f"{where}: the form has a field {name} already; change it by defaults or locked")
         if name in _OF_OTHER_FORMS:
             raise InvalidInputError(f"{where}: field {name} has the name of a field of other forms; use another name")
         if not isinstance(param, Param):
-            raise InvalidInputError(f"{where}: field {name} must be a Param, such as text('Title', 'What it says')")
+            raise InvalidInputError(f"{where}: field {name} must be a Param, such as switch('Title', 'What it is')")
     known = {**{name: _of_draft_7(param) for name, param in params.items()}, **added}
     if unknown := [name for name in (*defaults, *locked) if name not in known]:
         raise InvalidInputError(f"{where}: the form has no field {_named(unknown, known)}. It has: {', '.join(known)}")

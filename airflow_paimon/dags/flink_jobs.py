@@ -225,7 +225,7 @@ def _has_published(context: Context) -> bool:
 
 def _unless_left_out(name: str, context: Context) -> None:
     if name not in stopped_jobs(context):
-        raise AirflowSkipException(f"Flink job {name!r} is left out, or writes other tables: it goes on")
+        raise AirflowSkipException(f"Flink job {name!r} is left out, or writes other tables: it keeps running")
 
 
 class StopFlinkJobOperator(FlinkStopOperator, FlinkSqlOperator):
@@ -319,7 +319,7 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
             )
         if said is None or self._was_cleared(ti):
             raise UnsafeOperationError(
-                f"Flink knows no job {self.job_name!r} any more, so it can't tell whether the job ran after task "
+                f"Flink knows no job {self.job_name!r} any more, so it can't determine whether the job ran after task "
                 f"{self.stopped_by} stopped it. If it did not: {self._by_hand(said)}"
             )
         return said

@@ -325,7 +325,7 @@ def summary(**context: Any) -> dict[str, Any]:
     ti, dry_run = context["ti"], context["params"]["dry_run"]
     tables, plan = ti.xcom_pull(task_ids="find_tables"), ti.xcom_pull(task_ids="find_tables", key="plan")
     if not tables and plan is None:
-        raise AirflowFailException("No tables were found: the log of find_tables says why")
+        raise AirflowFailException("No tables were found: the log of find_tables shows why")
     missed = ti.xcom_pull(task_ids="find_tables", key="missed")
     nights = night.gather_nights(context, GROUP, tables or ())
     found = night.summarize(nights, missed or (), dry_run=dry_run, plan=plan)

@@ -85,7 +85,7 @@ def report(**context: Any) -> dict[str, Any]:
     if not made["changes"]:
         cleaned = clean_up_unpublished(form, planned)
         report_lines("Nothing to publish: main already holds what its branch holds", *cleaned)
-        raise AirflowSkipException("The correction has changed nothing, so nobody is asked")
+        raise AirflowSkipException("The correction has changed nothing, so no approval is requested")
     made["markdown"] += stops_shown(context)
     report_lines(made["subject"], *made["markdown"].splitlines())
     return made

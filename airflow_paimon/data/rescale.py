@@ -242,7 +242,7 @@ class _Run:
                 try:
                     return found, self._commit(tried, found)
                 except ConflictError as error:
-                    log.warning("%s; what it changed is written again", error.message)
+                    log.warning("%s; what it changed is rewritten", error.message)
         except REFUSALS:
             self._discard(list(self.written))
             raise

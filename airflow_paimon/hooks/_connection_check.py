@@ -223,13 +223,13 @@ def _check_local(path: str, entries: Sequence[FileInfo]) -> None:
     if entries or os.path.isdir(path):
         return
     if os.path.exists(path):
-        raise InvalidInputError(f"{path} is a file; the warehouse is the folder that holds the databases")
+        raise InvalidInputError(f"{path} is a file; the warehouse is the folder with the databases")
     above = os.path.dirname(path)
     while not os.path.isdir(above):
         above = os.path.dirname(above)
     raise NotFoundError(
-        f"There is no folder {path} on this machine ({above} is there). Correct the path, create the folder, or mount "
-        f"the storage here and, under the same path, on every worker"
+        f"There is no folder {path} on this machine ({above} exists). Correct the path, create the folder, or mount "
+        "the storage here and, under the same path, on every worker"
     )
 
 

@@ -413,8 +413,8 @@ class FlinkHook(BaseHook):
                 return job_id
             if until <= time.time():
                 raise FlinkError(
-                    f"Flink's SQL gateway has not ended a statement within the task's timeout. Look into the log of "
-                    f"the gateway at {self.gateway}, or raise the timeout"
+                    "Flink's SQL gateway has not ended a statement within the task's timeout. Check the log of the "
+                    f"gateway at {self.gateway}, or raise the timeout"
                 )
             time.sleep(interval)
 
@@ -442,9 +442,9 @@ class FlinkHook(BaseHook):
                 return job_id, True
             if left := stopped or last.get("external_path") or last.get("id"):
                 raise UnsafeOperationError(
-                    f"Flink job {job_id}, which an earlier try started, {_ENDS[state]} after its checkpoint {left}"
-                    f"{self._why_failed(job_id)}. Started anew it would write again what it has committed: run it with "
-                    f"savepoint set to that checkpoint"
+                    f"Flink job {job_id}, which an earlier attempt started, {_ENDS[state]} after its checkpoint "
+                    f"{left}{self._why_failed(job_id)}. A new start would write twice what it has committed: run it "
+                    "with savepoint set to that checkpoint"
                 )
         raise AssertionError("unreachable")
 

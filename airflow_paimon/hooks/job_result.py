@@ -55,8 +55,8 @@ def error_without_result(
     if exit_code == _NOT_STARTED:
         return PaimonError(
             f"{request.operation} on {request.table}: spark-submit or its Java was not found (exit code {exit_code}): "
-            f"put Spark on the worker's PATH or install the extra airflow-paimon[spark], and Java 17 or newer; the log "
-            f"above says which is missing",
+            "put Spark on the worker's PATH or install the extra airflow-paimon[spark], and Java 17 or newer; the "
+            "log above shows which is missing",
             code="no-spark",
         )
     cls = _BY_EXIT_CODE.get(exit_code or 1, PaimonError)

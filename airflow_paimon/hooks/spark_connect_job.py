@@ -76,9 +76,9 @@ class SparkConnectJobHook(SparkConnectHook):
     def require_driver_elsewhere(self) -> NoReturn:
         """Refuse to let a task be deferred."""
         raise UnsupportedFeatureError(
-            f"A task can be deferred only while its driver runs in a cluster. Through Spark Connect (connection "
-            f"{self._conn_id!r}) the job runs in a process of the worker and ends with the task. Leave "
-            f"deferrable=True out, or use a connection of type spark in deploy mode cluster"
+            "A task can be deferred only while its driver runs in a cluster. Through Spark Connect (connection "
+            f"{self._conn_id!r}) it ends with the task. Leave deferrable=True out, or use a connection of type spark "
+            "in deploy mode cluster"
         )
 
     def on_kill(self) -> None:
@@ -123,7 +123,7 @@ def open_job_hook(
         return SparkConnectJobHook(conn_id, conf=conf, options=options)
     if connection is not None and connection.conn_type != SparkSubmitHook.conn_type:
         raise InvalidInputError(
-            f"Connection {conn_id!r} is none of Spark's: a job takes one of type spark or spark_connect"
+            f"Connection {conn_id!r} is not a Spark connection: a job takes one of type spark or spark_connect"
         )
     return SparkJobHook(
         conn_id,

@@ -258,8 +258,8 @@ class SparkJobHook(SparkSubmitHook):
             if self._refusal is not None:
                 return None
             raise OutcomeUnknownError(
-                f"{request.operation} on {request.table}: spark-submit named no driver, and Kubernetes doesn't tell "
-                f"whether there is one ({error}); a retry of this task looks again"
+                f"{request.operation} on {request.table}: spark-submit named no driver, and Kubernetes doesn't report "
+                f"whether one exists ({error}); a retry of this task checks again"
             ) from error
         if pod is not None:
             return pod.name
@@ -372,8 +372,8 @@ class SparkJobHook(SparkSubmitHook):
         if not self.is_cluster:
             raise UnsupportedFeatureError(
                 f"A task can be deferred only while its driver runs in a cluster. Connection {self._conn_id!r} (master "
-                f"{master}) is in deploy mode client: the driver runs in the worker and ends with the task. Set its "
-                f"deploy-mode to cluster (YARN, Kubernetes), or leave deferrable=True out"
+                f"{master}) is in deploy mode client: its driver ends with it. Set deploy-mode cluster (YARN, "
+                "Kubernetes), or leave deferrable=True out"
             )
         if self._is_yarn:
             self._require_resource_manager()

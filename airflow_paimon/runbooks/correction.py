@@ -180,8 +180,8 @@ def _kind(params: Mapping[str, Any]) -> str | None:
 def _check_statement(main: Table, params: Mapping[str, Any], sql: str, kind: str) -> None:
     if params["partitions"] or params["mode"] != "overwrite":
         raise InvalidInputError(
-            f"{main.name}: {kind} says by itself which rows change: leave Partitions empty and Mode at overwrite, as "
-            f"both are for a SELECT"
+            f"{main.name}: {kind} determines by itself which rows change: leave Partitions empty and Mode at "
+            "overwrite, as both are for a SELECT"
         )
     from airflow_paimon.core.sql_text.columns import check_statement
 
@@ -304,8 +304,8 @@ def check_rules(main: Table, params: Mapping[str, Any], locked: Collection[str] 
     names = [view.partition("=")[0].strip() for view in params["views"] or ()]
     if rules and (taken := [name for name in names if name.lower() in VIEWS]):
         raise InvalidInputError(
-            f"{main.name}: there is a view {taken[0]!r} of checks already, beside {', '.join(VIEWS)}; give the further "
-            f"view another name"
+            f"{main.name}: the checks have a view {taken[0]!r} already, as well as {', '.join(VIEWS)}; give the "
+            "further view another name"
         )
 
 
@@ -317,12 +317,12 @@ def _refuse_taken(main: Table, branch: str, owner: str) -> None:
         if made_branch(main, {"branch": branch, "owner": owner}) is None:
             raise InvalidInputError(
                 f"{main.name} has a branch {branch!r} already, and it is not of this run{whose(main, branch)}. Give "
-                f"another name, or leave Branch empty: the run then makes a branch of its own"
+                "another name, or leave Branch empty: the run then creates its own branch"
             )
         return
     for publish in publishes(main):
         if publish.branch == branch:
             raise InvalidInputError(
-                f"{main.name}: branch {branch!r} was published already, as snapshot {publish.snapshot.id}, and is gone "
-                f"since. To correct something else, trigger the DAG anew, with another branch name"
+                f"{main.name}: branch {branch!r} was published already, as snapshot {publish.snapshot.id}, and then "
+                "deleted. To correct something else, start a new run with another branch name"
             )

@@ -70,7 +70,7 @@ def parse_tables(items: Sequence[Any]) -> tuple[PipelineTable, ...]:
     for number, item in enumerate(items, 1):
         name = _table_of(number, item)
         if name in (one.table for one in found):
-            raise InvalidInputError(f"Tables: {name} is there twice; each table is corrected or replayed once")
+            raise InvalidInputError(f"Tables: {name} occurs twice; each table is corrected or replayed once")
         later = {_name(one) for one in items[number - 1 :]}
         found.append(_parse(name, item, [one.table for one in found], later))
     return tuple(found)
@@ -138,7 +138,7 @@ def _parse(table: str, item: Mapping[str, Any], earlier: Sequence[str], later: s
 
 def _text(table: str, key: str, value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise InvalidInputError(f'Tables: {table}: "{key}" must be a text, got {value!r}')
+        raise InvalidInputError(f'Tables: {table}: "{key}" must be a string, got {value!r}')
     return value if value and value.strip() else None
 
 
@@ -146,7 +146,7 @@ def _list(table: str, key: str, value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise InvalidInputError(f'Tables: {table}: "{key}" must be a list of texts, got {value!r}')
+        raise InvalidInputError(f'Tables: {table}: "{key}" must be a list of strings, got {value!r}')
     return tuple(value)
 
 
@@ -196,5 +196,5 @@ def start_snapshots(lines: Sequence[str], upstream: Sequence[str]) -> dict[str, 
         raise InvalidInputError(error.message.replace("names no source", "names no upstream table")) from None
     missing = [name for name in upstream if name not in found]
     if missing:
-        raise InvalidInputError(f"Start: snapshots: say where {', '.join(missing)} starts as well: {missing[0]}=7")
+        raise InvalidInputError(f"Start: snapshots: the start of {', '.join(missing)} is missing: add {missing[0]}=7")
     return found

@@ -52,4 +52,4 @@ def _text(found: re.Match[str], field: str, date: datetime | None) -> str:
         moment = date + timedelta(**{unit: int(shift.rstrip("dh"))})
         return moment.strftime(found["format"] or _FORMATS[found["name"]])
     except (OverflowError, ValueError) as error:
-        raise InvalidInputError(f"The field {field}: {found[0]} is no date ({error})") from None
+        raise InvalidInputError(f"The field {field}: {found[0]} is not a date ({error})") from None

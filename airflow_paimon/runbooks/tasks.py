@@ -119,7 +119,7 @@ def where_asked(context: Context) -> None:
     params = context["params"]
     tables = [name.strip() for name in params.get("tables") or [params["table"]]]
     if not params["approval"] and not notify.asks_four_eyes(PaimonHook(params["paimon_conn_id"]), tables):
-        raise AirflowSkipException("Ask for approval is off: nobody looks at the rows")
+        raise AirflowSkipException("Ask for approval is off: the rows are not reviewed")
 
 
 def unless_checks_are_skipped(context: Context) -> None:

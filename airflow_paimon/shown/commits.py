@@ -90,7 +90,7 @@ def commits(found: Sequence[tuple[str, Commit]], *, several: bool) -> Listing:
         f"{' | tags: name' if several else ''}"
     )
     help = {
-        "changed rows": "Of a publish by the diff before it, of a statement by its own count",
+        "changed rows": "For a publish by the diff before it, for a statement by its own count",
         "stored rows": STORED_ROWS,
         "stored change": "How the commit changed the stored rows",
     }

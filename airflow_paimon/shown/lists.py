@@ -139,8 +139,8 @@ def _totals(totals: Totals) -> str:
     old = totals.unreferenced.bytes - totals.young.bytes
     return (
         f"{size_text(totals.total.bytes)} in {totals.total.files:,} files; main's newest state: "
-        f"{size_text(totals.live.bytes)}; referenced by nothing: {size_text(old)}, besides "
-        f"{size_text(totals.young.bytes)} younger than a day"
+        f"{size_text(totals.live.bytes)}; referenced by nothing: {size_text(old)}, and {size_text(totals.young.bytes)} "
+        "younger than a day"
     )
 
 
@@ -152,7 +152,7 @@ def reasons(health: TableHealth) -> Listing:
     names = heads("reason | points: number | figure: number | limit: number | unit | job | costs: size | why: sentence")
     help = {
         "points": "What it takes off the score of 100",
-        "job": "The job that mends it; with none, a setting or a writer does",
+        "job": "The job that fixes it; with none, a setting or a writer does",
         "costs": "What that job reads and writes again at most",
     }
     return Listing(title="reasons", columns=names, rows=rows, note=_facts(health), help=help)
@@ -193,7 +193,7 @@ def healths(found: Sequence[TableReport], clean: Callable[[str], str] = str) -> 
         "table | score: number | files: number | size: size | snapshots: number | branches: number | "
         "costs: size | why: sentence"
     )
-    help = {"score": "From 0 to 100", "costs": "What the jobs that mend it read and write again at most"}
+    help = {"score": "From 0 to 100", "costs": "What the jobs that fix it rewrite at most"}
     return Listing(title="tables", columns=names, rows=[_health(one, clean) for one in found], help=help)
 
 

@@ -310,7 +310,7 @@ def test_four_eyes_refuse_what_no_approval_precedes(warehouse: Path, monkeypatch
     fix._request(PaimonHook(), context)
     connect(monkeypatch, warehouse, four_eyes=True)
     look._request(PaimonHook(), context)
-    with pytest.raises(UnsafeOperationError, match="whose readers see a correction at once"):
+    with pytest.raises(UnsafeOperationError, match="so readers see a correction immediately"):
         fix._request(PaimonHook(), context)
     fix.table, fix.branch = "d.plain", "main"  # refused by the job
     fix._request(PaimonHook(), context)

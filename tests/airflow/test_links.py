@@ -148,7 +148,7 @@ def test_progress_is_reported_as_the_log_says_it(warehouse: Path) -> None:
 def test_a_connection_that_is_none_of_sparks_gets_no_job(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for kind in ("http", "aws", "postgres", ""):
         set_connection(monkeypatch, "other", kind, host="internal.example", login="me", password="secret")
-        with pytest.raises(InvalidInputError, match="'other' is none of Spark's") as refused:
+        with pytest.raises(InvalidInputError, match="'other' is not a Spark connection") as refused:
             open_job_hook("other")
         assert "internal" not in refused.value.message
     set_connection(monkeypatch, "other", "spark", host="local[1]")

@@ -243,7 +243,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         InvalidInputError,
         "write database.table, no branch",
     ),
-    "twice": ({"tables": [CORRECT, CORRECT]}, InvalidInputError, "flights.raw is there twice"),
+    "twice": ({"tables": [CORRECT, CORRECT]}, InvalidInputError, "flights.raw occurs twice"),
     "nothing to do": ({"tables": [{"table": RAW}]}, InvalidInputError, 'flights.raw: give "correct"'),
     "both": ({"tables": [CORRECT | {"replay": "m:f"}]}, InvalidInputError, "one of the two"),
     "no source": ({"tables": [REPLAY]}, InvalidInputError, "nothing is before it"),
@@ -268,7 +268,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         InvalidInputError,
         'flights.daily: "replay" takes UPDATE, DELETE, MERGE and INSERT',
     ),
-    "a text": ({"tables": [CORRECT | {"partitions": "dt=2"}]}, InvalidInputError, "must be a list of texts"),
+    "a text": ({"tables": [CORRECT | {"partitions": "dt=2"}]}, InvalidInputError, "must be a list of strings"),
     "partitions of a statement": ({"tables": [CORRECT | {"partitions": ["dt=2"]}]}, InvalidInputError, "for a SELECT"),
     "no such table": ({"tables": [CORRECT | {"table": "flights.rwa"}]}, NotFoundError, "no table flights.rwa"),
     "no such source": (
@@ -372,7 +372,7 @@ def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table])
     views = CORRECT | {"views": ["days=dim.days"], "checks": [{"sql": "SELECT * FROM days WHERE dt IS NULL"}]}
     viewed = pipeline.plan_pipeline(form(tables=[views, function]), DAG, "run-3")
     assert [CHECK(one)["view"] for one in viewed] == [["days=dim.days"], []]
-    with pytest.raises(InvalidInputError, match="there is a view 'base' of checks already"):
+    with pytest.raises(InvalidInputError, match="the checks have a view 'base' already"):
         pipeline.plan_pipeline(form(tables=[views | {"views": ["base=dim.days"]}, function]), DAG, "run-3")
     streams = form(tables=[CORRECT, function], streams=True, caught_up="watermark", watermark="2026-11-18T00:00:00Z")
     asked_of_streams = pipeline.plan_pipeline(streams, DAG, "run-2")[1]

@@ -44,7 +44,7 @@ def test_a_date_that_isnt_there_or_is_none_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"field partitions .* by \{ds-1\}, and this run has no logical date"):
         with_run_date({"partitions": ["dt={ds-1}"]}, None)
     assert with_run_date({"sql": "SELECT '{}'"}, None) == {"sql": "SELECT '{}'"}
-    with pytest.raises(InvalidInputError, match=r"field date: \{ds-9999\} is no date"):
+    with pytest.raises(InvalidInputError, match=r"field date: \{ds-9999\} is not a date"):
         with_run_date({"date": "{ds-9999}"}, datetime(2, 1, 1, tzinfo=UTC))
 
 

@@ -75,7 +75,11 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         InvalidInputError,
         "There is no Airflow connection 'sprak'",
     ),
-    "a connection of another kind": ({"spark_conn_id": "paimon_default"}, InvalidInputError, "is none of Spark's"),
+    "a connection of another kind": (
+        {"spark_conn_id": "paimon_default"},
+        InvalidInputError,
+        "is not a Spark connection",
+    ),
     "an unknown spark option": (
         {"spark_options": {"memory": "4g"}},
         UnsafeOperationError,
@@ -143,7 +147,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a view of checks": (
         {"views": ["Diff=sales.orders"], "checks": "- not_null: amount"},
         InvalidInputError,
-        "there is a view 'Diff' of checks already",
+        "the checks have a view 'Diff' already",
     ),
     "a function in a rule": (
         {"checks": "- function: os:system"},
@@ -411,9 +415,17 @@ def all_kinds() -> list[str]:
 
 REFUSALS_FOR_SAFETY: dict[str, tuple[str, dict[str, Any], str | None]] = {
     "what the SQL reaches": ("correct", {"message": "sql (--sql) reaches beyond the tables"}, None),
-    "four eyes": ("merge", {"message": "merge_branch needs four eyes, and nobody approved it"}, None),
+    "four eyes": (
+        "merge",
+        {"message": "merge_branch needs the approval of a second person (four-eyes rule), and nobody approved it"},
+        None,
+    ),
     "a form's field": ("check_params", {"message": "spark_options jars can't come from a form"}, None),
-    "open writers": ("report", {"message": "Use --writers-stopped when no writer is open"}, "with Writers are stopped"),
+    "open writers": (
+        "report",
+        {"message": "Use writers_stopped (--writers-stopped) when no writer is open"},
+        "with Writers are stopped",
+    ),
     "a broken rule": ("check", {"message": "breaks 1 of 1 rules", "rules": [{}]}, "SQL that corrects the rows"),
     "main moved": ("report", {"message": "would drop", "would_discard": ["dt=1"]}, "Publish by: merge"),
 }

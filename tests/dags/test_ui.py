@@ -26,6 +26,7 @@ from tests.dags.browser import Page, browser, find_chromium
 from tests.dags.conftest import load_program
 from tests.dags.pictures import save_small
 from tests.environment import REPO_ROOT
+from tests.plugin.pictures import PICTURES, record_picture
 from tests.randomness import thorough
 
 pytestmark = [pytest.mark.airflow, pytest.mark.slow]
@@ -146,6 +147,10 @@ def picture(page: Page, name: str, address: str, *texts: str, size: tuple[int, i
         in_frame(page, *texts)
     else:
         page.wait_for(*texts)
+    if folder and name in PICTURES:
+        document = "document.querySelector('iframe').contentDocument" if framed else "document"
+        shown = page.run(f"[...{document}.querySelectorAll('nav.tabs a, th, .legend')].map(e => e.textContent)")
+        record_picture(name, [str(text) for text in shown])
     save_small(page, page.settled(), size, (Path(folder) if folder else shots()) / f"{name}.png")
     page.call("Emulation.clearDeviceMetricsOverride")
     page.call("Emulation.setScrollbarsHidden", hidden=False)

@@ -94,12 +94,12 @@ REFUSED = [
     # publish and undo
     ("merge_branch --branch=fxi", "not-found", "(its branches: main, empty, fix)"),
     ("merge_branch --branch=main", "invalid-input", "onto itself"),
-    ("merge_branch --branch=empty", "unsafe", "create it from a tag or a snapshot (--tag, --snapshot)"),
+    ("merge_branch --branch=empty", "unsafe", "create it from a tag or snapshot of main"),
     ("merge_branch --branch=fix --undo-retention=7", "invalid-input", "undo_retention: '7' has no unit"),
     ("merge_branch --branch=fix --undo-retention=soon", "invalid-input", "undo_retention: 'soon' is not a duration"),
     ("merge_branch --branch=fix --expected-main-snapshot=", "invalid-input", "(--expected-main-snapshot) is ''"),
     ("merge_branch --branch=fix --expected-main-snapshot=9", "conflict", "main is at snapshot 1, not at 9"),
-    ("fast_forward --branch=fix --expected-branch-snapshot=9", "conflict", "look at the new diff and approve again"),
+    ("fast_forward --branch=fix --expected-branch-snapshot=9", "conflict", "review the new diff and approve again"),
     ("rollback_to", "invalid-input", "one of tag, snapshot, timestamp"),
     ("rollback_to --snapshot=9", "not-found", "no snapshot 9"),
     # comparing and correcting, whose rows Spark reads

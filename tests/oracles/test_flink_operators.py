@@ -223,7 +223,7 @@ def test_bad_input_names_the_way_out(connected: Flink, run_dag: RunDag, monkeypa
     tried = run_dag(unknown)
     assert_matches(tried, "resume", f"file:/nowhere.* clear task resume; or {command}")
     assert_matches(
-        clear_and_run_again(unknown, tried, "resume"), "resume", f"it can't tell .* If it did not: {command}"
+        clear_and_run_again(unknown, tried, "resume"), "resume", f"it can't determine .* If it did not: {command}"
     )
     run = run_dag(dag_of("ops_ended", after_the_end))
     assert_matches(run, "ended", "doesn't run: [0-9a-f]{32} was cancelled")

@@ -1,5 +1,6 @@
 """The tab Corrections: what runs wait for, what became of them, and which of them are about the table."""
 
+import html
 import json
 import re
 import shutil
@@ -19,6 +20,7 @@ from tests.airflow.conftest import airflow_home, register
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.plugin.conftest import Get
+from tests.plugin.pictures import PATH, PICTURES, plain
 from tests.plugin.test_page import texts
 
 pytestmark = pytest.mark.airflow
@@ -246,6 +248,16 @@ def test_a_publish_that_was_undone_is_not_offered_to_be_undone_again(get: Get, u
     assert "Undo this rollback own_undo Snapshot 3 went back to snapshot 1" in shown
     tags = [form.get("tag") for form in forms_of(page) if "tag" in form]
     assert tags == ["airflow-paimon-undo-undo-1"]
+
+
+@pytest.mark.usefixtures("runs")
+@pytest.mark.parametrize("name", PICTURES)
+def test_the_pictures_show_the_tabs_and_columns_of_today(get: Get, name: str) -> None:
+    page = get(f"/paimon/lake/d/t?tab={PICTURES[name]}").text
+    tabs = re.findall(r"<a [^>]*>(.*?)</a>", page.partition('<nav class="tabs"')[2].partition("</nav>")[0])
+    heads = re.findall(r'(?:<th\b[^>]*>|<p class="legend muted">)(.*?)</(?:th|p)>', page, re.DOTALL)
+    shown = plain([html.unescape(re.sub("<[^>]+>", "", part)) for part in (*tabs, *heads)])
+    assert shown == json.loads(PATH.read_text())[name], "make screenshots takes them again; look at them"
 
 
 @pytest.mark.usefixtures("runs", "undone")

@@ -463,7 +463,7 @@ def test_a_driver_of_which_kubernetes_does_not_tell_keeps_its_files(
     monkeypatch.setattr(_kubernetes, "_KEPT_SECONDS", 1)
     hook = SparkJobHook("cluster", conf=waits["conf"], options=waits["options"] | {"spark_binary": binary})
     request, where = waiting_request(warehouse), {"result_name": "k/try1.json", "results_folder": f"{warehouse}/_r"}
-    with pytest.raises(OutcomeUnknownError, match="Kubernetes doesn't tell whether there is one"):
+    with pytest.raises(OutcomeUnknownError, match="Kubernetes doesn't report whether one exists"):
         hook.run_job(request, **where)
     assert uploads(place)
     monkeypatch.setenv("KUBECONFIG", str(place.worker))

@@ -194,7 +194,7 @@ def test_what_is_wrong_is_named_with_its_position_and_changes_nothing(spark: Spa
         f"MERGE INTO d.t USING twice s {on} WHEN MATCHED THEN UPDATE SET v = 'x'": "more than once",
         "MERGE INTO d.t USING twice s ON t.k = s.k WHEN MATCHED AND t.dt = 'b' THEN UPDATE SET *": "UNRESOLVED_COLUMN",
         "MERGE INTO d.t USING (SELECT 1 k, 'b' dt) s ON t.k = s.k WHEN MATCHED THEN UPDATE SET dt = s.dt": "the key",
-        "MERGE INTO d.t USING twice s ON t.k = (SELECT 1) WHEN MATCHED THEN DELETE": "can't hold a subquery",
+        "MERGE INTO d.t USING twice s ON t.k = (SELECT 1) WHEN MATCHED THEN DELETE": "can't have a subquery",
         "INSERT INTO d.t (k, dt) SELECT 1": "INSERT_COLUMN_ARITY_MISMATCH.*columns:.*`k`, `dt`.*columns: `1`.*SQLSTATE",
         "INSERT INTO d.t PARTITION (v = 'x') SELECT 1, 1, 'a'": "not a partition column",
     }

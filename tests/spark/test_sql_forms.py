@@ -170,12 +170,12 @@ def test_options_name_a_branch_and_a_state(spark: SparkSession, tmp_path: Path) 
     ):
         assert [a for (a,) in rows(spark, tmp_path, f"SELECT a FROM {text}")] == found, text
     for text, says in (
-        ("SELECT /*+ OPTIONS('scan.branch' = 'fix') */ * FROM d.t", "stands behind the name of a table"),
-        ("SELECT * FROM d.t AS q /*+ OPTIONS('scan.branch' = 'fix') */", "stands behind the name of a table"),
-        ("SELECT * FROM d.t q /*+ OPTIONS('scan.branch' = 'fix') */", "stands behind the name of a table"),
+        ("SELECT /*+ OPTIONS('scan.branch' = 'fix') */ * FROM d.t", "must follow the name of a table"),
+        ("SELECT * FROM d.t AS q /*+ OPTIONS('scan.branch' = 'fix') */", "must follow the name of a table"),
+        ("SELECT * FROM d.t q /*+ OPTIONS('scan.branch' = 'fix') */", "must follow the name of a table"),
         ("SELECT * FROM d.t /*+ OPTIONS('scan.mode' = 'full') */", "'scan.mode'.*has no meaning here"),
         ("SELECT * FROM d.t /*+ OPTIONS('branch') */", "not of the form"),
-        ("SELECT * FROM d.t /*+ OPTIONS('branch' = 'a`b') */", "is no name"),
+        ("SELECT * FROM d.t /*+ OPTIONS('branch' = 'a`b') */", "is not the name"),
         ("SELECT * FROM d.t WITH ('branch' = 'fix')", r"name a branch as db\.`t\$branch_b`"),
         ("INSERT INTO d.t WITH ('branch' = 'fix') VALUES (5, 'v')", r"name a branch as db\.`t\$branch_b`"),
     ):

@@ -103,7 +103,7 @@ def test_create_table_as_select(spark: SparkSession, tmp_path: Path) -> None:
         sql(spark, warehouse, replace)
     replaced = sql(spark, warehouse, replace, all_rows=True)
     assert (replaced["snapshot_after"], read_arrow(table).num_rows, read_arrow(table, 1).num_rows) == (2, 2, 4)
-    with pytest.raises(UnsupportedFeatureError, match=r"INSERT OVERWRITE d\.t SELECT \.\.\., which looks again"):
+    with pytest.raises(UnsupportedFeatureError, match=r"INSERT OVERWRITE d\.t SELECT \.\.\., which checks for that"):
         sql(spark, warehouse, "REPLACE TABLE d.t AS SELECT v.* FROM v", {"v": "d.t"}, all_rows=True)
     with pytest.raises(UnsupportedFeatureError, match=r"ALTER TABLE, then write INSERT OVERWRITE d\.t"):
         sql(spark, warehouse, "REPLACE TABLE d.t AS SELECT 1 AS k", all_rows=True)

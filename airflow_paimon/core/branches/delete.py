@@ -323,7 +323,7 @@ def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
         needed = needed and record.from_tag == name.removeprefix(TAG_PREFIX)
     if needed:
         with suppress(AlreadyExistsError):
-            execute(view, [PutNew(path=path, data=data, reason="of the branch made anew")])
+            execute(view, [PutNew(path=path, data=data, reason="of the recreated branch")])
 
 
 def _give_way(table: Table, removal: Removal) -> NoReturn:

@@ -97,7 +97,7 @@ def drop_held(view: Table, landed: Snapshot) -> None:
         return
     every = f"{HOLD_TAG_PREFIX}{tried[:_HALF]}"
     names = [n for n in view.tag_names() if n.startswith(every)]
-    execute(view, [Delete(path=view.paths.tag(name), reason="its snapshot is there") for name in names])
+    execute(view, [Delete(path=view.paths.tag(name), reason="its snapshot exists") for name in names])
 
 
 def _settled(view: Table, landed: Snapshot, held: str) -> Tag | None:

@@ -276,7 +276,7 @@ def _branch_actions(
 
 def _lineage_action(lineage: Lineage, schema_id: int) -> Action:
     said = replace(lineage, schema_id=schema_id)
-    return Replace(path=lineage_path(lineage.branch), data=said.to_bytes(), reason="says what the branch is for")
+    return Replace(path=lineage_path(lineage.branch), data=said.to_bytes(), reason="records what the branch is for")
 
 
 def _schema_action(branch: str, schema: TableSchema, reason: str) -> Action:

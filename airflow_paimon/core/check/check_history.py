@@ -108,7 +108,7 @@ def changelog_findings(view: Table) -> Iterator[Finding]:
                 kind="lost-changelog",
                 subject=f"{view.branch_name}/{one.id}",
                 severity=ERROR,
-                message=f"{view.label}: changelog {one.id} names manifest list {needed}, which is gone",
+                message=f"{view.label}: changelog {one.id} names manifest list {needed}, which is missing",
                 at_risk="a stream that begins there fails; expiries and orphan cleaning may refuse to work",
                 repair="delete the changelog",
                 actions=(Delete(path=path, expected=data, reason="none of its changes can be read any more"),),
@@ -192,7 +192,7 @@ def option_findings(view: Table) -> Iterator[Finding]:
             subject=f"{view.branch_name}/{fault.split()[0]}",
             severity=ERROR,
             message=f"{view.label}: Paimon can't open it, or not use it: {fault}",
-            at_risk="Paimon's engines fail on it, or where they need the option; mend it with alter_table",
+            at_risk="Paimon's engines fail on it, or where they need the option; correct it with alter_table",
         )
 
 

@@ -114,7 +114,7 @@ def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, no
         reason="staging of a running operation; not needed any more once that has ended",
     )
     actions: list[Action] = [
-        Replace(path=lineage_path(name), data=lineage.to_bytes(), reason="says what the branch is")
+        Replace(path=lineage_path(name), data=lineage.to_bytes(), reason="records what the branch is")
     ]
     for schema_id, data in sorted(schemas.items()):
         actions.append(PutNew(path=paths.schema(schema_id), data=data, reason=f"schema {schema_id}"))

@@ -150,7 +150,7 @@ def _path(operation_id: str, number: int) -> str:
 log = logging.getLogger(__name__)
 
 _LISTED = 1000
-FILES_STAY = "dropped partitions are invisible at once; their data files are deleted when their snapshots expire"
+FILES_STAY = "dropped partitions are invisible immediately; their data files are deleted when their snapshots expire"
 
 
 class ExpirySource(Protocol):

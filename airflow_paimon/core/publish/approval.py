@@ -96,8 +96,9 @@ def check_four_eyes(request: Approved, view: Table, done: str) -> bool:
         else f"{approved!r} asked for it and approved it"
     )
     raise UnsafeOperationError(
-        f"{request.table}: {request.operation} needs four eyes, and {why}; nothing was {done}. Somebody else has to "
-        f"approve it{_OR_OWN_OPTIONS if isinstance(request, ExpirePartitions) else ''}",
+        f"{request.table}: {request.operation} needs the approval of a second person (four-eyes rule), and {why}; "
+        f"nothing was {done}. Another user has to approve "
+        f"it{_OR_OWN_OPTIONS if isinstance(request, ExpirePartitions) else ''}",
         code="needs-four-eyes",
         details={"requested_by": request.requested_by, "approved_by": request.approved_by},
     )
@@ -131,14 +132,12 @@ def refuse_unapproved(branch: Table, *, asked: bool = False) -> None:
         return
     if is_chain_part(TableOptions(branch.branch(MAIN).schema().options), branch.branch_name):
         raise UnsafeOperationError(
-            f"{branch.label} is a branch of a chain table, whose readers see a correction at once, but four eyes are "
-            f"asked for, by the table's option {FOUR_EYES_OPTION} or by the Paimon connection: correct a branch taken "
-            f"from it (create_branch --from-branch {branch.branch_name}), whose publish by merge_branch asks for that; "
-            f"or look at it with dry_run=True"
+            f"{branch.label} is a branch of a chain table, so readers see a correction immediately, but "
+            f"{FOUR_EYES_OPTION} or the Paimon connection needs a second person's approval: correct a branch of it "
+            "(from_branch) and publish that, or use dry_run=True"
         )
     raise UnsafeOperationError(
-        f"{branch.label} is read together with main (scan.fallback-branch or scan.primary-branch), so readers see a "
-        f"correction at once, but four eyes are asked for, by the table's option {FOUR_EYES_OPTION} or by the Paimon "
-        f"connection: correct the rows on a branch of main instead, whose publish by merge_branch asks for that; or "
-        f"look at it with dry_run=True"
+        f"{branch.label} is read together with main, so readers see a correction immediately, but {FOUR_EYES_OPTION} "
+        "or the Paimon connection needs a second person's approval: correct a branch of main and publish it by "
+        "merge_branch, or use dry_run=True"
     )

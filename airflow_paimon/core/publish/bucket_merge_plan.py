@@ -131,8 +131,8 @@ def fast_forward_buckets(
     lost = _names(schema, _ours(sides))
     if lost and not discard_main:
         raise UnsafeOperationError(
-            f"{table}: main changed {listed(lost)} since the branch point, and {what} would drop that. "
-            f"Use merge_branch to keep both, or --discard-main to drop main's changes",
+            f"{table}: main changed {listed(lost)} since the branch point, and {what} would drop that. Use "
+            "merge_branch to keep both, or discard_main (--discard-main) to drop main's changes",
             code="main-changed",
             details={"would_discard": lost[:MAX_LISTED], "would_discard_count": len(lost)},
         )

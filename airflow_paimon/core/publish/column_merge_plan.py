@@ -197,9 +197,8 @@ def ordered(
         if given <= (order.floor if order.is_there(before[at].file) else 0):
             raise UnsupportedFeatureError(
                 f"{table}: the branch changed columns of the same rows in {depth[at] + 1} commits (the first one made "
-                f"{before[at].file.file_name}), and main has not as many snapshots since the branch was made, or "
-                f"was published last, to tell their order; compact the branch with Paimon's own engine, and publish it "
-                f"again"
+                f"{before[at].file.file_name}), and main has too few snapshots since then to order them; compact the "
+                "branch with Paimon's own engine, and publish it again"
             )
         out[at] = after[at]._replace(file=after[at].file._replace(min_sequence_number=given, max_sequence_number=given))
     return tuple(out)

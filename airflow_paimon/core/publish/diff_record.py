@@ -69,22 +69,23 @@ def _details(request: PublishBranch, path: str) -> Mapping[str, Any]:
     try:
         found = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise InvalidInputError(f"{request.table}: --diff {path!r} can't be read as JSON: {error}") from None
+        raise InvalidInputError(f"{request.table}: diff (--diff) {path!r} can't be read as JSON: {error}") from None
     details = found.get("details") if isinstance(found, dict) else None
     if not isinstance(details, dict) or found.get("operation") != DiffBranches.operation:
         raise _no_result(request)
     about = (found.get("table"), details.get("branch"))
     if about != (request.table, request.branch):
         raise InvalidInputError(
-            f"{request.table}: --diff {path!r} is of branch {about[1]!r} of {about[0]}, not of {request.branch!r}; "
-            f"compare the branch that is published"
+            f"{request.table}: diff (--diff) {path!r} is of branch {about[1]!r} of {about[0]}, not of "
+            f"{request.branch!r}; compare the branch that is published"
         )
     return details
 
 
 def _no_result(request: PublishBranch) -> InvalidInputError:
     return InvalidInputError(
-        f"{request.table}: --diff {request.diff!r} is no result of diff_branches; that job writes it with --result-uri"
+        f"{request.table}: diff (--diff) {request.diff!r} is not a result of diff_branches; run diff_branches "
+        "--result-uri to write it"
     )
 
 

@@ -31,9 +31,9 @@ def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int]
         fold(branch, limits)
     except UnsupportedFeatureError as error:
         raise UnsafeOperationError(
-            f"{branch.label}: rows were appended to it, with sequence numbers above those at the branch point, and its "
-            f"buckets can't be folded before the publish ({error.message}). Use --writers-stopped when no writer of "
-            f"main is open",
+            f"{branch.label}: rows were appended to it, with sequence numbers above those at the branch point, and "
+            f"its buckets can't be folded before the publish ({error.message}). Use writers_stopped "
+            "(--writers-stopped) when no writer of main is open",
             code="rows-above-main",
         ) from error
     head = branch.latest_snapshot()

@@ -104,8 +104,8 @@ def _is_there(source: Table, wanted: Snapshot) -> bool:
 
 def _gone(source: Table, wanted: Snapshot) -> ConflictError:
     return ConflictError(
-        f"{source.label}: snapshot {wanted.id} is gone: the branch was deleted, rolled back by another engine, or the "
-        f"snapshot has expired meanwhile; nothing was changed"
+        f"{source.label}: snapshot {wanted.id} no longer exists: the branch was deleted or rolled back by another "
+        "engine, or the snapshot has expired; nothing was changed"
     )
 
 

@@ -230,8 +230,8 @@ def overlapping_keys(wanted: KeyMerge, merged: MergedKeys) -> ConflictError:
     names, target = wanted.summary["buckets"], wanted.target.branch_name
     return ConflictError(
         f"{wanted.target.name}: {target} and the branch both changed {described_keys(merged)} since the branch point; "
-        f"nothing was published. Look at them, then take the branch's rows of these keys (--on-overlap branch) or "
-        f"leave those of {target} (--on-overlap main)",
+        "nothing was published. Compare them, then set on_overlap (--on-overlap): branch takes the branch's rows of "
+        f"these keys, main keeps those of {target}",
         code="branch-conflict",
         details={
             "conflicts": names,

@@ -241,12 +241,12 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
     if theirs is None:
         raise UnsafeOperationError(
             f"{branch.label} is empty: it has no snapshot to publish. Write rows into it; or, if it should have begun "
-            f"with main's, delete it and create it from a tag or a snapshot (--tag, --snapshot)"
+            "with main's, delete it and create it from a tag or snapshot of main"
         )
     known = None if expected is None else KnownHead.named(expected)
     if known is not None and not known.is_of(theirs) and not is_folded(branch, theirs, known):
         raise ConflictError(
-            f"{branch.label} is at snapshot {theirs.id}, not at {known.beside(theirs.id)} as approved; look at the new "
+            f"{branch.label} is at snapshot {theirs.id}, not at {known.beside(theirs.id)} as approved; review the new "
             f"diff and approve again",
             code="branch-changed",
             details={"expected_branch_snapshot": expected, "branch_snapshot": theirs.id},

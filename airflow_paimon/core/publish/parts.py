@@ -36,12 +36,13 @@ def check_parts(main: Table, request: PublishBranch) -> None:
     if schema.crosses_partitions and TableOptions(schema.options).bucket <= 0:
         raise UnsupportedFeatureError(
             f"{main.name}: its primary key lacks partition columns, so a key may have moved from one partition to "
-            f"another on the branch, and would be twice or not at all on main. Publish the branch without --partitions"
+            "another on the branch, and would be twice or not at all on main. Publish the branch without partitions "
+            "(--partitions)"
         )
     if isinstance(request, MergeBranch) and request.tags:
         raise InvalidInputError(
-            f"{main.name}: --tags brings the branch's tags to states that main has then, which it has not after a "
-            f"publish of some partitions. Leave one of --tags and --partitions out"
+            f"{main.name}: tags (--tags) can't be combined with partitions (--partitions): main has no state of the "
+            "branch's tags after a publish of some partitions. Leave one of them out"
         )
 
 

@@ -183,7 +183,7 @@ class Merge:
         last = {p.main.id for b in buckets if (p := compared.standing.of(b.partition)) is not None}
         expired = any(snapshots_between(self.main, i, compared.head.id) is None for i in last)
         if why is None and (expired or not compared.is_known or changed_since_apart(self.main, compared, buckets)):
-            why = "it can't be told what main still has of an earlier publish of the branch, or of one related to it"
+            why = "cannot determine what main still has of an earlier publish of the branch, or of one related to it"
         if why is not None:
             raise not_by_key(self.main.name, buckets, compared.schema, why, self.main.branch_name)
         bases: dict[str, tuple[Snapshot, set[BucketKey]]] = {}
@@ -386,9 +386,9 @@ def _names(entries: Iterable[ManifestEntry]) -> set[str]:
 def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared: Compared) -> FileMerge:
     if not compared.is_known:
         raise ConflictError(
-            f"{main.name}: it can't be told what main still has of an earlier publish of {request.branch!r}, or of a "
-            f"branch that it was made from. Rows could be doubled or lost, so nothing was published. Make a new branch "
-            f"from main's head and correct it again",
+            f"{main.name}: cannot determine what main still has of an earlier publish of {request.branch!r} or of its "
+            "parent branch. Rows could be doubled or lost, so nothing was published. Create a new branch from main's "
+            "head and correct it again",
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )
     keep_appended = isinstance(request, MergeBranch) and request.keep_appended

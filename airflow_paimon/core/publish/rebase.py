@@ -167,8 +167,8 @@ class _Rebase:
             if snapshot is not None and snapshot.identity == record.identity:
                 return snapshot
         raise ConflictError(
-            f"{self.main.name}: branch {record.branch!r} was begun on snapshot {record.snapshot_id} of main, which is "
-            f"gone; delete it and run the rebase again, with another operation id"
+            f"{self.main.name}: branch {record.branch!r} was begun on snapshot {record.snapshot_id} of main, which no "
+            "longer exists; delete it and run the rebase again, with another operation id"
         )
 
     def _make(self, planner: Merge, compared: Compared, first: Decision, *, is_made: bool) -> Snapshot:

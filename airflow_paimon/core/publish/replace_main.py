@@ -80,7 +80,9 @@ def check_name_is_free(main: Table, name: str | None, head: Snapshot) -> None:
         return
     carried = carried_over(head)
     if name in main.branch_names() or (carried is not None and carried.kept_old_as == name):
-        raise AlreadyExistsError(f"{main.name}: branch {name!r} exists; choose another name for --keep-old-as")
+        raise AlreadyExistsError(
+            f"{main.name}: branch {name!r} exists; choose another name in keep_old_as (--keep-old-as)"
+        )
 
 
 def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapshot, *, is_state: bool) -> CarriedTags:

@@ -97,7 +97,7 @@ def parse_options(table: str, given: Sequence[str]) -> dict[str, str]:
     pairs = [text.partition("=") for text in given]
     for key, equals, _ in pairs:
         if not equals or not key.strip():
-            raise InvalidInputError(f"{table}: --option {key!r} is not of the form key=value")
+            raise InvalidInputError(f"{table}: option (--option) {key!r} is not of the form key=value")
     return {key.strip(): value.strip() for key, _, value in pairs}
 
 
@@ -114,8 +114,8 @@ def replaced_options(
     for key in NAMES_BRANCH:
         if main.options.get(key, "").strip().lower() == branch_name.lower():
             raise UnsafeOperationError(
-                f"{table}: option {key} names branch {branch_name!r}, which main reads beside its own rows; change "
-                f"that option first"
+                f"{table}: option {key} names branch {branch_name!r}, which main reads in addition to its own rows; "
+                "change that option first"
             )
 
     def own(key: str) -> bool:
@@ -145,8 +145,8 @@ def _check_options(table: str, main: TableSchema, branch: TableSchema, out: Mapp
         )
     if buckets[1] != buckets[2]:
         raise UnsupportedFeatureError(
-            f"{table}: the branch has bucket={buckets[2]}, and its files lie in these buckets; main can't have "
-            f"bucket={buckets[1]} with them. Use --options branch"
+            f"{table}: the branch has bucket={buckets[2]}, and its files are in these buckets; main can't have "
+            f"bucket={buckets[1]} with them. Use options=branch (--options)"
         )
     after = replace(branch, options=out)
     check_options(after)
@@ -276,7 +276,7 @@ def check_window(table: str, main: TableSchema, new: Sequence[TableSchema]) -> N
     if faults:
         raise UnsafeOperationError(
             f"{table}: {'; '.join(dict.fromkeys(faults))}: between the columns and the snapshot that brings the rows, "
-            f"readers of main would fail or see wrong values. Stop them and add --readers-stopped",
+            "readers of main would fail or see wrong values. Stop them and use readers_stopped (--readers-stopped)",
             details={"columns": list(dict.fromkeys(faults))},
         )
 
@@ -335,8 +335,8 @@ def plan_tags(
             continue
         if mine is not None and on_conflict == "fail":
             raise AlreadyExistsError(
-                f"{table}: main has a tag {tag.name!r} as well, on snapshot {mine.snapshot.id}; choose --tag-conflict "
-                f"keep-main or rename, or delete one of the two",
+                f"{table}: main has a tag {tag.name!r} as well, on snapshot {mine.snapshot.id}; set tag_conflict "
+                "(--tag-conflict) to keep-main or rename, or delete one of the two",
                 details={"tag": tag.name},
             )
         if mine is None or on_conflict == "rename":
@@ -380,6 +380,6 @@ def check_consumers(
             raise AlreadyExistsError(f"{table}: main has a consumer {name!r} already; reset it first")
         if branch[name] <= head:
             raise UnsafeOperationError(
-                f"{table}: consumer {name!r} has not read the branch's snapshots from {branch[name]} to {head}, and "
-                f"on main it would go on behind them; let it catch up first"
+                f"{table}: consumer {name!r} has not read the branch's snapshots from {branch[name]} to {head}, and on "
+                "main it would continue after them; let it catch up first"
             )

@@ -119,8 +119,8 @@ def refuse_without_checks(request: Approved, table: Table, done: str) -> None:
         return
     names = first_few([repr(rule.name) for rule in required], _LISTED)
     raise UnsafeOperationError(
-        f"{request.table} requires checks ({names}), and none of them can look at what {request.operation} will leave; "
-        f"nothing was {done}. --skip-checks does it all the same, and its snapshots say so",
+        f"{request.table} requires checks ({names}), and none of them can check what {request.operation} will leave; "
+        f"nothing was {done}. skip_checks (--skip-checks) does it without, and its snapshots record that",
         details={REQUIRED_CHECKS: {"missing": [rule.name for rule in required]}},
     )
 
@@ -163,8 +163,8 @@ def _refusal(label: str, snapshot_id: int, found: Mapping[str, Any]) -> UnsafeOp
     where = f"snapshot {snapshot_id}" + (" in comparison with main as it is now" if is_main else "")
     return UnsafeOperationError(
         f"{label} can't be published: {_said(found, where)}; nothing was published. Correct what is wrong on the "
-        f"branch and run check_branch_data{' --against main' if is_main else ''}; --skip-checks publishes it all the "
-        f"same, and its snapshot says so",
+        f"branch and run check_branch_data{' --against main' if is_main else ''}; skip_checks (--skip-checks) "
+        "publishes it without, and its snapshot records that",
         details={
             "missing_checks": found["missing"],
             "failed_checks": found["failed"],
@@ -177,8 +177,8 @@ def _refusal_to_go_back(branch: Table, number: int, found: Mapping[str, Any]) ->
     against = f" --against {MAIN}" if found["against"] == MAIN else ""
     return UnsafeOperationError(
         f"{branch.label} can't go back to snapshot {number}: {_said(found, f'snapshot {number}')}; nothing was "
-        f"changed. Run check_branch_data --branch {branch.branch_name} --version {number}{against}; --skip-checks goes "
-        f"back all the same, and its snapshot says so",
+        f"changed. To check it, run check_branch_data --branch {branch.branch_name} --version {number}{against}; "
+        "skip_checks (--skip-checks) goes back without, and its snapshot records that",
         code="checks-missing",
         details={"missing_checks": found["missing"], "failed_checks": found["failed"], "target_snapshot": number},
     )

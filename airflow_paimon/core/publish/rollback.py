@@ -135,9 +135,9 @@ def _recorded(decision: Decision, request: RollbackTo, view: Table, target: Snap
 def _changed_again(view: Table, error: ConflictError) -> ConflictError:
     what = error.details.get("overlap") or ", ".join(error.details["conflicts"])
     return ConflictError(
-        f"{view.label}: {what} changed again after the publish, so the undo would drop newer rows; nothing was "
-        f"changed. Restore its rows on a new branch (tables with keys: undo_statement writes the MERGE), or roll "
-        f"back without --keep-later to drop the newer ones",
+        f"{view.label}: {what} changed again after the publish, and the undo would drop newer rows; nothing was "
+        "changed. Restore them on a branch (undo_statement writes the MERGE), or leave keep_later (--keep-later) out "
+        "to drop the newer ones",
         details=error.details,
     )
 
@@ -194,7 +194,8 @@ def _check_kept(view: Table, begun: TableSchema, target: Snapshot) -> None:
         kept = False
     if not kept:
         raise ConflictError(
-            f"{view.label} was made anew meanwhile, so snapshot {target.id} is none of its own; nothing was changed"
+            f"{view.label} was recreated during the rollback, so snapshot {target.id} no longer belongs to it; nothing "
+            "was changed"
         )
 
 
@@ -315,9 +316,9 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
     undo_tag = publish.properties.get(UNDO_TAG_PROPERTY)
     if replaced or (tag is not None and tag.startswith(UNDO_TAG_PREFIX) and undo_tag != tag):
         raise UnsafeOperationError(
-            f"{view.label}: snapshot {publish.id} is not the publish that {tag or f'snapshot {target.id}'} is the undo "
-            f"of: that publish was refused, or another engine rolled it back. Roll back without --keep-later if you "
-            f"want the state of snapshot {target.id} back whole"
+            f"{view.label}: {tag or f'snapshot {target.id}'} does not belong to the publish of snapshot {publish.id}: "
+            "its publish was refused, or another engine rolled it back. Leave keep_later (--keep-later) out to "
+            f"restore all of snapshot {target.id}"
         )
 
 
@@ -334,8 +335,8 @@ def _undo_changes(
         publish = view.snapshot(target.id + 1)
     except NotFoundError:
         raise UnsafeOperationError(
-            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so later commits "
-            f"don't follow from it; roll back without --keep-later (that drops everything after snapshot {target.id})"
+            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so later commits don't follow "
+            f"from it; leave keep_later (--keep-later) out, which drops everything after snapshot {target.id}"
         ) from None
     _check_follows(view, tag, target, publish)
     theirs, ours = difference(view, publish, target), difference(view, publish, head)

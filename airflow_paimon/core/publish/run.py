@@ -238,7 +238,7 @@ def _finish(own: _Try, landed: Snapshot, *, columns: bool = False, is_whole: boo
             reconcile_records(target)
     except PaimonError as error:
         raise OutcomeUnknownError(
-            f"{target.label}: snapshot {landed.id} landed, but not all that has to follow it could be done "
+            f"{target.label}: snapshot {landed.id} was committed, but not all that has to follow it could be done "
             f"({error.message}). Run it again with the same operation id, or run repair_table, before anything expires",
             details={"snapshot": landed.id, "uuid": landed.uuid},
         ) from error

@@ -60,14 +60,14 @@ def undo_statement(schema: TableSchema, table: str = "the table") -> str:
 def _check(schema: TableSchema, table: str) -> None:
     if not schema.primary_keys:
         raise UnsupportedFeatureError(
-            f"{table} has no primary key, so its rows can't be told apart; rollback_to --keep-later undoes a publish "
-            f"of such a table by file, beside what was appended since"
+            f"{table} has no primary key, so its rows can't be distinguished; rollback_to with keep_later "
+            "(--keep-later) undoes a publish of such a table by file, and keeps what was appended since"
         )
     for field in schema.fields:
         if _has_map(field.type):
             raise UnsupportedFeatureError(
-                f"{table}: column {field.name!r} holds a map, which Spark can't compare; undo by a statement of "
-                f"your own"
+                f"{table}: column {field.name!r} has a map, which Spark can't compare; write the undo statement "
+                "yourself"
             )
     outside = [k for k in schema.partition_keys if k not in schema.primary_keys]
     if outside:

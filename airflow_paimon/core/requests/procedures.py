@@ -295,7 +295,7 @@ NOT_HERE: Mapping[str, str] = {
     "purge_files": f"{_CONNECTOR}: it deletes all rows and history, which branches of this package may need",
     "remove_unexisting_files": f"{_CONNECTOR}; call check_table, which finds missing files",
     "remove_unexisting_manifests": f"{_CONNECTOR}; call check_table, which finds missing files",
-    "repair": f"{_CONNECTOR}; repair_table is another one: it mends what check_table finds",
+    "repair": f"{_CONNECTOR}; repair_table is another one: it repairs what check_table finds",
     "repair_earliest_snapshot": f"{_CONNECTOR}; call check_table and repair_table",
 }
 """Paimon's procedures that are no operation here, and what to do instead."""

@@ -106,7 +106,7 @@ def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool 
     Raises:
         ConflictError: ``is_new``, and another try has recorded it meanwhile: its snapshots are the ones to read.
     """
-    path, data, reason = f"{replay_path(key)}.json", record.to_bytes(), "a re-run of the replay goes on with it"
+    path, data, reason = f"{replay_path(key)}.json", record.to_bytes(), "a re-run of the replay continues with it"
     action = PutNew(path=path, data=data, reason=reason) if is_new else Replace(path=path, data=data, reason=reason)
     try:
         execute(table, [action])

@@ -90,7 +90,7 @@ class PartitionClock:
                 if e.unit is None:
                     continue
                 if e.unit <= last:
-                    return f"column {column} holds its {e.unit.name.lower()} after a smaller unit"
+                    return f"column {column} has its {e.unit.name.lower()} after a smaller unit"
                 if not e.is_fixed:
                     return f"the {e.unit.name.lower()} in column {column} has no fixed number of digits"
                 if e.letter == "k":

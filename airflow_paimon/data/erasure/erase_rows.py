@@ -292,7 +292,7 @@ class _Erasure:
             done = erase_from_branch(view, self.search, names, self.run, options, before)
         except ConflictError as error:
             self.refused = error.message
-            log.warning("%s; its files are looked at again", error.message)
+            log.warning("%s; its files are checked again", error.message)
             return
         self.refused = ""
         if done.snapshot is not None:

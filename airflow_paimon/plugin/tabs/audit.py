@@ -93,7 +93,7 @@ def _undo(context: PageContext, asked: Sequence[AuditRecord]) -> dict[str, Any]:
     made = partial(_preview, context.cached, record.snapshot)
     preview = context.reader.get(key, made, until=context.until, fresh=FRESH_SECONDS)
     if isinstance(preview, str):
-        return {"title": _title(record), "lines": [f"This can't be told: {preview}"], "forms": [], "later": None,
+        return {"title": _title(record), "lines": [f"This can't be determined: {preview}"], "forms": [], "later": None,
                 "lacks_dag": False}  # fmt: skip
     return {
         "title": _title(record),

@@ -72,7 +72,7 @@ def show(context: PageContext) -> Panel:
     )
 
 
-_ERASES = "A person's rows go from all branches and from the files, for good; the approver sees what else ends"
+_ERASES = "A person's rows are deleted from all branches and files, for good; the approver sees what else is deleted"
 _EMPTY = "No run of the correction DAGs has named this table yet"
 
 
@@ -168,7 +168,7 @@ def _has_published(run: TableRun) -> bool:
 def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[str, Published]) -> list[dict[str, Any]]:
     """What each trigger form wants to be given for this table. What was undone is not offered to be undone again."""
     table, dags = of_table(context), visible_dags(context)
-    hint = "The tab Plan says first what it would touch, and who is downstream."
+    hint = "The tab Plan shows first what it would touch, and who is downstream."
     forms = form_card(context, dags, Kind.CORRECTION, "Correct this table", {**table, "sql": skeleton(context)}, hint)
     asked = [p for p in points if p.undo_tag == context.asked.q]
     rest = [p for p in reversed(points) if p not in asked and p.undo_tag not in undone]

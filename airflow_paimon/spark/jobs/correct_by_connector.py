@@ -166,7 +166,7 @@ def _check_table(base: Base, statement: Statement) -> None:
         problem = "primary-key tables with postponed buckets (bucket=-2)", POSTPONED_WAY_OUT
     elif base.schema.primary_keys and uncertain:
         problem = (
-            f"primary-key tables with the option {uncertain[0]}, by which Paimon's connector may drop what a "
+            f"primary-key tables with the option {uncertain[0]}, with which Paimon's connector may drop what a "
             f"{statement.kind} says",
             "use engine=embedded",
         )

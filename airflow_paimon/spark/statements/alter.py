@@ -75,8 +75,8 @@ def _drop_partitions(asked: Asked, plan: Any) -> dict[str, Any]:
         for partition in wanted:
             if not any(map(choose_partitions(table.schema(), [partition], table.label).matches, known)):
                 raise NotFoundError(
-                    f"{ALTER}: {table.label} has no partition {partition_text(partition)}; DROP IF EXISTS drops what "
-                    f"is there"
+                    f"{ALTER}: {table.label} has no partition {partition_text(partition)}; DROP IF EXISTS drops those "
+                    "that exist"
                 )
     result = drop_partitions(table, wanted, asked.operation_id, writers_stopped=asked.writers_stopped)
     details = {"statement": f"{ALTER} DROP PARTITION", **result["details"]}

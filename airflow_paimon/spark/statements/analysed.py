@@ -127,8 +127,7 @@ def _check_type(found: Any) -> None:
 
 def refusal(what: str) -> UnsafeOperationError:
     return UnsafeOperationError(
-        f"sql (--sql) reaches beyond the tables: it has {what}. restricted_sql (--restricted-sql) refuses that in SQL "
-        f'of a form or a template. To allow it to every user who may trigger, set "sql": "any" in the extra forms of '
-        "the Paimon connection; a DAG's own code may set restricted_sql=False",
+        f"sql (--sql) reaches beyond the tables: it has {what}, which restricted_sql (--restricted-sql) refuses. To "
+        'allow it to all who may trigger, set "sql": "any" in the extra forms; own code may set restricted_sql=False',
         details={REACHES: what},
     )

@@ -43,7 +43,7 @@ def run_call(
     started = time.monotonic()
     for name, value in others.items():
         if value:
-            raise InvalidInputError(f"CALL takes no {name}: its arguments stand in the parentheses")
+            raise InvalidInputError(f"CALL takes no {name}: give its arguments in the parentheses")
     database = current_database(spark) if has_jvm(spark) else None
     given: dict[str, Any] = {"operation_id": operation_id, "storage_options": storage_options, "database": database}
     call = read_call(statement, warehouse, zone=_zone(spark), **given)

@@ -172,13 +172,13 @@ def _replace(asked: Asked, plan: Any) -> dict[str, Any]:
     if any((t.name, t.branch_name) == (known.name, MAIN) for t in read):
         raise UnsupportedFeatureError(
             f"REPLACE TABLE {known.name} reads the table that it replaces, and could lose what is written meanwhile; "
-            f"write INSERT OVERWRITE {known.name} SELECT ..., which looks again"
+            f"write INSERT OVERWRITE {known.name} SELECT ..., which checks for that"
         )
     if not _same(known.schema(), _with_columns(described, frame).schema()):
         raise UnsupportedFeatureError(
             f"REPLACE TABLE {known.name} AS SELECT: columns, keys, comment or properties would change with the rows, "
-            f"and that can't be one commit that keeps the history. Change the table with ALTER TABLE, then write "
-            f"INSERT OVERWRITE {known.name} SELECT ..."
+            "which one commit can't do and keep the history. Change the table with ALTER TABLE, then write INSERT "
+            f"OVERWRITE {known.name} SELECT ..."
         )
     if not asked.all_rows:
         raise InvalidInputError(f"REPLACE TABLE {known.name} replaces every row; confirm with all_rows=True")
@@ -301,7 +301,7 @@ def _check_spec(name: str, spec: Any) -> None:
     if option_of(spec.serde()) is not None:
         raise _refused(name, "STORED AS or ROW FORMAT", "TBLPROPERTIES('file.format' = ...) chooses the format")
     if option_of(spec.collation()) is not None:
-        raise _refused(name, "DEFAULT COLLATION", "Paimon compares texts by their bytes")
+        raise _refused(name, "DEFAULT COLLATION", "Paimon compares strings by their bytes")
     if sequence_items(spec.optionExpression().options()):
         raise _refused(name, "OPTIONS", "write TBLPROPERTIES")
     if sequence_items(spec.constraints()):
@@ -344,7 +344,9 @@ def declared_type(name: str, data_type: Any, nullable: bool) -> DataType:
         UnsupportedFeatureError: it is none that a table can have.
     """
     if " collate " in str(data_type.sql()).lower():
-        raise UnsupportedFeatureError(f"Column {name!r}: COLLATE is not executed; Paimon compares texts by their bytes")
+        raise UnsupportedFeatureError(
+            f"Column {name!r}: COLLATE is not executed; Paimon compares strings by their bytes"
+        )
     return _typed(name, type_of_json(str(data_type.json())), nullable)
 
 

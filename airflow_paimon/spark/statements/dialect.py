@@ -67,7 +67,7 @@ def _of_hints(parts: Sequence[Token]) -> Iterator[_Edit]:
         table = parts[at - 1] if at else None
         if table is None or not _names_a_table(parts, at - 1):
             raise InvalidInputError(
-                "OPTIONS(...) stands behind the name of a table: FROM db.t /*+ OPTIONS('scan.branch' = 'b') */"
+                "OPTIONS(...) must follow the name of a table: FROM db.t /*+ OPTIONS('scan.branch' = 'b') */"
             )
         branch, version = _asked(parts[at + 2 : end], table.text)
         if branch is not None:
@@ -104,5 +104,5 @@ def _asked(hint: Sequence[Token], table: str) -> tuple[str | None, str | None]:
         raise InvalidInputError(f"{table}: OPTIONS names two branches or two states; give one")
     for name in (*branches, *versions):
         if not _PLAIN.fullmatch(name):
-            raise InvalidInputError(f"{table}: OPTIONS: {name!r} is no name of a branch or a state")
+            raise InvalidInputError(f"{table}: OPTIONS: {name!r} is not the name of a branch or a state")
     return next((name for name in branches if name != MAIN), None), next(iter(versions), None)

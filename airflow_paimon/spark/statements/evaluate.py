@@ -418,8 +418,8 @@ class Evaluation:
     def _refuse_subquery(self, at: Fragment) -> None:
         if holds_query(at.node):
             raise InvalidInputError(
-                f"{self._statement.kind} on {self._statement.target.text}: a condition of MERGE can't hold a subquery"
-                f"{at.where}; put it into the source"
+                f"{self._statement.kind} on {self._statement.target.text}: a condition of MERGE can't have a "
+                f"subquery{at.where}; put it into the source"
             )
 
     def _refuse_beyond_rows(self, plan: Any) -> None:

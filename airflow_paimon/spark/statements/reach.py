@@ -88,9 +88,8 @@ def check_reach(spark: SparkSession, request: Request, text: str, views: Collect
         raise refusal("${...}, which Spark would replace by variables of the environment and settings")
     if not has_jvm(spark):
         raise UnsupportedFeatureError(
-            "Restricted SQL (--restricted-sql, as for SQL from a form) is looked at in the parsed plan, and a Spark "
-            'Connect client can\'t parse. Use a connection of type spark, or allow any SQL: "sql": "any" in the extra '
-            "forms of the Paimon connection"
+            "restricted_sql (--restricted-sql) checks the parsed plan, and a Spark Connect client can't parse. Use a "
+            'connection of type spark, or allow any SQL: "sql": "any" in the extra forms of the Paimon connection'
         )
     try:
         plan = parse_plan(spark, text)

@@ -118,7 +118,7 @@ def _partitions(asked: Asked, plan: Any) -> DataFrame:
     asked_for = {} if given is None else partition_of(given.spec())
     if unknown := sorted(asked_for.keys() - {k.lower() for k in keys}):
         raise InvalidInputError(
-            f"SHOW PARTITIONS: {unknown[0]!r} is no partition column of {table.label} ({', '.join(keys)})"
+            f"SHOW PARTITIONS: {unknown[0]!r} is not a partition column of {table.label} ({', '.join(keys)})"
         )
     found = live_partitions(table, table.latest_snapshot())
     if asked_for:

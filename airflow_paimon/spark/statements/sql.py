@@ -96,7 +96,7 @@ def sql(
         ConflictError: other writers kept changing the same files.
     """
     if not isinstance(statement, str):
-        raise InvalidInputError(f"sql takes one statement as text, not {statement!r}")
+        raise InvalidInputError(f"sql takes one statement as a string, not {statement!r}")
     if not isinstance(all_rows, bool):
         raise InvalidInputError(f"all_rows confirms a change of all rows; it is True or False, not {all_rows!r}")
     if is_call(statement):

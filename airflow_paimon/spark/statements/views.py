@@ -38,7 +38,7 @@ def check_view_names(views: Mapping[str, Any]) -> None:
             raise InvalidInputError(f"The view {name!r} has to be a table such as db.t, or a DataFrame, not {view!r}")
     lower = [n.lower() for n in views]
     if len(set(lower)) < len(lower):
-        raise InvalidInputError("Two views have the same name but for case; give each a name of its own")
+        raise InvalidInputError("Two views have the same name but for case; give each another name")
 
 
 @contextmanager

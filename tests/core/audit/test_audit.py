@@ -272,10 +272,10 @@ def test_a_diff_of_another_snapshot_is_left_out_with_a_warning_and_publishes_all
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        ("{", "--diff .* can't be read as JSON"),
-        ("[]", "is no result of diff_branches"),
-        ({"operation": "merge_branch", "details": {}}, "is no result of diff_branches"),
-        (diff_of(partitions=[{"samples": []}]), "is no result of diff_branches"),
+        ("{", r"--diff\) .* can't be read as JSON"),
+        ("[]", "is not a result of diff_branches"),
+        ({"operation": "merge_branch", "details": {}}, "is not a result of diff_branches"),
+        (diff_of(partitions=[{"samples": []}]), "is not a result of diff_branches"),
         (diff_of(branch="other"), "is of branch 'other' of d.t, not of 'fix'"),
         ({**diff_of(), "table": "d.u"}, "is of branch 'fix' of d.u, not of 'fix'"),
     ],
@@ -287,7 +287,7 @@ def test_what_is_no_diff_of_the_branch_is_refused_before_anything(
     before = table.store.walk("")
     with pytest.raises(InvalidInputError, match=match):
         publish_with(table, tmp_path, value)
-    with pytest.raises(InvalidInputError, match=r"--diff '/none.json' can't be read"):
+    with pytest.raises(InvalidInputError, match=r"--diff\) '/none.json' can't be read"):
         run(table, "merge_branch", branch="fix", diff="/none.json", dry_run=True)
     with pytest.raises(InvalidInputError, match=r"d\.t: approved_at: .*no time zone"):
         run(table, "merge_branch", branch="fix", approved_at="2026-11-18T09:12:44")

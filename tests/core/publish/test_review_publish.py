@@ -211,7 +211,7 @@ def test_a_publish_whose_tags_fail_after_it_landed_is_not_reported_as_the_storag
         if (method, path) == ("create", table.paths.tag(tag)):
             raise StorageError("503 Slow Down")
 
-    with pytest.raises(OutcomeUnknownError, match=f"snapshot {head.id + 1} landed, but not all") as raised:
+    with pytest.raises(OutcomeUnknownError, match=f"snapshot {head.id + 1} was committed, but not all") as raised:
         merge_on(table, FaultStore(table.store, on_mutation=interfere))
     assert raised.value.details["snapshot"] == table.latest_snapshot_id() == head.id + 1
     assert merge_on(table, table.store).snapshot_after == head.id + 1

@@ -23,8 +23,8 @@ def test_names_are_quoted_and_a_table_of_keys_alone_restores_no_values() -> None
     ("columns", "keys", "text"),
     [
         ([("k", "BIGINT")], (), "d.t has no primary key"),
-        ([("k", "BIGINT NOT NULL"), ("m", "MAP<STRING, INT>")], ("k",), "column 'm' holds a map"),
-        ([("k", "BIGINT NOT NULL"), ("r", "ARRAY<ROW<a MAP<STRING, INT>>>")], ("k",), "column 'r' holds a map"),
+        ([("k", "BIGINT NOT NULL"), ("m", "MAP<STRING, INT>")], ("k",), "column 'm' has a map"),
+        ([("k", "BIGINT NOT NULL"), ("r", "ARRAY<ROW<a MAP<STRING, INT>>>")], ("k",), "column 'r' has a map"),
     ],
 )
 def test_what_it_can_not_do_is_refused_by_name(

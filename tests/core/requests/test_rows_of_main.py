@@ -78,7 +78,9 @@ def test_a_table_with_four_eyes_and_required_checks_asks_for_both(orders: Table,
     asked, before = ASKED[operation], orders.store.walk("")
     run(orders, operation, **asked, dry_run=True)
     for who in ({}, {"approved_by": "bob"}, {"requested_by": "ann", "approved_by": "Ann"}):
-        with pytest.raises(UnsafeOperationError, match=f"{operation} needs four eyes.*nothing was"):
+        with pytest.raises(
+            UnsafeOperationError, match=f"{operation} needs the approval of a second person.*nothing was"
+        ):
             run(orders, operation, **asked, **who, skip_checks=True)
     with pytest.raises(UnsafeOperationError, match=r"check.*nothing was.*--skip-checks"):
         run(orders, operation, **asked, **BOTH)
@@ -119,7 +121,7 @@ def test_nobody_changes_alone_what_readers_see_with_main(orders: Table, operatio
     assert {n for n, o in OPERATIONS.items() if o.rows_of_main == "branch"} == {"correct_branch", "replay_branch"}
     run(orders, "alter_table", change=["set airflow-paimon.four-eyes=true", "set scan.fallback-branch=fix"])
     request = build_request(operation, {**reach(orders), "branch": "fix", **values})
-    with pytest.raises(UnsafeOperationError, match=r"is read together with main.*on a branch of main instead"):
+    with pytest.raises(UnsafeOperationError, match=r"is read together with main.*correct a branch of main"):
         run_before_spark(request)
 
 

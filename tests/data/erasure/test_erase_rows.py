@@ -137,7 +137,9 @@ def test_the_audit_says_who_and_why_also_when_its_snapshots_have_expired(tmp_pat
 def test_four_eyes_are_asked_before_anything_is_erased(tmp_path: Path, approved_by: str | None) -> None:
     table = plain(tmp_path)
     before = table.store.walk("")
-    with pytest.raises(UnsafeOperationError, match=r"erase_rows needs four eyes.*nothing was erased"):
+    with pytest.raises(
+        UnsafeOperationError, match=r"erase_rows needs the approval of a second person.*nothing was erased"
+    ):
         erase(table, four_eyes=True, requested_by="ann", approved_by=approved_by)
     assert table.store.walk("") == before
     assert erase(table, four_eyes=True, requested_by="ann", dry_run=True).changed, "a plan needs no approval yet"

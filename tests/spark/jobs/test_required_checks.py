@@ -65,7 +65,7 @@ def test_force_is_for_protected_branches_only(tmp_path: Path) -> None:
     require(main, *REQUIRED)
     run(tmp_path, "alter_branch", branch="fix", protect=True, protected_by="ann")
     put(branch, [(3, None, "a")])
-    with pytest.raises(UnsafeOperationError, match=r"no result for its snapshot 4.*--skip-checks publishes it"):
+    with pytest.raises(UnsafeOperationError, match=r"no result for its snapshot 4.*skip_checks .* publishes it"):
         run(tmp_path, "merge_branch", branch="fix", force=True)
     with pytest.raises(UnsafeOperationError, match="protected by ann"):
         run(tmp_path, "merge_branch", branch="fix", skip_checks=True)
