@@ -49,6 +49,14 @@ def operation_id(context: Context, max_tries: int | None = None) -> str:
     return f"{commit_user_prefix(ti.dag_id, ti.task_id)}{digest}"
 
 
+def keys_of_earlier_tries(ti: Any) -> list[str]:
+    """Return the keys of the XComs that the last try of a task has left, and that Airflow has deleted at this start.
+
+    Airflow's public API doesn't say them; empty where this version has no such list.
+    """
+    return list(getattr(getattr(ti, "_ti_context_from_server", None), "xcom_keys_to_clear", None) or ())
+
+
 def commit_user_prefix(dag_id: str, task_id: str) -> str:
     """Return what the operation ids, and so the commit users, of a task's runs start with."""
     return f"airflow-{_UNSAFE.sub('-', f'{dag_id}-{task_id}')[:80]}-"

@@ -423,16 +423,24 @@ class FlinkHook(BaseHook):
         with suppress(FlinkError):  # it is done, or gone
             self._gateway("POST", f"/sessions/{session}/operations/{operation}/cancel")
 
-    def job_to_submit(self, origin: str) -> tuple[str, bool]:
+    def job_to_submit(self, origin: str, *, submitted: bool = False) -> tuple[str, bool]:
         """Return the id of the job that ``origin`` decides, and whether an earlier try has submitted it.
 
+        ``submitted``: an earlier try is known to have done so.
+
         Raises:
-            UnsafeOperationError: an earlier try's job has ended after it had got on: to begin anew would do again what
-                it has committed.
+            UnsafeOperationError: an earlier try's job has ended after it had got on, or Flink has forgotten it: to
+                begin anew would do again what it has committed.
         """
         for number in count():
             job_id = _id(origin, "job", number)
             state = self.state(job_id)
+            if state is None and number == 0 and submitted:
+                raise UnsafeOperationError(
+                    f"An earlier attempt started Flink job {job_id}, which Flink has forgotten: a new start would "
+                    f"write rows twice. If it doesn't run, start it in Flink's SQL client from its newest savepoint or "
+                    f"checkpoint"
+                )
             if state is None:
                 return job_id, False
             if state not in ENDED:

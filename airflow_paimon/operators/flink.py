@@ -18,7 +18,14 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.hooks.flink import FlinkError, FlinkHook, Stop
 from airflow_paimon.links import FlinkLink, store_links
 from airflow_paimon.operators._deferral import deadline_of
-from airflow_paimon.task_run import ERROR_KEY, answer_of, commit_user_prefix, in_airflows_terms, operation_id
+from airflow_paimon.task_run import (
+    ERROR_KEY,
+    answer_of,
+    commit_user_prefix,
+    in_airflows_terms,
+    keys_of_earlier_tries,
+    operation_id,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
@@ -29,6 +36,8 @@ MODES = ("streaming", "batch")
 _MODE, _NAME, SAVEPOINT = "execution.runtime-mode", "pipeline.name", "execution.state-recovery.path"
 _JOB_ID = "$internal.pipeline.job-id"
 """Flink's own setting for the id of a job that is submitted (``PipelineOptionsInternal``)."""
+_SUBMITTED = "flink_job_"
+"""Begins the key of an XCom that says that a job was submitted: Flink forgets jobs that have ended."""
 _STARTS_JOB = ("insert", "update", "delete", "execute")
 _DATES = frozenset({"ds", "ds_nodash", "ts", "ts_nodash", "ts_nodash_with_tz", "logical_date", "data_interval_start",
                     "data_interval_end"})  # fmt: skip
@@ -212,12 +221,17 @@ class FlinkSqlOperator(FlinkOperator):
                 raise InvalidInputError("sql starts no job, so there is nothing to start from savepoint")
             told = self._run(hook, statements)
             return told and self._wait(context, hook, job_id=told, until_finished=self.runtime_mode == "batch")
-        job_id, is_there = hook.job_to_submit(self._origin(context))
+        ti, origin = context["ti"], self._origin(context)
+        mark = f"{_SUBMITTED}{hashlib.sha256(origin.encode()).hexdigest()[:16]}"
+        if submitted := mark in keys_of_earlier_tries(ti):
+            ti.xcom_push(key=mark, value=True)
+        job_id, is_there = hook.job_to_submit(origin, submitted=submitted)
         self._job = hook, job_id
         if is_there:
             self.log.info("An earlier attempt has submitted the job %s", job_id)
         else:
             self._run(hook, before, last, job_id)
+        ti.xcom_push(key=mark, value=True)
         return self._wait(context, hook, job_id=job_id, until_finished=self.runtime_mode == "batch")
 
     def _origin(self, context: Context) -> str:

@@ -405,6 +405,12 @@ def test_a_job_runs_again_whatever_becomes_of_the_run_that_stopped_it(
     started = run_dag(by_hand)
     fourth = started.xcom("start")
     assert clear_and_run_again(by_hand, started).xcom("start") == fourth
+    with monkeypatch.context() as forgotten:
+        forgotten.setattr(FlinkHook, "state", lambda self, job_id: None)
+        for _ in range(2):
+            cleared = clear_and_run_again(by_hand, started)
+            assert cleared.tasks["start"][0] == "failed"
+            assert_matches(cleared, "start", f"{fourth}, which Flink has forgotten")
     assert hook.running(job.name) == [fourth]
     stop = FlinkHook.stop
 
