@@ -20,6 +20,7 @@ from airflow_paimon import (
     open_table,
     plan_correction,
     repair_table,
+    replace_main,
     rollback_to,
 )
 from airflow_paimon.core.commit.files import commit_append
@@ -197,3 +198,20 @@ def test_a_job_that_was_started_again_is_not_stopped(table: Table, tmp_path: Pat
         assert refused.value.code == "open-writer"
     assert not commits and table.latest_snapshot().commit_user == "flink"
     assert OPERATIONS[name](table)
+
+
+def test_a_commit_that_a_job_makes_again_after_its_branch_replaced_main_is_found(table: Table) -> None:
+    create_branch(table, "v2", snapshot=table.latest_snapshot_id())
+    upsert(table.branch("v2"), ("a", 5, "x"))
+    pretend(table)
+    replaced = replace_main(table, branch="v2", writers_stopped=True).snapshot_after
+    upsert(table, ("a", 6, "y"))
+    assert checked(table)["ok"]
+    first = table.branch("v2").latest_snapshot()
+    again = table.paths.snapshot(replaced + 1)
+    raw = json.loads(table.store.read(again)) | {"writerVersion": "1.4.2"}
+    raw |= {"commitUser": first.commit_user, "commitIdentifier": first.commit_identifier}
+    table.store.replace(again, json.dumps(raw).encode())
+    (found,) = checked(table)["findings"]
+    assert found["id"] == f"committed-twice:{replaced + 1}"
+    assert f"on branch v2 as snapshot {first.id}, before that branch replaced main" in found["message"]

@@ -412,7 +412,9 @@ def test_a_job_that_filled_the_branch_goes_on_on_main(flink: Flink) -> None:
     plain = tables["plain"]
     assert plain.snapshot(3).commit_user in users
     flink.reaches(jobs["plain"], "SELECT * FROM plain", [("d0", 7), ("d1", 30)])
-    assert check_table(plain).details["ok"]
+    (found,) = check_table(plain).details["findings"]
+    assert (found["id"], found["severity"]) == ("committed-twice:3", "warning")
+    assert check_table(tables["daily"]).details["ok"]
     flink.cancel(*jobs.values())
 
 

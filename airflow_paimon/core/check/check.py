@@ -152,6 +152,7 @@ def find_all(
     findings += _guarded(table, check_catalog.catalog_findings(table))
     findings += _guarded(table, check_sets.set_findings(table))
     findings += _guarded(table, record_findings(table))
+    findings += _guarded(table, check_history.repeated_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living} | records.keys()))
     for view in (table, *living):
         findings += _guarded(view, _expired_tags(view, now_ms))

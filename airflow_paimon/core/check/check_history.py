@@ -10,13 +10,17 @@ from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_json, parse_snapshot
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
+from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.schema_plan import KEY_OPTIONS
 from airflow_paimon.core.store.base import read_if_there, read_present
+from airflow_paimon.core.table.history import snapshots_there
 from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.open_writers_plan import is_streamed
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number, numbered
+from airflow_paimon.core.table.properties import BRANCH_SNAPSHOT_PROPERTY, REPLACED_PROPERTY
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
 
 _DAY_MS = 24 * 3600 * 1000
@@ -114,6 +118,34 @@ def changelog_findings(view: Table) -> Iterator[Finding]:
                 actions=(Delete(path=path, expected=data, reason="none of its changes can be read any more"),),
                 by_name_only=True,
             )
+
+
+def repeated_findings(main: Table) -> Iterator[Finding]:
+    """Commits of a branch that its job has made a second time, on main, after the branch had replaced main: a resumed
+    Flink job commits the files of its savepoint unless the table's history has its user and identifier.
+    """
+    for made in publishes(main):
+        if made.branch is None or REPLACED_PROPERTY not in made.snapshot.properties:
+            continue
+        branch, last = main.branch(made.branch), made.snapshot.number(BRANCH_SNAPSHOT_PROPERTY) or 0
+        published = branch.find_snapshot(last)
+        if published is None or published.identity != made.branch_identity:
+            continue
+        theirs = snapshots_there(branch, [i for i in branch.snapshot_ids() if i <= last])
+        known = {(s.commit_user, s.commit_identifier): s.id for s in theirs if is_streamed(s)}
+        for again in snapshots_there(main, [i for i in main.snapshot_ids() if i > made.snapshot.id]):
+            if first := known.get((again.commit_user, again.commit_identifier)):
+                yield Finding(
+                    kind="committed-twice",
+                    subject=str(again.id),
+                    severity=WARNING,
+                    message=f"{main.label}: snapshot {again.id} commits again what a job (commit user "
+                    f"{again.commit_user}) had committed on branch {made.branch} as snapshot {first}, before that "
+                    f"branch replaced main with snapshot {made.snapshot.id}",
+                    at_risk="rows of tables without keys and sums of an aggregation count twice. Cancel the job, roll "
+                    f"back to snapshot {again.id - 1}, and start the job without its savepoint "
+                    "(docs/howto/replace-main.md, A Flink job that filled the branch)",
+                )
 
 
 def _lost_snapshots(view: Table) -> Iterator[Finding]:
