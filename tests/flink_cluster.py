@@ -184,7 +184,9 @@ class Flink:
         for job, checkpoints, trigger in triggers:
             at = f"{checkpoints}/{trigger}"
             self._wait(lambda at=at: _ask(at)["status"]["id"] == "COMPLETED", f"a checkpoint of {job}")
-            made[job] = int(_ask(at)["operation"]["checkpointId"])
+            done = _ask(at)["operation"]
+            assert "checkpointId" in done, f"{job} failed a checkpoint: {done}"
+            made[job] = int(done["checkpointId"])
         return made
 
     def committed(self, table: Table, checkpoint: int) -> None:
