@@ -31,7 +31,7 @@ class ChainCompactOperator(PaimonOperator):
     :param from_: First partition of a range, k=v,... of the chain columns (templated)
     :param to: Last partition of a range (templated)
     :param pending: Compact every chain of more than ``max_chain_length`` deltas, and stale partitions (templated)
-    :param max_chain_length: With ``pending``: the most deltas that a chain may have (templated)
+    :param max_chain_length: With ``pending``: the most deltas that a chain may have; default 31 (templated)
     :param overwrite: Rebuild partitions that the snapshot branch already has (templated)
     :param gap_policy: What to do for a partition without a delta; ``empty`` or ``carry_forward`` (templated)
     :param task_memory_mb: Approximate MiB of rows that a task holds in memory, whatever the size of a bucket

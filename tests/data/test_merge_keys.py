@@ -57,6 +57,7 @@ def test_other_keys_of_one_bucket_are_merged(tmp_path: Path) -> None:
     put(main, [(4, None, "a", "-D")])
     plan = run(tmp_path, "merge_branch", branch="fix", dry_run=True).details["merged_by_key"]
     assert (plan["buckets"], plan["bucket_count"]) == (["dt=a/bucket-0"], 1) and plan["read_bytes"] > 1000
+    assert "leave out these buckets" in plan["note"]
     before = {r for r in rows_of(main) if r[2] == "a"}
     done = run(tmp_path, "merge_branch", branch="fix")
     gone = {(1, "a1", "a"), (2, "a2", "a")}
@@ -66,6 +67,7 @@ def test_other_keys_of_one_bucket_are_merged(tmp_path: Path) -> None:
     assert found["buckets"] == 1
     said = done.details["merged_by_key"]
     assert (said["changed_keys"], said["overlapping_keys"], said["read_bytes"]) == (3, 0, plan["read_bytes"])
+    assert "note" not in said
     put(main, [(1, "later", "a"), (20, "later", "a")])
     assert {(1, "later", "a"), (20, "later", "a")} <= set(rows_of(main)), "a later writer wins"
 
@@ -76,7 +78,9 @@ def test_keys_that_both_changed_are_listed_and_can_be_decided(tmp_path: Path) ->
     put(fix, [(9, None, "a", "-D")])
     put(main, [(0, "fixed", "a"), *((k, "newer", "a") for k in range(1, 7)), (9, "newer", "a"), (50, "other", "a")])
     head, files = main.latest_snapshot_id(), stored_files(main, tmp_path)
-    with pytest.raises(ConflictError, match=r"7 keys, \(dt=a, k=1\), .* and 2 more, .*on_overlap") as refused:
+    with pytest.raises(
+        ConflictError, match=r"7 keys, \(dt=a, k=1\), .* and 2 more, .*on_overlap.* drops main's newer"
+    ) as refused:
         run(tmp_path, "merge_branch", branch="fix")
     assert refused.value.details["key_count"] == 7 and len(refused.value.details["keys"]) == 5
     assert main.latest_snapshot_id() == head and stored_files(main, tmp_path) == files

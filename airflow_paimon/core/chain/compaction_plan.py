@@ -23,6 +23,9 @@ from airflow_paimon.core.table.partitions import format_partition, parse_partiti
 _SAMPLE = datetime(2000, 1, 1)
 """Stands in for chain columns missing in a spec when one column's form is checked: a leap year, a long month."""
 
+LONGEST_CHAIN = 31
+"""The deltas after the newest full partition that a chain may have by default: a month of days."""
+
 Spec = tuple[tuple[int, Any], ...]
 """Positions of partition columns and their values."""
 
@@ -86,20 +89,12 @@ def parse_targets(
         raise _refused(layout, "give a range, from_ (--from) and to (--to), or pending (--pending), not both")
     if not partitions and not is_range and not pending:
         raise _refused(
-            layout,
-            (
-                "name what to compact: partition (--partition), from_ and to (--from, --to), or pending (--pending) "
-                "with max_chain_length (--max-chain-length)"
-            ),
+            layout, "name what to compact: partition (--partition), from_ and to (--from, --to), or pending (--pending)"
         )
-    if pending != (max_chain_length is not None):
-        raise _refused(
-            layout,
-            (
-                "pending (--pending) and max_chain_length (--max-chain-length) go together: so many deltas may stay "
-                "unmerged"
-            ),
-        )
+    if max_chain_length is not None and not pending:
+        raise _refused(layout, "max_chain_length (--max-chain-length) needs pending (--pending)")
+    if pending and max_chain_length is None:
+        max_chain_length = LONGEST_CHAIN
     if max_chain_length is not None and max_chain_length < 0:
         raise _refused(layout, f"max_chain_length (--max-chain-length) must be 0 or more, not {max_chain_length}")
     bounds = [None if text is None else _moment(layout, text) for text in (first, last)]

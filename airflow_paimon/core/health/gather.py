@@ -13,13 +13,13 @@ from datetime import datetime
 from itertools import chain
 
 from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
+from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.chain.state import splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.health.files_plan import FileGroup, groups_of_columns, groups_of_splits, rules_of
 from airflow_paimon.core.health.health_plan import (
-    CHAIN_DELTAS,
     MIN_FILES,
     ChainFigures,
     HeldFigures,
@@ -363,7 +363,7 @@ def _chain_figures(check: ChainCheck) -> ChainFigures:
         {values: sum(f.file_size for s in splits for f in s.files) for values, splits in splits_by_partition(p).items()}
         for p in (check.state.snapshot, check.state.delta)
     )
-    long = [g for g in check.groups if len(g.pending) > CHAIN_DELTAS]
+    long = [g for g in check.groups if len(g.pending) > LONGEST_CHAIN]
     return ChainFigures(
         stale=len(check.stale),
         stale_bytes=sum(full.get(s.values, 0) for s in check.stale),

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.commit.manifest_merge_plan import is_small
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestFile
 from airflow_paimon.core.health.files_plan import (
@@ -29,8 +30,6 @@ MIN_FILES = 5
 """From so many small files of a bucket on ``compact`` writes them together by default."""
 DELETED_PERCENT = 10
 OLD_PIN_DAYS = 90
-CHAIN_DELTAS = 31
-"""Deltas after the newest full partition that a chain may have: a month of days."""
 BUCKET_SKEW, PARTITION_SKEW = 4, 10
 ORPHAN_PERCENT = 5
 _LARGE_PARTITION = 10
@@ -328,7 +327,7 @@ def _of_chain(chain: ChainFigures | None) -> Iterator[Reason]:
     yield _reason(
         "long-chain",
         f"{chain.longest:,} deltas after the newest full partition of a group: a read merges them all",
-        *(chain.longest, CHAIN_DELTAS, "deltas", 20),
+        *(chain.longest, LONGEST_CHAIN, "deltas", 20),
         operation=COMPACT_CHAIN,
         cost_bytes=chain.pending_bytes,
     )

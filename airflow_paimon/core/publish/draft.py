@@ -215,6 +215,9 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
         if d.merge is not None and d.head.index_manifest:
             index = _without_updated_columns(d, d.columns, schema, entries, index)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
+    if d.keys is not None:
+        note = "the counts of files and rows leave out these buckets: their keys are compared when it runs"
+        summary["merged_by_key"] = {**d.keys.summary, "note": note}
     readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
     summary["streaming_readers"] = readers
     missed = _missed_by(d.target, readers, is_missed(schema, d.changes)) if d.changes else []

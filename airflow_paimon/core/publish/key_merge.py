@@ -230,8 +230,8 @@ def overlapping_keys(wanted: KeyMerge, merged: MergedKeys) -> ConflictError:
     names, target = wanted.summary["buckets"], wanted.target.branch_name
     return ConflictError(
         f"{wanted.target.name}: {target} and the branch both changed {described_keys(merged)} since the branch point; "
-        "nothing was published. Compare them, then set on_overlap (--on-overlap): branch takes the branch's rows of "
-        f"these keys, main keeps those of {target}",
+        "nothing was published. Compare them, start again, or set on_overlap (--on-overlap): main drops "
+        f"the branch's rows, branch drops {target}'s newer ones",
         code="branch-conflict",
         details={
             "conflicts": names,

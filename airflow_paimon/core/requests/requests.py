@@ -894,7 +894,7 @@ class CompactChainTable(Request):
     from_: str | None = flag("First partition of a range, k=v,... of the chain columns")
     to: str | None = flag("Last partition of a range")
     pending: bool = switch("Compact every chain of more than --max-chain-length deltas, and stale partitions")
-    max_chain_length: int | None = flag("With --pending: the most deltas that a chain may have")
+    max_chain_length: int | None = flag("With --pending: the most deltas that a chain may have; default 31")
     overwrite: bool = switch("Rebuild partitions that the snapshot branch already has")
     gap_policy: str = flag("What to do for a partition without a delta", "empty", choices=GAP_POLICIES)
     task_memory_mb: int = flag(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, timedelta
 from typing import Any
 
 import pytest
@@ -165,6 +166,13 @@ def test_pending_keeps_chains_short() -> None:
     assert list(every) == ["20260202", "20260203"]
 
 
+def test_pending_alone_allows_a_chain_of_a_month() -> None:
+    delta = [f"{day:%Y%m%d}" for day in (date(2026, 2, 2) + timedelta(days=d) for d in range(32))]
+    assert plan(DAY, "20260201", " ".join(delta[:31]), pending=True) == {}
+    assert list(plan(DAY, "20260201", " ".join(delta), pending=True)) == [delta[-1]]
+    assert list(plan(DAY, *FULL, pending=True, known=STALE)) == ["20260202", "20260203", "20260204"]
+
+
 def test_pending_in_one_group() -> None:
     delta = "CN/20260201 CN/20260202 US/20260201 US/20260202"
     assert list(plan(REGION, "", delta, "region=US", pending=True, max_chain_length=1)) == ["US/20260202"]
@@ -235,8 +243,7 @@ def test_quoted_partitions_hold_any_value() -> None:
         ({"first": "dt=20250810"}, "an end of a range names the columns dt, hour"),
         ({"first": "dt=20250810,hour=03", "last": "dt=20250810,hour=02"}, "is later than"),
         ({"first": "dt=20250810,hour=03", "pending": True, "max_chain_length": 1}, "not both"),
-        ({"pending": True}, "go together"),
-        ({"partitions": ["dt=20250810"], "max_chain_length": 1}, "go together"),
+        ({"partitions": ["dt=20250810"], "max_chain_length": 1}, "needs pending"),
         ({"pending": True, "max_chain_length": -1}, "0 or more"),
     ],
 )
