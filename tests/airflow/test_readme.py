@@ -1,15 +1,16 @@
-"""The quick start's table and DAG, run as they are printed, one after the other; and the README's file of DAGs."""
+"""The quick start's table is corrected as README and tutorial say; and the README's file of DAGs."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import BundleDagBag
 
 from airflow_paimon import open_table
+from airflow_paimon.dags import correction_dag
 from airflow_paimon.data import read_arrow
 from tests.airflow.conftest import RunDag
 from tests.environment import REPO_ROOT
@@ -17,25 +18,29 @@ from tests.environment import REPO_ROOT
 pytestmark = [pytest.mark.airflow, pytest.mark.slow, pytest.mark.usefixtures("java_home")]
 
 
+TUTORIAL = "docs/tutorials/correct-a-table.md"
+WRONG = ("2026-11-16", "2026-11-17", "2026-11-18")
+
+
 def examples(page: str) -> list[str]:
     """The Python blocks of a page."""
     return re.findall(r"^```python\n(.*?)^```", (REPO_ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
-def test_the_quick_start_runs_as_it_is_printed(
+def test_the_statements_of_readme_and_tutorial_correct_the_quick_starts_table_once(
     warehouse: Path, run_dag: RunDag, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    python, dag = examples("docs/quickstart.md")
+    (python,) = examples("docs/quickstart.md")
     exec(python.replace('"/data/warehouse"', repr(str(warehouse))), {})
-    assert "{'id': 2, 'dt': '2026-11-18', 'amount': 2000.0}" in capsys.readouterr().out
-    names: dict[str, Any] = {}
-    exec(dag, names)
-    run = run_dag(names["publish"].dag)
-    assert set(run.tasks.values()) == {("success", 1)}
+    assert "{'id': 2, 'dt': '2026-11-17', 'amount': 200000.0}" in capsys.readouterr().out
+    (given,) = re.findall(r"--conf '(\{.*?\})'", (REPO_ROOT / "README.md").read_text(), re.DOTALL)
+    (block,) = re.findall(r"^ +(UPDATE .*?)\n\n", (REPO_ROOT / TUTORIAL).read_text(), re.MULTILINE | re.DOTALL)
+    form = json.loads(given) | {"approval": False}
+    run = run_dag(correction_dag(), run_conf=form | {"sql": f"{block};\n{form['sql']}"})
+    assert run.state == "success"
+    assert {row["partition"] for row in run.xcom("diff")["details"]["partitions"]} == {f"dt={day}" for day in WRONG}
     orders = open_table(str(warehouse), "sales.orders")
-    assert sorted(read_arrow(orders).column("amount").to_pylist()) == [10.0, 20.0]
-    undo = run.xcom("publish")["details"]["undo_tag"]
-    assert sorted(read_arrow(orders, version=undo).column("amount").to_pylist()) == [10.0, 2000.0]
+    assert sorted(read_arrow(orders).column("amount").to_pylist()) == [45.0, 125.0, 2000.0, 9900.0]
 
 
 def test_the_readmes_file_makes_the_dags_that_it_names(tmp_path: Path) -> None:
