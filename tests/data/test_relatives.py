@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, PaimonError
+from airflow_paimon.core.publish.published import standing_publishes
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
@@ -140,6 +141,41 @@ def test_rows_come_once_without_a_record_that_says_who_is_related(
     except PaimonError:
         assert rows(table) == before
     assert {0, 1, 10, 6} <= rows(table).keys()
+
+
+@pytest.mark.parametrize("keys", [[], ["dt", "k"]])
+@pytest.mark.parametrize("operation", ["fast_forward", "replace_main"])
+def test_what_another_branch_s_whole_state_took_back_is_published_again(
+    tmp_path: Path, operation: str, keys: list[str]
+) -> None:
+    """Of a publish of some partitions as well; and not while that other publish is undone."""
+    settings = {"bucket": "1" if keys else "-1"}
+    columns = [("k", "INT NOT NULL"), ("v", "STRING"), ("dt", "STRING NOT NULL")]
+    table = create_table(
+        str(tmp_path / "wh"), "d.t", columns, partition_keys=["dt"], primary_keys=keys, options=settings
+    )
+    insert(table, "a", 0, 1)
+    for branch, row in (("fix", 10), ("other", 12)):
+        run(table, "create_branch", branch=branch, snapshot=1)
+        insert(table.branch(branch), "a", row)
+    insert(table.branch("fix"), "b", 20)
+
+    def publish() -> bool:
+        return bool(run(table, "merge_branch", branch="fix", partitions=("dt=a",)).changed)
+
+    assert publish()
+    stopped = {"readers_stopped": True} if operation == "replace_main" else {}
+    run(table, operation, branch="other", discard_main=True, **stopped)
+    assert set(rows(table)) == {0, 1, 12}
+    assert [p.branch for p in standing_publishes(table)] == ["other"]
+    run(table, "rollback_to", snapshot=head(table) - 1, keep_later=True)
+    assert set(rows(table)) == {0, 1, 10}
+    assert not publish()
+    run(table, "rollback_to", snapshot=head(table) - 1, keep_later=True)
+    assert set(rows(table)) == {0, 1, 12}
+    assert publish()
+    assert set(rows(table)) == {0, 1, 10, 12}
+    assert not publish()
 
 
 @pytest.mark.parametrize("how", ["rebase", "branch of a branch"])

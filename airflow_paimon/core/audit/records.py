@@ -9,7 +9,7 @@ from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.audit_properties import AUDIT_DIR, readable_snapshots
-from airflow_paimon.core.publish.published import undone_snapshots
+from airflow_paimon.core.publish.earlier_publishes import undone_snapshots
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.lineage import Lineage, read_lineage
 from airflow_paimon.core.table.paths import MAIN

@@ -14,12 +14,14 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import recorded_between
 from airflow_paimon.core.publish.hold import UnfinishedPublish
+from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.history import Difference, difference, snapshots_there
 from airflow_paimon.core.table.lineage import read_lineage, state_text
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
+    BASE_SNAPSHOT_PROPERTY,
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
@@ -27,11 +29,16 @@ from airflow_paimon.core.table.properties import (
     FAMILY_PROPERTY,
     KEEP_LATER_PROPERTY,
     ONLY_PARTITIONS_PROPERTY,
+    OPERATION_PROPERTY,
     ROW_IDS_PROPERTY,
     ROW_VERSIONS_PROPERTY,
     TARGET_PROPERTY,
+    UNDO_TAG_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
+
+WHOLE_STATE = (FastForward.operation, ReplaceMain.operation)
+"""The publishes that make main what the branch is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,44 +228,60 @@ def rollbacks_before(branch: Table, then: Snapshot) -> list[Snapshot]:
 
 
 def standing_of(since: Sequence[Snapshot], known: Recognised) -> Standing:
-    """Find the publishes that main's newest snapshot still stands on.
-
-    ``since``: main's snapshots after the branch point. A rollback takes back what came after its target, an undo the
-    one snapshot after it, also if that is a rollback or an undo.
+    """Find the publishes that main's newest snapshot still stands on. ``since``: main's snapshots after the branch
+    point.
     """
     found: list[BranchPublish] = []
-    others: list[BranchPublish] = []
-    strangers: list[Snapshot] = []
     unknown: list[PartitionScope] = []
-    undos: list[tuple[Snapshot, int]] = []
-    undone: set[int] = set()
-    target: int | None = None
-    for snapshot in reversed(since):
-        if snapshot.id in undone or (target is not None and snapshot.id > target):
-            continue
-        publish, back_to = known.found.get(snapshot.id), snapshot.number(TARGET_PROPERTY)
-        if publish is not None:
-            found += [] if any(map(publish.scope.meets, unknown)) else [publish]
-        elif snapshot.id in known.others:
-            others.append(known.others[snapshot.id])
-        elif snapshot.id in known.strangers:
-            strangers.append(snapshot)
-        elif snapshot.id in known.unknown:
-            unknown.append(known.unknown[snapshot.id])
-        elif back_to is not None and snapshot.properties.get(KEEP_LATER_PROPERTY) == "true":
-            undone.add(back_to + 1)
-            undos += [(snapshot, back_to + 1)] if known.has(back_to + 1) else []
-        elif back_to is not None:
-            target = back_to
+    taken_back, by_id = undone_snapshots(since), {s.id: s for s in since}
+    stands = [s.id for s in since if s.id not in taken_back]
+    for number in reversed(stands):
+        if number in known.unknown:
+            unknown.append(known.unknown[number])
+        elif (publish := known.found.get(number)) is not None and not any(map(publish.scope.meets, unknown)):
+            found.append(publish)
     ids = {p.main.id for p in found}
     return Standing(
         publishes=tuple(reversed(found)),
-        relatives=tuple(reversed(others)),
+        relatives=tuple(known.others[i] for i in stands if i in known.others),
         undone=frozenset(i for i in known.found if i not in ids),
-        undos=tuple(undos),
-        strangers=tuple(strangers),
+        undos=tuple((by_id[undo], i) for i, undo in taken_back.items() if known.has(i)),
+        strangers=tuple(by_id[i] for i in stands if i in known.strangers),
         unknown=tuple(unknown),
     )
+
+
+def undone_snapshots(snapshots: Sequence[Snapshot]) -> dict[int, int]:
+    """Map the id of each publish or rollback that was undone to that of the snapshot that did it.
+
+    A rollback undoes the snapshot right after its target, and without ``keep_later`` all that follow. A publish that
+    takes another branch's whole state undoes what main got since that branch's base. What was undone undoes nothing.
+    """
+    ours = [s for s in snapshots if UNDO_TAG_PROPERTY in s.properties]
+    found: dict[int, int] = {}
+    for snapshot in reversed(ours):
+        later = (s for s in ours if s.id > snapshot.id and s.id not in found)
+        undo = next((s.id for s in later if _takes_back(s, snapshot)), None)
+        if undo is not None:
+            found[snapshot.id] = undo
+    return found
+
+
+def _takes_back(later: Snapshot, snapshot: Snapshot) -> bool:
+    said = later.properties
+    if said.get(OPERATION_PROPERTY) in WHOLE_STATE:
+        base = later.number(BASE_SNAPSHOT_PROPERTY)
+        return base is not None and base < snapshot.id and not _are_of_one_branch(said, snapshot.properties)
+    target = later.number(TARGET_PROPERTY)
+    if target is None or target >= snapshot.id:
+        return False
+    return target == snapshot.id - 1 or said.get(KEEP_LATER_PROPERTY) == "false"
+
+
+def _are_of_one_branch(one: Mapping[str, str], other: Mapping[str, str]) -> bool:
+    """Whether two publishes are of the same branch, not of one that was made later under its name."""
+    families = {said[FAMILY_PROPERTY] for said in (one, other) if FAMILY_PROPERTY in said}
+    return one.get(BRANCH_PROPERTY) == other.get(BRANCH_PROPERTY) and len(families) < 2
 
 
 def is_lost(

@@ -10,20 +10,17 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundE
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer, overlapping_buckets, within_reach
 from airflow_paimon.core.publish.compare import gather_sides, merge_branch_files, undo_files
-from airflow_paimon.core.publish.earlier_publishes import publish_scope
+from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, publish_scope, undone_snapshots
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.parts import is_part, left_of
-from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
-    BASE_SNAPSHOT_PROPERTY,
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_OWNER_PROPERTY,
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
-    KEEP_LATER_PROPERTY,
     MERGED_KEYS_PROPERTY,
     OPERATION_PROPERTY,
     TARGET_PROPERTY,
@@ -34,7 +31,6 @@ from airflow_paimon.core.table.table import Table
 
 _PREFIX = "airflow-paimon."
 _LISTED = 20
-_WHOLE = (FastForward.operation, ReplaceMain.operation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,31 +133,6 @@ def is_undone(view: Table, snapshot_id: int) -> bool | None:
     return snapshot_id in undone_snapshots(view.snapshots(ids))
 
 
-def undone_snapshots(snapshots: Sequence[Snapshot]) -> dict[int, int]:
-    """Map the id of each publish or rollback that was undone to that of the snapshot that did it.
-
-    A rollback undoes the snapshot right after its target, and without ``keep_later`` all that follow. A publish that
-    takes another branch's whole state undoes what main got since that branch's base.
-    """
-    ours = [s for s in snapshots if UNDO_TAG_PROPERTY in s.properties]
-    found: dict[int, int] = {}
-    for snapshot in reversed(ours):
-        later = (s for s in ours if s.id > snapshot.id and s.id not in found)
-        undo = next((s.id for s in later if _takes_back(s, snapshot)), None)
-        if undo is not None:
-            found[snapshot.id] = undo
-    return found
-
-
-def _takes_back(later: Snapshot, snapshot: Snapshot) -> bool:
-    said = later.properties
-    if said.get(OPERATION_PROPERTY) in _WHOLE:
-        other = said.get(BRANCH_PROPERTY) != snapshot.properties.get(BRANCH_PROPERTY)
-        return other and (later.number(BASE_SNAPSHOT_PROPERTY) or snapshot.id) < snapshot.id
-    target = later.number(TARGET_PROPERTY) or snapshot.id
-    return target == snapshot.id - 1 or (said.get(KEEP_LATER_PROPERTY) == "false" and target < snapshot.id)
-
-
 def last_publish(main: Table) -> Published:
     """Find the publish to undo: the newest one of a branch.
 
@@ -210,7 +181,7 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
                 f"it, or it is not a publish of {branch!r}"
             )
     before, schema = main.snapshot(snapshot_id - 1), main.schema()
-    whole = published.properties.get(OPERATION_PROPERTY) in _WHOLE
+    whole = published.properties.get(OPERATION_PROPERTY) in WHOLE_STATE
     scope = publish_scope(schema, published, main.label)
     compared = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=schema, whole=whole, scope=scope)
     sides = compared.sides

@@ -27,8 +27,8 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Action, PutNew
+from airflow_paimon.core.publish.earlier_publishes import undone_snapshots
 from airflow_paimon.core.publish.fold import with_folds
-from airflow_paimon.core.publish.published import undone_snapshots
 from airflow_paimon.core.publish.replace_main_plan import (
     CarriedOver,
     CarriedTag,
