@@ -262,6 +262,14 @@ class BranchMachine(RuleBasedStateMachine):
             branch.main_changed |= touched
         self.undo.append((undo_tag, before))
 
+    def _replaced(self, name: str) -> None:
+        """Main has become a branch: what it had got of the others since that began is taken back, until an undo."""
+        self.branches[name].taken(set(self.main))
+        self.related |= set(self.branches)
+        for other in self.branches.keys() - {name}:
+            model = self.branches[other]
+            model.published = {k: v for k, v in model.published.items() if self.main.get(k, set()) == v}
+
     def _rolled_back(self, before: Buckets) -> None:
         touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
         for branch in self.branches.values():
@@ -283,7 +291,7 @@ class BranchMachine(RuleBasedStateMachine):
         assert self.main == self.branches[name].now
         if result.changed:
             event("fast_forward: published")
-            self.branches[name].taken(set(self.main))
+            self._replaced(name)
             self._published(result.details["undo_tag"], before)
 
     @precondition(lambda self: self.undo)

@@ -270,7 +270,7 @@ class PublishMachine(BranchMachine):
             self.branches[name].now = files(self.table.branch(name))
         self._landed(name, before, self.branches[name].now, result)
         if result.changed:
-            self.branches[name].taken(set(self.main))
+            self._replaced(name)
         return bool(result.changed)
 
     @invariant()
