@@ -119,6 +119,15 @@ def test_what_pages_give_to_the_forms_is_in_the_forms() -> None:
         assert set(json.loads(conf)) <= set(load_dag(dag).params), (dag, conf)
 
 
+def test_the_table_of_the_form_is_the_form() -> None:
+    page = (REPO_ROOT / "docs" / "howto" / "correct-data.md").read_text()
+    found = re.findall(r"^\| \*([^*]+)\* \| `(\w+)` \| (?:`([^`]+)` )?\|", page, re.MULTILINE)
+    form = {name: load_dag("data_correction").params.get_param(name) for name in load_dag("data_correction").params}
+    values = {name: p.value if isinstance(p.value, str | int | dict) else None for name, p in form.items()}
+    default = {n: "" if v is None else v if isinstance(v, str) else json.dumps(v) for n, v in values.items()}
+    assert found == [(param.schema["title"], name, default[name]) for name, param in form.items()]
+
+
 def test_results_of_dbt_and_soda_are_rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (REPO_ROOT / "docs" / "howto" / "check-tools.md").read_text()
     (source,) = (block for block in re.findall(r"^```python\n(.*?)^```", page, re.M | re.S) if "def dbt_tests" in block)

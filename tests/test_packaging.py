@@ -28,7 +28,7 @@ from tests.distributions import build, differing, findings, unpacked
 from tests.environment import REPO_ROOT
 
 DOCS = REPO_ROOT / "docs"
-QUICK_START = (DOCS / "quickstart.md").read_text()
+ONLY_THE_TOOL = (DOCS / "reference" / "python.md").read_text()
 _EPOCH = "1700000000"
 _POINTERS = re.compile(
     r"docs/([\w-]+(?:/[\w-]+)?)\.md"  # a text that becomes a link
@@ -186,7 +186,7 @@ def test_the_metadata_describes_the_project_and_invents_no_address(wheel: Path) 
 
 def test_the_tool_runs_on_the_five_packages_that_the_quick_start_names(installed: Installed, tmp_path: Path) -> None:
     """Nothing else that is installed can be imported: no Airflow, no Spark, nor what these bring."""
-    named = re.findall(r'"([^"]+)"', re.search(r"^pip install (\"pyarrow.*)$", QUICK_START, re.MULTILINE)[1])  # type: ignore[index]
+    named = re.findall(r'"([^"]+)"', re.search(r"^pip install (\"pyarrow.*)$", ONLY_THE_TOOL, re.MULTILINE)[1])  # type: ignore[index]
     project = tomllib.loads((REPO_ROOT / "pyproject.toml").read_text())["project"]
     for_airflow = ("apache-airflow", "markdown-it-py", "pyyaml", "requests")  # the page, rules in forms, and Flink
     assert sorted(named) == sorted(d for d in project["dependencies"] if not d.startswith(for_airflow))
