@@ -90,8 +90,6 @@ _NAMED = (
     f"CREATE TEMPORARY VIEW orders USING {NAME} OPTIONS (warehouse '...', table 'sales.orders'), which "
     f"spark.read.table and INSERT take"
 )
-_MOST_BYTES = 1 << 30
-"""Of a group that tasks plan themselves, about."""
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 

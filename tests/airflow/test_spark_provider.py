@@ -23,8 +23,8 @@ METHODS = {
 }
 """Called, or replaced by our own hook."""
 ATTRIBUTES = frozenset((
-    "_application_args", "_conf", "_conn_id", "_connection", "_driver_id", "_env", "_env_vars", "_files",
-    "_is_kubernetes", "_is_yarn", "_java_class", "_kubernetes_driver_pod", "_name", "_properties_file", "_py_files",
+    "_application_args", "_conf", "_conn_id", "_connection", "_env", "_env_vars", "_files",
+    "_is_kubernetes", "_is_yarn", "_kubernetes_driver_pod", "_name", "_properties_file", "_py_files",
     "_resolved_yarn_rm_auth", "_should_track_driver_status", "_status_poll_interval", "_submit_sp",
     "_track_driver_via_k8s_api", "_yarn_application_id", "_yarn_track_via_rm_api",
 ))  # fmt: skip

@@ -10,6 +10,7 @@ from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_json, parse_snapshot
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
+from airflow_paimon.core.publish.earlier_publishes import takes_back
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.schema.opening_rules import opening_faults
@@ -133,8 +134,10 @@ def repeated_findings(main: Table) -> Iterator[Finding]:
             continue
         theirs = snapshots_there(branch, [i for i in branch.snapshot_ids() if i <= last])
         known = {(s.commit_user, s.commit_identifier): s.id for s in theirs if is_streamed(s)}
-        for again in snapshots_there(main, [i for i in main.snapshot_ids() if i > made.snapshot.id]):
-            if first := known.get((again.commit_user, again.commit_identifier)):
+        later = snapshots_there(main, [i for i in main.snapshot_ids() if i > made.snapshot.id])
+        for again in later:
+            first = known.get((again.commit_user, again.commit_identifier))
+            if first is not None and not any(takes_back(s, again) for s in later if s.id > again.id):
                 yield Finding(
                     kind="committed-twice",
                     subject=str(again.id),
@@ -142,9 +145,8 @@ def repeated_findings(main: Table) -> Iterator[Finding]:
                     message=f"{main.label}: snapshot {again.id} commits again what a job (commit user "
                     f"{again.commit_user}) had committed on branch {made.branch} as snapshot {first}, before that "
                     f"branch replaced main with snapshot {made.snapshot.id}",
-                    at_risk="rows of tables without keys and sums of an aggregation count twice. Cancel the job, roll "
-                    f"back to snapshot {again.id - 1}, and start the job without its savepoint "
-                    "(docs/howto/replace-main.md, A Flink job that filled the branch)",
+                    at_risk="rows of tables without keys and sums of an aggregation count twice. Stop the job, and see "
+                    "docs/howto/replace-main.md, A Flink job that filled the branch",
                 )
 
 

@@ -29,7 +29,7 @@ def test_a_database_that_another_engine_made_is_one_and_what_is_in_it_stays(tmp_
         create_database(str(tmp_path), "d")
     (tmp_path / "d.db" / "notes.txt").write_text("keep")
     (tmp_path / "d.db" / "gone").rmdir()
-    with pytest.raises(UnsafeOperationError, match=r"holds 1 files, such as d\.db/notes\.txt"):
+    with pytest.raises(UnsafeOperationError, match=r"contains 1 files, such as d\.db/notes\.txt"):
         drop_database(str(tmp_path), "d")
     assert (tmp_path / "d.db" / "notes.txt").read_text() == "keep"
     (tmp_path / "d.db" / "notes.txt").unlink()

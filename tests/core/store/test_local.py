@@ -204,7 +204,7 @@ def test_a_file_that_is_replaced_while_it_is_deleted_stays(
 
     store.replace("tag/tag-x", b"1")
     monkeypatch.setattr(os, "link", later)
-    with pytest.raises(OutcomeUnknownError, match=r"If .*/tag/\.tag-x\..*\.away is there"):
+    with pytest.raises(OutcomeUnknownError, match=r"If .*/tag/\.tag-x\..*\.away exists"):
         store.delete_same("tag/tag-x", b"1")
     kept = {file.read_bytes() for file in (tmp_path / "ware house%3A/tag").iterdir()}
     assert (store.read("tag/tag-x"), kept, store.names("tag")) == (b"3", {b"2", b"3"}, ["tag-x"])
