@@ -69,7 +69,7 @@ PARAMS = {
     "sql": text(
         "SQL",
         "UPDATE, DELETE, MERGE or INSERT on `branch`, the table as of the start of this run, such as: "
-        "UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18' AND amount >= 10000. "
+        "UPDATE branch SET amount = amount / 100 WHERE dt = '2026-11-18' AND amount BETWEEN 10000 AND 999999. "
         "Separate several statements by semicolons: they become one commit. "
         "Or one SELECT that returns the corrected rows of whole partitions, with all columns. "
         "`main` is the current table.",

@@ -300,7 +300,7 @@ def test_local_faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
     assert press(monkeypatch, warehouse=str(lake / "wh")) == (True, f"2 databases in {lake}/wh: d, empty")
     assert press(monkeypatch, warehouse=f"file://{lake}/wh")[0]
-    says(lake / "gone" / "wh", f"There is no folder {lake}/gone/wh on this machine", f"({lake} is there)", "create")
+    says(lake / "gone" / "wh", f"There is no folder {lake}/gone/wh on this machine", f"({lake} exists)", "create")
     says(lake / "note.txt", "is a file")
     says("lake/wh", "relative path", "give the whole path")
     says(lake, "but in its folder wh", f"Set Warehouse to {lake}/wh")

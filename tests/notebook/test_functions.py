@@ -126,7 +126,7 @@ def test_every_entry_of_details_is_one_that_something_makes() -> None:
     }
     assert {name for names, _ in DETAILS for name in re.findall(r"`(\w+)`", names)} == set(NAMES)
     entries = {name for _, listed in DETAILS for name in re.findall(r"`(\w+)`", listed)}
-    of_properties = {"branch_identity", "branch_reason"}  # of a landed snapshot, without their prefix
+    of_properties = {"branch_reason"}  # of a landed snapshot, without its prefix
     assert entries - made == of_properties
 
 

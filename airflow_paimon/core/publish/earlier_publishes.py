@@ -261,13 +261,13 @@ def undone_snapshots(snapshots: Sequence[Snapshot]) -> dict[int, int]:
     found: dict[int, int] = {}
     for snapshot in reversed(ours):
         later = (s for s in ours if s.id > snapshot.id and s.id not in found)
-        undo = next((s.id for s in later if _takes_back(s, snapshot)), None)
+        undo = next((s.id for s in later if takes_back(s, snapshot)), None)
         if undo is not None:
             found[snapshot.id] = undo
     return found
 
 
-def _takes_back(later: Snapshot, snapshot: Snapshot) -> bool:
+def takes_back(later: Snapshot, snapshot: Snapshot) -> bool:
     said = later.properties
     if said.get(OPERATION_PROPERTY) in WHOLE_STATE:
         base = later.number(BASE_SNAPSHOT_PROPERTY)

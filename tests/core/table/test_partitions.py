@@ -180,7 +180,7 @@ def test_what_users_may_write(type_text: str, given_value: Any, expected: Any) -
 @pytest.mark.parametrize(
     ("type_text", "given_value", "form"),
     [
-        ("STRING", 7, "a text"),
+        ("STRING", 7, "a string"),
         ("INT", "7.0", "a whole number"),
         ("INT", "", "a whole number"),
         ("INT", True, "a whole number"),
