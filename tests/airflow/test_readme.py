@@ -30,7 +30,7 @@ def examples(page: str) -> list[str]:
 def test_the_statements_of_readme_and_tutorial_correct_the_quick_starts_table_once(
     warehouse: Path, run_dag: RunDag, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (python,) = examples("docs/quickstart.md")
+    python, _ = examples("docs/quickstart.md")
     exec(python.replace('"/data/warehouse"', repr(str(warehouse))), {})
     assert "{'id': 2, 'dt': '2026-11-17', 'amount': 200000.0}" in capsys.readouterr().out
     (given,) = re.findall(r"--conf '(\{.*?\})'", (REPO_ROOT / "README.md").read_text(), re.DOTALL)

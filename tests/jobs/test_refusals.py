@@ -137,7 +137,7 @@ REFUSED = [
     # chain tables
     ("compact_chain_table --partition=dt=20260102", "invalid-input", "create_chain_table makes it one"),
     (f"compact_chain_table --table={CHAIN}", "invalid-input", "name what to compact"),
-    (f"compact_chain_table --table={CHAIN} --pending", "invalid-input", "--max-chain-length"),
+    (f"compact_chain_table --table={CHAIN} --max-chain-length=9", "invalid-input", "--pending"),
     (f"compact_chain_table --table={CHAIN} --partition=dt=2026-01-02", "invalid-input", "write it like dt="),
     (f"compact_chain_table --table={CHAIN} --partition=day=20260102", "invalid-input", "the partition columns are dt"),
     (f"compact_chain_table --table={CHAIN} --from=dt=20260103 --to=dt=20260102", "invalid-input", "is later than --to"),
