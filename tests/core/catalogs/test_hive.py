@@ -257,7 +257,9 @@ def test_a_location_that_is_gone_or_elsewhere(
 ) -> None:
     folder = tmp_path / "elsewhere" / f"{database}.db" / "t"
     moved = folder.rename(tmp_path / "moved")
-    with pytest.raises(NotFoundError, match=rf"There is no table {database}\.t at file://{folder}, where .* says"):
+    with pytest.raises(
+        NotFoundError, match=rf"There is no table {database}\.t at file://{folder}, where .* registers it"
+    ):
         open_table(warehouse, f"{database}.t", storage_options=options).require()
     with pytest.raises(UnsafeOperationError, match=rf"{folder}.*correct its location.*Nothing was created"):
         create_table(warehouse, f"{database}.t", COLUMNS, if_exists="skip", storage_options=options)
