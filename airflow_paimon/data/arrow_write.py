@@ -66,15 +66,14 @@ def write_arrow(
     (a dict of typed values or their texts, None = null, or a text such as ``dt=2026-11-18/region=eu``; may be partial);
     ``dynamic_overwrite`` replaces the partitions that occur in the rows. A column ``_row_kind`` (``+I -U +U -D``)
     expresses deletes. Rows appended to a table with ``merge-engine`` partial-update or aggregation may lack columns
-    that can be null: they are null, as in an INSERT with a list of columns. With ``operation_id`` a retry returns
-    the first try's result and writes nothing; the same id with other rows is refused.
+    that can be null: they are null, as in an INSERT with a list of columns. With ``operation_id`` a retry writes
+    nothing and returns the first try's snapshot, without counts of files; the same id with other rows is refused.
 
     ``on_stale`` applies to the delta branch of a chain table: a write to a partition hidden by a full one is refused
     (``refuse``, the default of ``append``), or done, and the full partitions that become stale are listed in
     ``details["stale"]`` (``record``, the default of the other modes) for ``compact_chain_table --pending``.
 
-    ``writers_stopped`` confirms that no job of another engine writes what is overwritten (docs/howto/flink-tables.md,
-    Open writers).
+    ``writers_stopped`` confirms that no job writes what is overwritten (docs/howto/flink-tables.md, Open writers).
 
     Raises:
         InvalidInputError: the rows don't fit the table; the message names the column.

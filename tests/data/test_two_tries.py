@@ -98,10 +98,8 @@ def one_row(k: int) -> pa.Table:
     return pa.table({"k": pa.array([k], pa.int32())})
 
 
-@pytest.mark.parametrize("later", [0, 5], ids=["shorter", "as long again"])
-def test_a_retry_finds_its_commit_below_the_head_at_which_it_began(table: Table, later: int) -> None:
-    for k in range(10, 14):
-        write_arrow(table, one_row(k))
+def write_beside_a_rollback_and_crash(table: Table) -> None:
+    """Roll back while operation ``op`` writes its rows; it is killed right after its commit."""
 
     def meddle(method: str, path: str) -> None:
         if path.startswith("manifest/") and table.latest_snapshot_id() == 4:
@@ -111,6 +109,14 @@ def test_a_retry_finds_its_commit_below_the_head_at_which_it_began(table: Table,
 
     with pytest.raises(Crash):
         write_arrow(Table(FaultStore(table.store, on_mutation=meddle), table.name), ROWS, operation_id="op")
+
+
+@pytest.mark.parametrize("later", [0, 5], ids=["shorter", "as long again"])
+def test_a_retry_finds_its_commit_below_the_head_at_which_it_began(table: Table, later: int) -> None:
+    for k in range(10, 14):
+        write_arrow(table, one_row(k))
+
+    write_beside_a_rollback_and_crash(table)
     for k in range(20, 20 + later):
         write_arrow(table, one_row(k))
     assert write_arrow(table, ROWS, operation_id="op")["snapshot_after"] == 3
@@ -122,14 +128,7 @@ def test_what_came_before_a_head_that_has_expired_is_unknown(table: Table) -> No
     for k in range(10, 14):
         write_arrow(table, one_row(k))
 
-    def meddle(method: str, path: str) -> None:
-        if path.startswith("manifest/") and table.latest_snapshot_id() == 4:
-            rolled_back(table)
-        if method == "replace" and path.endswith("LATEST"):
-            raise Crash
-
-    with pytest.raises(Crash):
-        write_arrow(Table(FaultStore(table.store, on_mutation=meddle), table.name), ROWS, operation_id="op")
+    write_beside_a_rollback_and_crash(table)
     for k in range(20, 23):
         write_arrow(table, one_row(k))
     for number in range(1, 5):
