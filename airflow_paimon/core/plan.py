@@ -6,20 +6,59 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
+
+
+class Identified(Protocol):
+    """A snapshot."""
+
+    @property
+    def id(self) -> int: ...
+    @property
+    def identity(self) -> str: ...
+
+
+class FoundHead(Protocol):
+    """A branch as an attempt to commit finds it: ``commit.conditions.HeadState``."""
+
+    @property
+    def head(self) -> Identified | None: ...
+    @property
+    def schema(self) -> Any: ...
+    def conflict(self, why: str, **details: Any) -> Exception: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Precondition:
-    """A condition that must still hold when the plan is executed. ``snapshot_id`` None = the branch has no snapshot."""
+class HeadIs:
+    """The branch has still this snapshot (None: none), and this schema unless it is None. A plan shows by it what it is
+    made of; a commit that depends on just this head has it as a condition.
+
+    ``identity`` None: as far as the id tells. ``why``: what the conflict says.
+    """
 
     branch: str
     snapshot_id: int | None
     identity: str | None = None
     schema_id: int | None = None
+    why: str = ""
+
+    @classmethod
+    def of(cls, branch: str, head: Identified | None, schema_id: int | None = None, why: str = "") -> HeadIs:
+        number, identity = (None, None) if head is None else (head.id, head.identity)
+        return cls(branch=branch, snapshot_id=number, identity=identity, schema_id=schema_id, why=why)
+
+    def check(self, at: FoundHead) -> None:
+        """Check it on the head of a commit; raises ``ConflictError`` if it doesn't hold."""
+        now = HeadIs.of(self.branch, at.head)
+        same = now.snapshot_id == self.snapshot_id and self.identity in (None, now.identity)
+        if not same or self.schema_id not in (None, at.schema.id):
+            other = " (another one: it was rolled back since)" if now.snapshot_id == self.snapshot_id else ""
+            why = f"{self.branch} is at snapshot {now.snapshot_id}, not at {self.snapshot_id}{other} as expected"
+            raise at.conflict(self.why or why, expected_snapshot=self.snapshot_id, snapshot=now.snapshot_id)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {"branch": self.branch, "snapshot_id": self.snapshot_id, "identity": self.identity,
+                "schema_id": self.schema_id}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +194,7 @@ class Plan:
 
     operation: str
     table: str
-    preconditions: tuple[Precondition, ...] = ()
+    preconditions: tuple[HeadIs, ...] = ()
     actions: tuple[Action, ...] = ()
     summary: dict[str, Any] = field(default_factory=dict)
 

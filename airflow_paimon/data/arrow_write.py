@@ -13,13 +13,14 @@ import pyarrow as pa
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
-from airflow_paimon.core.commit.conditions import HeadIs, has_moving_keys
+from airflow_paimon.core.commit.conditions import has_moving_keys
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
 from airflow_paimon.core.commit.idempotency import REFUSALS, attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
@@ -277,7 +278,7 @@ def commit_write(
     stays = specs is not None  # and a key of what stays may not come with the rows
     read = None
     if only_planned or (stays and has_moving_keys(write.schema)):
-        read = HeadIs(snapshot=write.planned_on, why="another writer committed what would be overwritten")
+        read = HeadIs.of(table.branch_name, write.planned_on, why="another writer committed what would be overwritten")
     return commit_overwrite(table, messages, options, partitions=specs, read=read)
 
 

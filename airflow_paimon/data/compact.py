@@ -18,7 +18,7 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of, commit_identity, digest_of
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
-from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Compact
@@ -120,9 +120,7 @@ class _Run:
             "groups": len(groups),
             **self._open(planned),
         }
-        fences = () if head is None else (
-            Precondition(branch=self._request.branch, snapshot_id=head.id, identity=head.identity,
-                         schema_id=planned.write.schema.id),)  # fmt: skip
+        fences = () if head is None else (HeadIs.of(self._request.branch, head, planned.write.schema.id),)
         shown = Plan(operation="compact", table=self._table.name, preconditions=fences, summary=details)
         number = head.id if head else None
         return self._context.result(

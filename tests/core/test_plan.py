@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.plan import Delete, Plan, Precondition, PutNew, Replace, ReplaceBucket
+from airflow_paimon.core.plan import Delete, HeadIs, Plan, PutNew, Replace, ReplaceBucket
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, make_table, overwrite, rewrite, run
@@ -18,7 +18,7 @@ BUCKET = ReplaceBucket(path="dt=a/bucket-0", delete=("x",), add=("y",), reason="
 
 
 def _plan(*actions: object, head: int = 1) -> Plan:
-    relied = Precondition(branch="main", snapshot_id=head, identity="i", schema_id=0)
+    relied = HeadIs(branch="main", snapshot_id=head, identity="i", schema_id=0)
     return Plan(operation="o", table="d.t", preconditions=(relied,), actions=actions)  # type: ignore[arg-type]
 
 

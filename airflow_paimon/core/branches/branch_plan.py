@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.plan import Action, Delete, DeleteFolders, Plan, Precondition, PutNew, Replace
+from airflow_paimon.core.plan import Action, Delete, DeleteFolders, HeadIs, Plan, PutNew, Replace
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.table.lineage import (
     CREATING,
@@ -180,12 +180,7 @@ def plan_create_branch(
     The older versions, needed only to read older files, follow.
     """
     paths, head = BranchPaths(record.branch), source.snapshot
-    precondition = Precondition(
-        branch=source.branch,
-        snapshot_id=head.id if head else None,
-        identity=head.identity if head else None,
-        schema_id=source.schema.id,
-    )
+    precondition = HeadIs.of(source.branch, head, source.schema.id)
     summary = {
         "branch": record.branch,
         "from_branch": source.branch,

@@ -22,7 +22,7 @@ from airflow_paimon.core.branches.branch_plan import is_protective
 from airflow_paimon.core.chain.layout import branch_problems, chain_keys, chain_layout, schema_problems
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.plan import Action, Plan, Precondition, PutNew, Replace
+from airflow_paimon.core.plan import Action, HeadIs, Plan, PutNew, Replace
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, apply_changes
 from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
@@ -154,7 +154,7 @@ def plan_conversion(
         reason = "main's chain options, last: with them main is read through both branches, which are ready"
         actions.append(_schema_action(MAIN, replace(target, id=new_id), reason))
     relied = tuple(
-        Precondition(branch=b.name, snapshot_id=b.head, schema_id=b.schema.id if b.schema else None)
+        HeadIs(branch=b.name, snapshot_id=b.head, schema_id=b.schema.id if b.schema else None)
         for b in (main, *branches)
     )
     return _plan(table, actions, relied, target), target
@@ -284,7 +284,7 @@ def _schema_action(branch: str, schema: TableSchema, reason: str) -> Action:
 
 
 def _plan(
-    table: str, actions: Sequence[Action], relied: tuple[Precondition, ...], schema: TableSchema
+    table: str, actions: Sequence[Action], relied: tuple[HeadIs, ...], schema: TableSchema
 ) -> Plan:  # fmt: skip
     options = TableOptions(schema.options)
     summary = {
@@ -352,7 +352,7 @@ def plan_alter(
         for b in everyone
         if targets[b.name] is not b.schema
     ]
-    relied = tuple(Precondition(branch=b.name, snapshot_id=b.head, schema_id=b.current.id) for b in everyone)
+    relied = tuple(HeadIs(branch=b.name, snapshot_id=b.head, schema_id=b.current.id) for b in everyone)
     summary = {"branches": [b.name for b in everyone if targets[b.name] is not b.schema], "schema_id": new_id}
     return Plan(operation=ALTER, table=table, preconditions=relied, actions=tuple(actions), summary=summary)
 

@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -56,7 +56,7 @@ class ChainState:
         return {p.table.branch_name: p.snapshot.identity for p in self.plans if p.snapshot is not None}
 
     @property
-    def preconditions(self) -> tuple[Precondition, ...]:
+    def preconditions(self) -> tuple[HeadIs, ...]:
         """The preconditions of a plan made from this state."""
         return tuple(p.precondition for p in self.plans)
 

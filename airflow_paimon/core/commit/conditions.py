@@ -124,26 +124,6 @@ class Condition(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeadIs:
-    """The branch has still this snapshot (None: none), and this schema unless it is None."""
-
-    snapshot: Snapshot | None
-    schema_id: int | None = None
-    why: str
-
-    def check(self, at: HeadState) -> None:
-        if _identity(at.head) != _identity(self.snapshot) or self.schema_id not in (None, at.schema.id):
-            expected, found = self.snapshot, at.head
-            raise at.conflict(
-                self.why, expected_snapshot=expected.id if expected else None, snapshot=found.id if found else None
-            )
-
-
-def _identity(snapshot: Snapshot | None) -> object:
-    return None if snapshot is None else (snapshot.id, snapshot.identity)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaIs:
     """The branch's newest schema is still this one."""
 

@@ -11,7 +11,6 @@ from airflow_paimon.core.commit.conditions import (
     BucketsAreAssigned,
     BucketsAreClosed,
     Condition,
-    HeadIs,
     HeadState,
     NumbersAreFree,
     PartitionsAreAsPlanned,
@@ -26,6 +25,7 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
+from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.partitions import PartitionSpec, Selection, StoredPartitions, parse_partition_spec
 from airflow_paimon.core.table.scan import BucketSplit

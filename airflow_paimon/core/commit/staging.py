@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit_at, execute
-from airflow_paimon.core.commit.conditions import HeadIs, HeadState
+from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import (
     ConflictError,
@@ -26,7 +26,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.plan import Action, PutNew, Replace
+from airflow_paimon.core.plan import Action, HeadIs, PutNew, Replace
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_index
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
 from airflow_paimon.core.store.base import read_if_there
@@ -198,7 +198,7 @@ def take_over(
     removed, added, index = _merged(staging)
     fresh, next_row_id = _numbered(staging, added, rewrite)
     why = "the branch was written or altered while its rows were corrected; nothing was published. Run it again"
-    unmoved = HeadIs(snapshot=head, schema_id=schema.id, why=why)
+    unmoved = HeadIs.of(onto.branch_name, head, schema.id, why)
     draft = Draft(
         kind=CommitKind.OVERWRITE,
         entries=[*(e.deleted() for e in removed), *fresh],

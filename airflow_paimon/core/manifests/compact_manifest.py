@@ -24,7 +24,7 @@ from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests, holding
-from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactManifest
 from airflow_paimon.core.table.features import check_manifest_format
@@ -63,9 +63,7 @@ def _dry_run(context: Context, request: CompactManifest, view: Table) -> Operati
     head = view.latest_snapshot()
     found = None if head is None else _compacted(view, head, sort=request.manifest_sort_enabled)
     details = _unchanged(view, head) if found is None else found.details
-    fence = () if head is None else (
-        Precondition(branch=request.branch, snapshot_id=head.id, identity=head.identity, schema_id=view.schema().id),
-    )  # fmt: skip
+    fence = () if head is None else (HeadIs.of(request.branch, head, view.schema().id),)
     plan = Plan(operation=request.operation, table=view.name, preconditions=fence, summary=details)
     number = None if head is None else head.id
     return context.result(

@@ -39,7 +39,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.snapshot import KnownHead
-from airflow_paimon.core.plan import DropPartition, Plan, Precondition
+from airflow_paimon.core.plan import DropPartition, HeadIs, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
@@ -90,7 +90,7 @@ class ExpiryPlan(Record):
     """
 
     cutoff: datetime
-    preconditions: tuple[Precondition, ...]
+    preconditions: tuple[HeadIs, ...]
     steps: tuple[DropStep, ...]
     report: Mapping[str, Any] = field(default_factory=dict)
     anchors: Mapping[str, str] = field(default_factory=dict)

@@ -8,9 +8,9 @@ from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
 from airflow_paimon.core.publish.compare import Compared
-from airflow_paimon.core.publish.draft import Decision
 from airflow_paimon.core.publish.own_files import FindSharedId
 from airflow_paimon.core.publish.parts import texts_of
+from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, has_row_ids, is_stored, stored_ids
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -27,15 +27,15 @@ class RowsStay:
     find_shared_id: FindSharedId | None
     known: set[frozenset[str]] = field(default_factory=set)
 
-    def check(self, main: Table, branch: Table, compared: Compared, decision: Decision) -> None:
+    def check(self, main: Table, branch: Table, compared: Compared, decided: Publication) -> None:
         """Compare the ids that files to be published store with those of main's files that the branch has changed, and
         that stay. Reads them only where their bounds don't tell.
 
         Raises:
             UnsafeOperationError: an id is on both sides, or can't be read here.
         """
-        space = decision.id_space
-        added = [e for c in decision.changes for e in c.add if is_stored(e.file) and e.identifier not in decision.known]
+        space = decided.id_space
+        added = [e for c in decided.changes for e in c.add if is_stored(e.file) and e.identifier not in decided.known]
         if compared.scope.is_whole or space is None or not added:
             return
         stay = _staying(main, branch, compared)

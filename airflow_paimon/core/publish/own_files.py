@@ -16,8 +16,8 @@ from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, Ma
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
-from airflow_paimon.core.publish.draft import BucketReach, Decision, Publication
 from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys, MergeKeys, not_by_key, overlapping_keys
+from airflow_paimon.core.publish.publication import BucketReach, Publication
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket
@@ -50,13 +50,13 @@ class RewrittenFiles:
     rewrite: Rewrite | None
     made: dict[tuple[FileId, IdSpace], ManifestEntry] = field(default_factory=dict)
 
-    def entries_of(self, published: Publication) -> dict[int, ManifestEntry]:
+    def entries_of(self, d: Publication) -> dict[int, ManifestEntry]:
         """Return the entries to commit in place of those that can't be taken by reference, by their position.
 
         Raises:
             UnsafeOperationError: there are some, and nothing can write them.
         """
-        d, found = published.decision, published.renumbering
+        found = d.renumbering
         if found is None or d.id_space is None or not found.rewrite:
             return {}
         if self.rewrite is None:
@@ -99,17 +99,17 @@ class KeyFiles:
     merge: MergeKeys | None
     made: tuple[KeyMerge, MergedKeys] | None = None
 
-    def into(self, decision: Decision, *, writers_stopped: bool) -> Decision:
-        """Return the decision with the buckets that are to be merged by key.
+    def into(self, decided: Publication, *, writers_stopped: bool) -> Publication:
+        """Return the publication with the buckets that are to be merged by key.
 
         Raises:
             ConflictError: keys that both sides changed, and nothing says whose rows are taken; or no rows can be read
                 here.
             UnsafeOperationError: dynamic buckets would get keys, while a writer may be open.
         """
-        wanted = decision.keys
+        wanted = decided.keys
         if wanted is None:
-            return decision
+            return decided
         if self.merge is None:
             why, target = "rows can't be read here", wanted.target.branch_name
             raise not_by_key(wanted.target.name, wanted.buckets, wanted.schema, why, target)
@@ -126,7 +126,7 @@ class KeyFiles:
             form = StoredPartitions(wanted.schema).canonical
             buckets = [BucketKey(form(i.partition), i.bucket) for i in merged.index]
             raise other_keys(wanted.target.label, buckets, wanted.schema, "the branch")
-        return _with_merged(decision, wanted, merged)
+        return _with_merged(decided, wanted, merged)
 
     def discard(self, used: Collection[str] = ()) -> None:
         """Delete the files that were written, if none of them is used."""
@@ -137,23 +137,23 @@ class KeyFiles:
         delete_unused(wanted.target, merged.entries, [f"{INDEX_DIR}/{i.file_name}" for i in merged.index])
 
 
-def _with_merged(decision: Decision, wanted: KeyMerge, merged: MergedKeys) -> Decision:
+def _with_merged(decided: Publication, wanted: KeyMerge, merged: MergedKeys) -> Publication:
     changes = [
         BucketChange(bucket=b, delete=tuple(wanted.ours.entries.get(b, ())), add=tuple(entries))
         for b, entries in merged.files.items()
     ]
     said = {"changed_keys": merged.changed, "overlapping_keys": merged.overlapping, "on_overlap": wanted.on_overlap}
-    follows = decision.follows
+    follows = decided.follows
     if isinstance(follows, BucketReach):
         follows = replace(follows, keyed=frozenset(wanted.buckets), merged=merged)
     return replace(
-        decision,
-        changes=sorted([*decision.changes, *changes], key=lambda c: c.bucket),
+        decided,
+        changes=sorted([*decided.changes, *changes], key=lambda c: c.bucket),
         keys=None,
         merged=merged,
         follows=follows,
-        properties={**decision.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
-        summary={**decision.summary, "merged_by_key": {**wanted.summary, **said}},
+        properties={**decided.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
+        summary={**decided.summary, "merged_by_key": {**wanted.summary, **said}},
     )
 
 
@@ -206,7 +206,7 @@ class ChangelogFiles:
         sides = (replaced.before, replaced.after)
         key = (replaced.schema.id, *((_names(s), frozenset(i.file_name for i in s.index)) for s in sides))
         if key not in self.made:
-            label, count = replaced.target.label, len(published.decision.changes)
+            label, count = replaced.target.label, len(published.changes)
             log.info("%s: comparing the rows of %d buckets, for streaming readers", label, count)
             self.made[key] = self.write(replaced)
         return self.made[key]
@@ -225,15 +225,14 @@ def _names(state: BucketsState) -> frozenset[str]:
     return frozenset(f.file_name for b in state.buckets for f in b.files)
 
 
-def _replaced(published: Publication) -> ReplacedBuckets:
-    d = published.decision
-    schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
+def _replaced(d: Publication) -> ReplacedBuckets:
+    schema = d.schema
     stored = StoredPartitions(schema)
     taken = {c.bucket for c in d.changes}
     before = live_entries(d.target, d.head, stored.those({b.partition for b in taken}))
     before = {k: e for k, e in before.items() if BucketKey(stored.canonical(e.partition), e.bucket) in taken}
     after = dict(before)
-    for entry in published.entries:
+    for entry in d.entries:
         if entry.kind == FileKind.ADD:
             after[entry.identifier] = entry
         else:
@@ -246,9 +245,7 @@ def _replaced(published: Publication) -> ReplacedBuckets:
         schema=schema,
         schemas={i: new[i] if i in new else d.target.schema(i) for i in ids},
         before=BucketsState(buckets=_buckets(before, stored), index=index),
-        after=BucketsState(
-            buckets=_buckets(after, stored), index=index if published.index is None else published.index
-        ),
+        after=BucketsState(buckets=_buckets(after, stored), index=index if d.index is None else d.index),
     )
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from airflow_paimon.core.errors import ConflictError, first_few
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
@@ -20,7 +21,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     overlapping_buckets,
 )
 from airflow_paimon.core.publish.compare import Compared, changed_since_apart, merge_branch_files
-from airflow_paimon.core.publish.draft import BucketReach, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.key_merge import (
     KeyMerge,
@@ -32,7 +32,8 @@ from airflow_paimon.core.publish.key_merge import (
     together,
     with_mapped_schemas,
 )
-from airflow_paimon.core.publish.parts import check_parts
+from airflow_paimon.core.publish.parts import check_parts, part_properties, part_summary
+from airflow_paimon.core.publish.publication import BucketReach, FileReach, Publication
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
     check_name_is_free,
@@ -59,7 +60,14 @@ from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import streaming_users
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope
-from airflow_paimon.core.table.properties import REPLACED_PROPERTY, TAGS_PROPERTY
+from airflow_paimon.core.table.properties import (
+    BASE_SNAPSHOT_PROPERTY,
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+    REPLACED_PROPERTY,
+    TAGS_PROPERTY,
+)
 from airflow_paimon.core.table.table import Table
 
 
@@ -74,23 +82,6 @@ class SchemaLogs:
     branch: Sequence[TableSchema]
     withdrawn: frozenset[int]
     pending: int | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planned:
-    """What main gets. ``properties`` and ``summary``: of what it gets beside rows and columns. ``merge``: if the table
-    is merged by file. ``keys``: buckets to merge by key. ``follows``, ``fixes_schema``: see ``Decision``.
-    """
-
-    changes: Sequence[BucketChange]
-    schemas: SchemaMapping
-    properties: Mapping[str, str] = field(default_factory=dict)
-    summary: Mapping[str, object] = field(default_factory=dict)
-    merge: FileMerge | None = None
-    keys: KeyMerge | None = None
-    follows: Follows | None = None
-    fixes_schema: bool = False
-    watermark: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +123,7 @@ class Merge:
         """Whether all of main goes, what it got since the base included, so that checks have to look at that too."""
         return False
 
-    def plan(self, compared: Compared, logs: SchemaLogs) -> Planned:
+    def plan(self, compared: Compared, logs: SchemaLogs) -> Publication:
         """Plan for a head.
 
         Raises:
@@ -141,21 +132,68 @@ class Merge:
         if not merges_by_file(compared.schema):
             return self._with_tags(compared, self._by_bucket(compared, logs))
         merge = _merge_by_file(self.request, self.main, self.branch, compared)
-        planned = Planned(
-            changes=merge.changes,
-            schemas=self._schemas(compared, logs, merge.changes, merge.known),
-            summary=_kept(merge, compared.schema),
+        schemas = self._schemas(compared, logs, merge.changes, merge.known)
+        planned = replace(
+            self._publication(compared, logs, merge.changes, schemas, _kept(merge, compared.schema)),
             merge=merge,
             follows=FileReach(files=merge.relies_on, partitions=merge.replaced),
         )
         return self._with_tags(compared, planned)
 
-    def _by_bucket(self, compared: Compared, logs: SchemaLogs) -> Planned:
+    def _publication(
+        self,
+        compared: Compared,
+        logs: SchemaLogs,
+        changes: Sequence[BucketChange],
+        schemas: SchemaMapping,
+        more: Mapping[str, object],
+    ) -> Publication:
+        """``more``: what the summary says besides what it says of every publish."""
+        head, theirs, branch = compared.head, compared.theirs, self.request.branch
+        return Publication(
+            target=self.main,
+            source=self.branch,
+            head=head,
+            wanted=theirs,
+            since=compared.base.id,
+            changes=changes,
+            schemas=schemas,
+            new_schemas_pending=logs.pending is not None,
+            preconditions=(
+                HeadIs.of(self.main.branch_name, head, compared.schema.id),
+                HeadIs.of(branch, theirs, logs.branch[-1].id),
+            ),
+            properties={
+                BRANCH_PROPERTY: branch,
+                BRANCH_SNAPSHOT_PROPERTY: str(theirs.id),
+                BRANCH_IDENTITY_PROPERTY: theirs.identity,
+                BASE_SNAPSHOT_PROPERTY: str(compared.base.id),
+                **part_properties(compared),
+            },
+            summary={
+                "branch": branch,
+                "branch_snapshot": theirs.id,
+                "branch_identity": theirs.identity,
+                "base_snapshot": compared.base.id,
+                "main_snapshot": head.id,
+                "main_identity": head.identity,
+                "mode": self.request.operation,
+                "kept_of_main": len(compared.sides.ours.buckets - {c.bucket for c in changes}),
+                "new_schemas": [s.id for s in schemas.new],
+                **more,
+                **part_summary(compared),
+            },
+            reason=f"publishes branch {branch}",
+            scope=self.scope,
+        )
+
+    def _by_bucket(self, compared: Compared, logs: SchemaLogs) -> Publication:
         overlapping = overlapping_buckets(compared.sides, compared.schema)
         changes = changes_of_branch(compared.sides, overlapping)
         reach = BucketReach(buckets=frozenset(compared.sides.theirs.buckets))
         if not overlapping:
-            return Planned(changes=changes, schemas=self._schemas(compared, logs, changes), follows=reach)
+            planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
+            return replace(planned, follows=reach)
         base, theirs, ours, point = self._key_states(compared, overlapping)
         schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
         known = {s.id: s for s in (*logs.main, *schemas.new)}
@@ -169,8 +207,8 @@ class Merge:
             on_overlap=_choice(self.request),
             equal_rows_overlap=aggregates(compared.schema),
         )
-        summary = {"merged_by_key": keys.summary}
-        return Planned(changes=changes, schemas=schemas, keys=keys, follows=reach, summary=summary)
+        planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
+        return replace(planned, keys=keys, follows=reach)
 
     def _key_states(self, compared: Compared, buckets: Collection[BucketKey]) -> tuple[KeyState, ...]:
         """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
@@ -216,7 +254,7 @@ class Merge:
         base, ids = self._base_schema(compared, logs), {*used, *_used_schemas(changes, own)}
         return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, logs.withdrawn)
 
-    def _with_tags(self, compared: Compared, planned: Planned) -> Planned:
+    def _with_tags(self, compared: Compared, planned: Publication) -> Publication:
         """Give main the branch's own tags, if that was asked for."""
         if not (isinstance(self.request, MergeBranch | FastForward) and self.request.tags):
             return planned
@@ -230,7 +268,7 @@ class Merge:
         on_head = any(t.snapshot is None for t in tags.carried)
         return replace(
             planned,
-            properties={TAGS_PROPERTY: carried.to_text()} if tags.carried else {},
+            properties={**planned.properties, **({TAGS_PROPERTY: carried.to_text()} if tags.carried else {})},
             summary={**planned.summary, **tags.summary},
             follows=None if on_head else planned.follows,
         )
@@ -246,12 +284,10 @@ class Forward(Merge):
     def replaced_whole(self) -> bool:
         return self.request.discard_main
 
-    def plan(self, compared: Compared, logs: SchemaLogs) -> Planned:
+    def plan(self, compared: Compared, logs: SchemaLogs) -> Publication:
         changes = self._changes(compared, "a fast-forward")
-        planned = Planned(
-            changes=changes, schemas=self._schemas(compared, logs, changes), watermark=compared.theirs.watermark
-        )
-        return self._with_tags(compared, planned)
+        planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
+        return self._with_tags(compared, replace(planned, watermark=compared.theirs.watermark))
 
     def _changes(self, compared: Compared, what: str) -> Sequence[BucketChange]:
         discard = self.request.discard_main
@@ -293,7 +329,7 @@ class Replacing(Forward):
         since = changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
         return sides if since is None else replace(sides, ours_real=since)
 
-    def plan(self, compared: Compared, logs: SchemaLogs) -> Planned:
+    def plan(self, compared: Compared, logs: SchemaLogs) -> Publication:
         main, request, mine = self.main, self.request, compared.schema
         changes = self._changes(compared, "replacing it")
         check_name_is_free(main, request.keep_old_as, compared.head)
@@ -335,11 +371,10 @@ class Replacing(Forward):
                 f"jobs with commit user {first_few(users, MAX_LISTED)} write branch {request.branch!r}. Do not resume "
                 f"one on main from a savepoint as it is: docs/howto/replace-main.md names the settings that it needs"
             ]
-        return Planned(
-            changes=changes,
-            schemas=schemas,
-            properties={REPLACED_PROPERTY: carried.to_text()},
-            summary=summary,
+        planned = self._publication(compared, logs, changes, schemas, summary)
+        return replace(
+            planned,
+            properties={**planned.properties, REPLACED_PROPERTY: carried.to_text()},
             fixes_schema=True,
             watermark=compared.theirs.watermark,
         )

@@ -32,12 +32,12 @@ from airflow_paimon.core.format.snapshot import Operation, Snapshot
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.compare import Compared
-from airflow_paimon.core.publish.draft import Decision, draft_of, publication
 from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
 from airflow_paimon.core.publish.key_merge import MergeKeys
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
 from airflow_paimon.core.publish.own_files import KeyFiles, Rewrite, RewrittenFiles, delete_unused, names_of
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
+from airflow_paimon.core.publish.publication import Publication, completed, draft_of
 from airflow_paimon.core.publish.safeguards import check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
@@ -129,10 +129,10 @@ class _Rebase:
             self.keys.discard()
             raise
 
-    def _on(self, planner: Merge, compared: Compared, first: Decision, record: Lineage | None) -> OperationResult:
+    def _on(self, planner: Merge, compared: Compared, first: Publication, record: Lineage | None) -> OperationResult:
         if not self.request.dry_run:
             first = self.keys.into(first, writers_stopped=True)
-        publication(self.asked, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
+        completed(self.asked, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
         details = self._details(compared, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
                     preconditions=first.preconditions)  # fmt: skip
@@ -171,7 +171,7 @@ class _Rebase:
             "longer exists; delete it and run the rebase again, with another operation id"
         )
 
-    def _make(self, planner: Merge, compared: Compared, first: Decision, *, is_made: bool) -> Snapshot:
+    def _make(self, planner: Merge, compared: Compared, first: Publication, *, is_made: bool) -> Snapshot:
         tags = missing_protection_of(self.main, self.request.branch, self.request.to_branch)
         execute(self.main, tags)
         hold: str | None = None
@@ -219,14 +219,13 @@ class _Rebase:
     def _commit(self, planner: Merge, compared: Compared) -> Snapshot:
         schemas = self.target.schemas()
         logs = SchemaLogs(main=schemas, branch=self.branch.schemas(), withdrawn=frozenset(), pending=None)
-        decision = replace(
+        decided = replace(
             plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
         )
-        decision = self.keys.into(decision, writers_stopped=True)
-        published = publication(self.asked, decision, writes_rows=False)
+        published = completed(self.asked, self.keys.into(decided, writers_stopped=True), writes_rows=False)
         rewritten = self.files.entries_of(published)
         content = draft_of(published, self._properties(compared), rewritten, None)
-        if decision.merge is not None and not decision.merge.replaced:
+        if published.merge is not None and not published.merge.replaced:
             # Else a later merge would take it for one that replaces whole partitions.
             content = replace(content, operation=Operation.UPDATE)
 
@@ -236,8 +235,8 @@ class _Rebase:
                     f"{self.target.label} was written before the rebase had put its commit on it; delete it and run "
                     f"the rebase again"
                 )
-            check_files_exist(self.target, content.schema, decision.changes, published.index or (), set())
-            return replace(content, prepare=partial(_put_schemas, self.target, decision.schemas.new))
+            check_files_exist(self.target, content.schema, published.changes, published.index or (), set())
+            return replace(content, prepare=partial(_put_schemas, self.target, published.schemas.new))
 
         identity = commit_identity(self.request.operation_id, self.request.to_branch, self.request.operation)
         try:
@@ -265,14 +264,14 @@ class _Rebase:
         found = (made_by_properties(s.properties) for i in ids if (s := self.branch.find_snapshot(i)) is not None)
         return out | next((said for said in found if said), {})
 
-    def _details(self, compared: Compared, decision: Decision) -> dict[str, Any]:
+    def _details(self, compared: Compared, decided: Publication) -> dict[str, Any]:
         return {
             "from_branch": self.request.branch,
             "branch_snapshot": self.theirs.id,
             "base_snapshot": compared.head.id,
             "previous_base_snapshot": compared.base.id,
-            **summarize(decision.changes),
-            **{k: v for k, v in decision.summary.items() if k == "merged_by_key"},
+            **summarize(decided.changes),
+            **{k: v for k, v in decided.summary.items() if k == "merged_by_key"},
         }
 
     def _result(self, plan: Plan | None, landed: Snapshot, details: dict[str, Any]) -> OperationResult:

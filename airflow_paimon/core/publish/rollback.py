@@ -14,8 +14,8 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
-from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
@@ -31,12 +31,12 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     within_reach,
 )
 from airflow_paimon.core.publish.compare import undo_files
-from airflow_paimon.core.publish.draft import BucketReach, Decision, FileReach, Follows
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
 from airflow_paimon.core.publish.key_merge import KeyMerge, KeyState, MergeKeys, not_by_key, reason_against, state_of
 from airflow_paimon.core.publish.other_keys import refuse_other_keys
 from airflow_paimon.core.publish.own_files import KeyFiles, WriteChangelog
+from airflow_paimon.core.publish.publication import BucketReach, FileReach, Follows, Publication
 from airflow_paimon.core.publish.published import is_undone
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
@@ -100,36 +100,36 @@ def rollback_to(
         target, begun = _target(request, view), view.schema()
         gate = gate_of(request, context.table, view, target) if is_read_with_main(view) else None
 
-        def decide(head: Snapshot | None) -> Decision:
+        def decide(head: Snapshot | None) -> Publication:
             _check_kept(view, begun, target)
             with while_there(view, target):
-                decision = _plan(request, view, target, head, context.now_ms)
+                decided = _plan(request, view, target, head, context.now_ms)
                 if gate is not None and head is not None:
-                    decision = _checked(gate, decision, head)
-                decision = decision if request.dry_run else _with_keys(keys, decision, request, view)
-                return _recorded(decision, request, view, target)
+                    decided = _checked(gate, decided, head)
+                decided = decided if request.dry_run else _with_keys(keys, decided, request, view)
+                return _recorded(decided, request, view, target)
 
         return decide
 
     return _with_option(context, view, run_publication(context, view, make_decide, changelog=changelog, keys=keys))
 
 
-def _with_keys(keys: KeyFiles, decision: Decision, request: RollbackTo, view: Table) -> Decision:
+def _with_keys(keys: KeyFiles, decided: Publication, request: RollbackTo, view: Table) -> Publication:
     try:
-        return keys.into(decision, writers_stopped=request.writers_stopped)
+        return keys.into(decided, writers_stopped=request.writers_stopped)
     except ConflictError as error:
         raise _changed_again(view, error) from None
 
 
-def _recorded(decision: Decision, request: RollbackTo, view: Table, target: Snapshot) -> Decision:
+def _recorded(decided: Publication, request: RollbackTo, view: Table, target: Snapshot) -> Publication:
     """Let an undo be known that changes no row, as all has been put right already: else main would still stand on the
     publish, and the branch would have nothing to publish.
     """
-    if not request.keep_later or decision.changes_anything:
-        return decision
+    if not request.keep_later or decided.changes_anything:
+        return decided
     publish = view.find_snapshot(target.id + 1)
     is_publish = publish is not None and UNDO_TAG_PROPERTY in publish.properties
-    return replace(decision, is_undo=is_publish and is_undone(view, target.id + 1) is False)
+    return replace(decided, is_undo=is_publish and is_undone(view, target.id + 1) is False)
 
 
 def _changed_again(view: Table, error: ConflictError) -> ConflictError:
@@ -142,20 +142,20 @@ def _changed_again(view: Table, error: ConflictError) -> ConflictError:
     )
 
 
-def _checked(gate: Gate, decision: Decision, head: Snapshot) -> Decision:
+def _checked(gate: Gate, decided: Publication, head: Snapshot) -> Publication:
     """Let what changes something pass the checks that the table requires.
 
     Raises:
         UnsafeOperationError: one is missing or failed, without ``skip_checks``.
     """
-    if not decision.changes_anything:
-        return decision
+    if not decided.changes_anything:
+        return decided
     request, target = gate.request, gate.theirs
     assert isinstance(request, RollbackTo)
     undone = gate.branch.snapshot(target.id + 1) if request.keep_later else head
     looked = gate.look(undone, is_main=not request.keep_later)
-    properties = {**looked.properties, **decision.properties}  # what came back with its own checks says what they said
-    return replace(decision, properties=properties, summary={**decision.summary, **looked.summary})
+    properties = {**looked.properties, **decided.properties}  # what came back with its own checks says what they said
+    return replace(decided, properties=properties, summary={**decided.summary, **looked.summary})
 
 
 def _with_option(context: Context, view: Table, result: OperationResult) -> OperationResult:
@@ -199,19 +199,9 @@ def _check_kept(view: Table, begun: TableSchema, target: Snapshot) -> None:
         )
 
 
-def _check_expected(view: Table, request: RollbackTo, head: Snapshot) -> None:
-    expected = request.expected_main_snapshot
-    if expected is not None and not KnownHead.named(expected).is_of(head):
-        raise ConflictError(
-            f"{view.label} is at snapshot {head.id}, not at {KnownHead.named(expected).beside(head.id)} as expected",
-            details={"expected_main_snapshot": expected, "main_snapshot": head.id},
-        )
-
-
-def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None, now_ms: int) -> Decision:
+def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None, now_ms: int) -> Publication:
     if head is None:
         raise NotFoundError(f"{view.label} has no snapshot to go back from")
-    _check_expected(view, request, head)
     schema = view.schema()
     merge: FileMerge | None = None
     keys: KeyMerge | None = None
@@ -234,7 +224,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
     _check_row_ids(view, schema, target, changes)
     option = _bucket_option(view, target, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []
-    return Decision(
+    return Publication(
         target=view,
         source=view,
         head=head,
@@ -242,9 +232,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         since=target.id,
         changes=changes,
         schemas=SchemaMapping({}, (), schema),
-        preconditions=(
-            Precondition(branch=request.branch, snapshot_id=head.id, identity=head.identity, schema_id=schema.id),
-        ),
+        preconditions=(HeadIs.of(request.branch, head, schema.id),),
         properties={
             TARGET_PROPERTY: str(target.id),
             KEEP_LATER_PROPERTY: "true" if request.keep_later else "false",

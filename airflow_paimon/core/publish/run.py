@@ -24,21 +24,21 @@ from airflow_paimon.core.commit.committer import (
     LANDED,
     CommitOptions,
     Draft,
+    MakeDraft,
     Receipt,
-    commit,
+    commit_at,
     execute,
 )
-from airflow_paimon.core.commit.conditions import BucketsAreClosed
+from airflow_paimon.core.commit.conditions import BucketsAreClosed, Condition, HeadState
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import delete_files
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.plan import Replace
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot, Tag
+from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
-from airflow_paimon.core.publish.draft import Decision, Publication, draft_of, publication, with_follow
 from airflow_paimon.core.publish.hold import drop_hold, put_hold
 from airflow_paimon.core.publish.own_files import (
     ChangelogFiles,
@@ -50,6 +50,7 @@ from airflow_paimon.core.publish.own_files import (
     names_of,
     with_changelog,
 )
+from airflow_paimon.core.publish.publication import Publication, completed, draft_of, with_follow
 from airflow_paimon.core.publish.replace_main import complete
 from airflow_paimon.core.publish.safeguards import (
     PublishIdentity,
@@ -70,8 +71,8 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-Decide = Callable[[Snapshot | None], Decision]
-"""Returns a decision for a head (None: the branch has no snapshot), or raises the reason for a refusal."""
+Decide = Callable[[Snapshot | None], Publication]
+"""Returns what is published on a head (None: the branch has no snapshot), or raises the reason for a refusal."""
 
 
 def run_publication(
@@ -85,8 +86,8 @@ def run_publication(
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
     ``make_decide`` is called once, after the check that no earlier try has landed. ``rewrite`` writes files again whose
-    row ids mean other rows on the target, ``changelog`` what changes, for streaming readers. ``keys``: what the
-    decisions merge by key.
+    row ids mean other rows on the target, ``changelog`` what changes, for streaming readers. ``keys``: what is merged
+    by key.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -179,16 +180,20 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
     request, identity = own.request, own.identity
     writers: dict[str, Any] = {}
 
-    def draft(head: Snapshot | None) -> Draft | None:
-        planned = own.planned = publication(request, decide(head), writes_rows=own.changelog.write is not None)
-        check_known([head, planned.decision.wanted], table=own.target.name)
-        writers.update(writers or _writers(own, planned.decision))
-        own.columns |= planned.decision.new_schemas_pending
-        if not planned.decision.changes_anything or request.dry_run:
+    expected = _expected(request, own.target)
+
+    def draft(at: HeadState) -> Draft | None:
+        for condition in expected if at.head is not None else ():
+            condition.check(at)
+        planned = own.planned = completed(request, decide(at.head), writes_rows=own.changelog.write is not None)
+        check_known([at.head, planned.wanted], table=own.target.name)
+        writers.update(writers or _writers(own, planned))
+        own.columns |= planned.new_schemas_pending
+        if not planned.changes_anything or request.dry_run:
             return None
         changelog = own.changelog.entries_of(planned)
         own.planned = with_changelog(planned, changelog)
-        return _protected(own, planned, moved, changelog)
+        return _protected(own, planned, moved, changelog, expected)
 
     def moved(head: Snapshot) -> None:
         own.hold_tag(Tag(name=identity.undo_tag, snapshot=head))
@@ -211,10 +216,9 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
     return _receipt(own, receipt, warnings)
 
 
-def _writers(own: _Try, d: Decision) -> dict[str, Any]:
+def _writers(own: _Try, d: Publication) -> dict[str, Any]:
     """Describe the running jobs that may have the replaced buckets open: for a plan, and where a job will restart."""
-    schema, buckets = d.target.schema(), {c.bucket for c in d.changes if c.delete}
-    buckets |= set() if d.keys is None else d.keys.buckets
+    schema, buckets = d.target.schema(), d.buckets
     if not buckets or (remembers_replaced_rows(schema) and not own.request.dry_run):
         return {}  # such a publish is refused
     return describe_writers(d.target, schema, buckets, d.head, own.context.now_ms)
@@ -250,9 +254,9 @@ def _keep_record(target: Table, landed: Snapshot) -> None:
         keep_record(target, landed)
 
 
-def _commit(own: _Try, draft: Callable[[Snapshot | None], Draft | None]) -> Receipt:
+def _commit(own: _Try, draft: MakeDraft) -> Receipt:
     try:
-        return commit(own.target, draft, CommitOptions(identity=own.identity.commit_identity))
+        return commit_at(own.target, draft, CommitOptions(identity=own.identity.commit_identity))
     except OutcomeUnknownError:
         raise
     except PaimonError as error:
@@ -267,7 +271,7 @@ def _receipt(own: _Try, receipt: Receipt, warnings: Sequence[str]) -> OperationR
     assert own.planned is not None
     details, plan = dict(own.planned.summary), own.planned.plan
     before = receipt.before.id if receipt.before else None
-    after, changed = before, own.request.dry_run and own.planned.decision.changes_anything
+    after, changed = before, own.request.dry_run and own.planned.changes_anything
     if receipt.snapshot is not None:
         after, changed = receipt.snapshot.id, True
         details |= {"undo_tag": own.identity.undo_tag, "attempts": receipt.attempts}
@@ -284,33 +288,44 @@ def _head_said(request: Publish, head: Snapshot) -> dict[str, Any]:
     return {"main_snapshot": head.id, "main_identity": head.identity}
 
 
+def _expected(request: Publish, target: Table) -> Sequence[HeadIs]:
+    if request.expected_main_snapshot is None:
+        return ()
+    known = KnownHead.named(request.expected_main_snapshot)
+    return (HeadIs(branch=target.branch_name, snapshot_id=known.id, identity=known.identity or None),)
+
+
 def _protected(
-    own: _Try, planned: Publication, moved: Callable[[Snapshot], None], changelog: Sequence[ManifestEntry] | None
+    own: _Try,
+    d: Publication,
+    moved: Callable[[Snapshot], None],
+    changelog: Sequence[ManifestEntry] | None,
+    conditions: Sequence[Condition],
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
-    identity, d = own.identity, planned.decision
+    identity = own.identity
     if own.hold is None:
         is_publish = d.source.branch_name != d.target.branch_name
         own.hold = put_hold(d.source, d.wanted, identity.commit_identity.user if is_publish else None, d.scope)
-    rewritten = own.files.entries_of(planned)
+    rewritten = own.files.entries_of(d)
     own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
     own.used |= set() if d.merged is None else d.merged.file_names
-    draft = draft_of(planned, identity.properties(own.context), rewritten, changelog)
-    tags = (*map(keep_tag, planned.held), Tag(name=identity.undo_tag, snapshot=d.head))
+    draft = draft_of(d, identity.properties(own.context), rewritten, changelog)
+    tags = (*map(keep_tag, d.held), Tag(name=identity.undo_tag, snapshot=d.head))
     side_by_side(d.target.store, [partial(own.hold_tag, tag) for tag in tags])
-    own.release_expired([s for s in planned.held if s.identity != d.wanted.identity])
-    check_files_exist(d.target, draft.schema, d.changes, planned.index or (), own.checked)
-    draft = replace(draft, prepare=partial(_brings_schemas, own, d, draft.schema))
+    own.release_expired([s for s in d.held if s.identity != d.wanted.identity])
+    check_files_exist(d.target, draft.schema, d.changes, d.index or (), own.checked)
     if isinstance(own.request, PublishBranch | RollbackTo) and own.request.writers_stopped:
-        gone = [e for e in draft.entries if e.kind == FileKind.DELETE]  # else the decision has looked
-        draft = replace(draft, conditions=[BucketsAreClosed(replaced=gone, stopped=True)])
-    if d.follows is None or own.request.expected_main_snapshot is not None:
+        gone = [e for e in draft.entries if e.kind == FileKind.DELETE]  # else the plan has looked
+        conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=True)]
+    draft = replace(draft, prepare=partial(_brings_schemas, own, d, draft.schema), conditions=conditions)
+    if d.follows is None:
         return draft
     ids_from = None if d.id_space is None else d.id_space.first_free
     return with_follow(d.target, draft, d.head, d.follows, moved, ids_from)
 
 
-def _brings_schemas(own: _Try, d: Decision, schema: TableSchema) -> bool:
+def _brings_schemas(own: _Try, d: Publication, schema: TableSchema) -> bool:
     """Put the schema versions of a decision, right before the snapshot of ``schema``. False: decide again."""
     new = d.schemas.new
     if not new:  # another schema since then would be main's instead of the branch's

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.plan import Plan, Precondition, PutNew
+from airflow_paimon.core.plan import HeadIs, Plan, PutNew
 from airflow_paimon.core.schema.mapping_plan import plan_schemas
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
 from airflow_paimon.core.table.paths import BranchPaths
@@ -56,7 +56,7 @@ def plan_alter_table(altered: Altered, changes: Sequence[SchemaChange], now_ms: 
     put = [] if _same(new, current) else [new]
     reason = f"{len(changes)} changes, one version"
     path = BranchPaths(altered.branch).schema
-    relied = Precondition(branch=altered.branch, snapshot_id=altered.snapshot, schema_id=current.id)
+    relied = HeadIs(branch=altered.branch, snapshot_id=altered.snapshot, schema_id=current.id)
     return Plan(
         operation=OPERATION,
         table=altered.table,

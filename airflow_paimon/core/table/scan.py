@@ -30,7 +30,7 @@ from airflow_paimon.core.format.manifest_io import (
 )
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.plan import Precondition
+from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.store.base import Part, read_if_there, side_by_side
 from airflow_paimon.core.store.threads import AT_ONCE
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey
@@ -80,15 +80,9 @@ class ScanPlan:
     schemas: Mapping[int, TableSchema] = field(default_factory=dict, compare=False)
 
     @property
-    def precondition(self) -> Precondition:
+    def precondition(self) -> HeadIs:
         """The precondition of what is planned from it: the branch is as it was read."""
-        head = self.snapshot
-        return Precondition(
-            branch=self.table.branch_name,
-            snapshot_id=head.id if head else None,
-            identity=head.identity if head else None,
-            schema_id=self.schema.id,
-        )
+        return HeadIs.of(self.table.branch_name, self.snapshot, self.schema.id)
 
 
 def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], list[ManifestFile]]:

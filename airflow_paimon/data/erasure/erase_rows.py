@@ -31,7 +31,7 @@ from airflow_paimon.core.metadata_expiry.ages import grace_millis
 from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
 from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
-from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.publish.approval import approval_properties, check_four_eyes, needs_four_eyes
 from airflow_paimon.core.publish.audit_properties import keep_record
 from airflow_paimon.core.publish.required_checks import refuse_without_checks, unchecked_properties
@@ -164,12 +164,7 @@ def _planned(context: Context, request: EraseRows, search: Search, look: _Look) 
         "conflicts": _conflicts(context.table, look),
     }
     newest = [h.roots[-1] for h in look.newest]
-    fences = tuple(
-        Precondition(
-            branch=r.branch, snapshot_id=r.snapshot.id, identity=r.snapshot.identity, schema_id=r.snapshot.schema_id
-        )
-        for r in newest
-    )
+    fences = tuple(HeadIs.of(r.branch, r.snapshot, r.snapshot.schema_id) for r in newest)
     plan = Plan(operation=request.operation, table=context.table.name, preconditions=fences, summary=summary)
     head = context.table.latest_snapshot_id()
     details = {**_stamp(context, request), "complete": found.proven, **summary, **shown}

@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.plan import Plan, Precondition
+from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.publish.approval import refuse_unapproved
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
@@ -98,9 +98,7 @@ class Base:
     ) -> OperationResult:
         """Return the result with its plan. ``before`` and ``after`` are the head that was looked at when not given."""
         report = report_write(self.table, after)
-        fence = Precondition(
-            branch=request.branch, snapshot_id=self.head.id, identity=self.head.identity, schema_id=self.schema.id
-        )
+        fence = HeadIs.of(request.branch, self.head, self.schema.id)
         plan = Plan(operation=request.operation, table=self.table.name, preconditions=(fence,), summary=details)
         return context.result(
             plan,

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.publish.draft import BucketReach
 from airflow_paimon.core.publish.key_merge import MergedKeys
+from airflow_paimon.core.publish.publication import BucketReach
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import BucketKey, live_entries
 from tests.core.tables import append, make_table

@@ -1,4 +1,5 @@
-"""A publish or a rollback on top of one head, as one value from which its plan and its snapshot are derived.
+"""A publish or a rollback on top of one head, as one value: planners make it, checks look at it, and its plan and its
+snapshot are derived from it.
 
 It can be carried over to a newer head, so that it keeps up with continuous writers: planning reads all changes since
 the branch point, or the publish, and a writer that commits faster than that would win every race for the next snapshot
@@ -17,7 +18,7 @@ from airflow_paimon.core.errors import LostMetadataError, NotFoundError, first_f
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.plan import Action, Plan, Precondition, PutSnapshot
+from airflow_paimon.core.plan import Action, HeadIs, Plan, PutSnapshot
 from airflow_paimon.core.publish.audit_properties import figures_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
@@ -114,9 +115,8 @@ Follows = BucketReach | FileReach
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The change of ``target`` on top of ``head``: some buckets become as they are in ``wanted``, a state of
-    ``source``.
+class Publication:
+    """What ``target`` gets on top of ``head``: some buckets become as they are in ``wanted``, a state of ``source``.
 
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
     ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``new_schemas_pending``: the target
@@ -130,6 +130,9 @@ class Decision:
     ``fixes_schema``: the target's newest schema has to be the snapshot's when that is put; else decide again.
     ``scope``: the partitions of the source that are published. ``is_undo``: it takes back a publish on which the target
     stands, also if no row changes.
+
+    What ``completed`` adds: the ``index`` entries (None: the head's), the snapshots ``held``, whose retention tags must
+    exist while it lands, the delta ``entries``, ``renumbering`` (the same with the target's row ids), and the ``plan``.
     """
 
     target: Table
@@ -141,9 +144,9 @@ class Decision:
     schemas: SchemaMapping
     new_schemas_pending: bool = False
     fixes_schema: bool = False
-    preconditions: tuple[Precondition, ...]
-    properties: Mapping[str, str]
-    summary: Mapping[str, Any]
+    preconditions: tuple[HeadIs, ...]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
     reason: str
     watermark: int | None = None
     id_space: IdSpace | None = None
@@ -157,10 +160,26 @@ class Decision:
     keep_targets: tuple[Snapshot, ...] = ()
     scope: PartitionScope = WHOLE
     is_undo: bool = False
+    index: Sequence[IndexEntry] | None = None
+    held: tuple[Snapshot, ...] = ()
+    entries: Sequence[ManifestEntry] = ()
+    renumbering: Renumbering | None = None
+    plan: Plan | None = None
 
     @property
     def changes_anything(self) -> bool:
         return bool(self.changes or self.keys or self.schemas.new or self.new_schemas_pending or self.is_undo)
+
+    @property
+    def schema(self) -> TableSchema:
+        """The target's schema afterwards."""
+        return self.target.schema() if self.schemas.latest is None else self.schemas.latest
+
+    @property
+    def buckets(self) -> set[BucketKey]:
+        """The buckets of which files go, those that are still to be merged by key included."""
+        keyed = set[BucketKey]() if self.keys is None else self.keys.buckets
+        return {c.bucket for c in self.changes if c.delete} | keyed
 
     @property
     def written(self) -> Collection[FileId]:
@@ -170,34 +189,17 @@ class Decision:
         return () if self.merged is None else frozenset(e.identifier for e in self.merged.entries)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Publication:
-    """A decision with its consequences: index entries (None = the head's), the plan.
-
-    ``held``: the snapshots whose retention tags must exist while the publish lands. ``entries``: the delta;
-    ``renumbering``: the same with the target's row ids.
-    """
-
-    decision: Decision
-    index: Sequence[IndexEntry] | None
-    held: tuple[Snapshot, ...]
-    plan: Plan
-    entries: Sequence[ManifestEntry]
-    renumbering: Renumbering | None = None
-    summary: Mapping[str, Any] = field(default_factory=dict)
-
-
-def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> Publication:
-    """Determine row ids, index entries, retention tags and the plan of a decision. Reads, but writes nothing.
+def completed(request: Publish, decided: Publication, *, writes_rows: bool) -> Publication:
+    """Determine row ids, index entries, retention tags and the plan. Reads, but writes nothing.
     ``writes_rows``: whether a changelog can be written, if it is asked for.
 
     Raises:
         FormatError: see ``renumber``.
     """
-    d = replace(decision, changes=left_on_their_levels(decision.changes, decision.target.schema()))
+    d = replace(decided, changes=left_on_their_levels(decided.changes, decided.target.schema()))
     new = set(d.written) if d.merged is not None else set()
     returning = {e.file.file_name for c in d.changes for e in c.add if e.identifier not in new}
-    schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
+    schema = d.schema
     index = None
     if d.changes and (d.head.index_manifest or d.wanted.index_manifest):
         now = read_index(d.target, d.head)
@@ -236,15 +238,7 @@ def publication(request: Publish, decision: Decision, *, writes_rows: bool) -> P
         actions=actions,
         summary=summary,
     )
-    return Publication(
-        decision=d,
-        index=index,
-        held=held,
-        plan=plan,
-        entries=entries,
-        renumbering=renumbering,
-        summary=summary,
-    )
+    return replace(d, index=index, held=held, plan=plan, entries=entries, renumbering=renumbering, summary=summary)
 
 
 def _missed_by(target: Table, readers: Mapping[str, Any], is_lost: bool) -> list[str]:
@@ -256,7 +250,7 @@ def _missed_by(target: Table, readers: Mapping[str, Any], is_lost: bool) -> list
     return [readers["note"]] if readers["see"] == NOTHING and is_lost else []
 
 
-def _index_of(d: Decision, schema: TableSchema, now: Sequence[IndexEntry]) -> Sequence[IndexEntry] | None:
+def _index_of(d: Publication, schema: TableSchema, now: Sequence[IndexEntry]) -> Sequence[IndexEntry] | None:
     """Return the target's index entries after the publish; None: they stay as they are."""
     if d.merge is not None:
         index = d.merge.index
@@ -272,7 +266,7 @@ def _index_of(d: Decision, schema: TableSchema, now: Sequence[IndexEntry]) -> Se
 
 
 def _without_updated_columns(
-    d: Decision,
+    d: Publication,
     columns: ColumnOrder,
     schema: TableSchema,
     entries: Sequence[ManifestEntry],
@@ -291,7 +285,7 @@ def _row_ids(found: Renumbering | None) -> dict[str, Any]:
     return {} if found is None else {"renumbered_files": found.renumbered, "rewritten_files": len(found.rewrite)}
 
 
-def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
+def _not_visible(d: Publication, schema: TableSchema) -> dict[str, Any]:
     """Describe the added files that batch reads skip for now; the target then reads as the source does now.
 
     Rows of level 0 are committed and are published by reference. Tables with deletion vectors or first-row show them
@@ -313,7 +307,7 @@ def _not_visible(d: Decision, schema: TableSchema) -> dict[str, Any]:
 
 
 def draft_of(
-    published: Publication,
+    d: Publication,
     properties: Mapping[str, str],
     rewritten: Mapping[int, ManifestEntry],
     changelog: Sequence[ManifestEntry] | None,
@@ -321,13 +315,11 @@ def draft_of(
     """Return the content of the snapshot. ``properties``: those common to all publishes of this operation.
     ``rewritten``: the files that were written again for ``renumbering``, by their position.
     """
-    d = published.decision
-    schema = d.target.schema() if d.schemas.latest is None else d.schemas.latest
     out = {**properties, **d.properties, **figures_property(d.changes)}
     next_row_id = max(d.head.next_row_id or 0, d.wanted.next_row_id or 0)
-    entries, index = list(published.entries), published.index
-    if published.renumbering is not None and d.id_space is not None:
-        entries = list(published.renumbering.entries)
+    entries, index = list(d.entries), d.index
+    if d.renumbering is not None and d.id_space is not None:
+        entries = list(d.renumbering.entries)
         names = {k.file_name: v.file_name for k, v in d.already.items()}
         for at, entry in rewritten.items():
             names[entries[at].file.file_name] = entry.file.file_name
@@ -337,14 +329,14 @@ def draft_of(
         out[ROW_IDS_PROPERTY] = d.id_space.text
         if d.id_space.published:
             out[ROW_VERSIONS_PROPERTY] = d.id_space.published_text
-    if published.held:
+    if d.held:
         out[CAME_BACK_PROPERTY] = "true"
     return Draft(
         kind=CommitKind.OVERWRITE,
         entries=entries,
         changelog=changelog,
         index_entries=index,
-        schema=schema,
+        schema=d.schema,
         properties=out,
         watermark=d.watermark,
         next_row_id=next_row_id,
