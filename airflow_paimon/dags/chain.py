@@ -13,7 +13,7 @@ To see its state: `python -m airflow_paimon chain --warehouse W --table db.t`. W
 | `compact`, memory | other groups are done | trigger again with more memory in *Spark options* |
 | `compact`, anything else | Spark, storage; other groups are done | clear it with its downstream |
 | `expire`, `metrics` | storage; what was dropped is not dropped again | clear it with its downstream |
-| `fail_on_skipped` | a partition without a partition time, which its group waits for | docs/runbook.md |
+| `fail_on_skipped` | a partition without a partition time, which its group waits for | docs/failed-nights.md |
 
 `expire` and `metrics` wait until every group is through. Clearing the whole run is safe.
 """
