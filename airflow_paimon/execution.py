@@ -165,7 +165,7 @@ def _of_branches(operation: str) -> Run | None:
 
             return delete_branch
         case "rename_branch":
-            from airflow_paimon.core.branches.delete import rename_branch
+            from airflow_paimon.core.branches.rename import rename_branch
 
             return rename_branch
         case "create_tag":

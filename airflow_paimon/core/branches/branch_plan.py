@@ -1,4 +1,4 @@
-"""Plans that create, delete and rename a branch (pure).
+"""Plans that create, copy and delete a branch (pure); a rename is a copy and a deletion.
 
 Other engines load a branch by its latest schema, and read that again for a commit. So a branch is complete before its
 first schema is put, and a deletion begins with its schemas.
@@ -6,7 +6,7 @@ first schema is put, and a deletion begins with its schemas.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.format.schema import TableSchema
@@ -18,7 +18,6 @@ from airflow_paimon.core.table.lineage import (
     DELETED,
     DELETING,
     READY,
-    RENAMING,
     Lineage,
     lineage_path,
     state_text,
@@ -28,10 +27,7 @@ from airflow_paimon.core.table.paths import (
     EARLIEST,
     LATEST,
     MAIN,
-    SCHEMA_PREFIX,
-    TAG_PREFIX,
     BranchPaths,
-    numbered,
     protective_tag,
     published_tag,
 )
@@ -129,36 +125,29 @@ def _protect(branch: str, source: BranchSource, known: Tag | None) -> tuple[Acti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePlan:
-    """The steps of a creation. The source is checked again between ``protect`` and ``fill``, the claim before ``show``.
+    """The steps of a creation. The source is checked again before ``show``, and that the claim is there.
 
     ``claim`` puts the record with state ``creating``: two creators exclude each other, and our commits are refused.
-    ``outline``: the plan without its actions.
+    ``record``: that one. ``protective_path``: the tag that protects the base; an earlier try may have set it, so that
+    it is in no step. ``outline``: the plan without its actions.
     """
 
-    branch: str
-    source: BranchSource
+    record: Lineage
+    protective_path: str | None
     outline: Plan
-    claim: PutNew
+    claim: PutNew | Replace
     protect: tuple[Action, ...]
     fill: tuple[Action, ...]
     show: tuple[Action, ...]
     finish: tuple[Action, ...]
 
     @property
-    def protective_tag(self) -> str | None:
-        """The name of the tag that protects the base; an earlier try may have set it, so that it is in no step."""
-        if self.source.snapshot is None:
-            return None
-        return self.protect[0].path.rsplit(f"/{TAG_PREFIX}", 1)[-1] if self.protect else protective_tag(self.branch)
+    def branch(self) -> str:
+        return self.record.branch
 
-    @property
-    def protective_path(self) -> str | None:
-        tag = self.protective_tag
-        return BranchPaths(self.source.branch).tag(tag) if tag is not None else None
-
-    def whole(self, before: Iterable[Action] = ()) -> Plan:
+    def whole(self, before: Iterable[Action] = (), after: Iterable[Action] = ()) -> Plan:
         """Return the creation as one plan, for people and for the dry run."""
-        actions = (*before, self.claim, *self.protect, *self.fill, *self.show, *self.finish)
+        actions = (*before, self.claim, *self.protect, *self.fill, *self.show, *self.finish, *after)
         return replace(self.outline, actions=actions)
 
 
@@ -187,24 +176,23 @@ def plan_create_branch(
         "from_tag": record.from_tag,
         "snapshot_id": record.snapshot_id,
     }
-    path = lineage_path(record.branch)
+    path, protect = lineage_path(record.branch), _protect(record.branch, source, known)
+    tag = BranchPaths(source.branch).tag(protective_tag(record.branch)) if head is not None else None
     return CreatePlan(
-        branch=record.branch,
-        source=source,
+        record=record,
+        protective_path=protect[0].path if protect else tag,
         outline=Plan(operation=operation, table=table, preconditions=(precondition,), summary=summary),
         claim=PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="marks the branch as being created"),
-        protect=_protect(record.branch, source, known),
+        protect=protect,
         fill=tuple(_snapshot_actions(paths, source, written=written)),
         show=tuple(_schema_actions(paths, source, now_ms)),
-        finish=(
-            Replace(
-                path=path,
-                data=record.in_state(READY).to_bytes(),
-                expected=record.to_bytes(),
-                reason="the branch is ready",
-            ),
-        ),
+        finish=(_ready(record, record.in_state(READY)),),
     )
+
+
+def _ready(claimed: Lineage, ready: Lineage) -> Replace:
+    data, expected = ready.to_bytes(), claimed.to_bytes()
+    return Replace(path=lineage_path(ready.branch), data=data, expected=expected, reason="the branch is ready")
 
 
 def _snapshot_actions(paths: BranchPaths, source: BranchSource, *, written: bool) -> list[Action]:
@@ -275,6 +263,7 @@ def plan_delete_branch(
     head: int | None = None,
     since: str | None = None,
     successor: Lineage | None = None,
+    peer: str | None = None,
 ) -> DeletePlan:
     """Plan the deletion of a branch's metadata; no data file is touched.
 
@@ -282,11 +271,12 @@ def plan_delete_branch(
     where the branch's name is used only once. ``schemas``: its schema files. ``protective``: the tags that retain its
     files, by path. ``for_others``: tags that other branches need in their place. ``recorded``: the stored record.
     ``since``: when the deletion began. ``successor``: the record of the branch that takes over its name.
+    ``peer``: the branch that it is renamed to.
     """
     name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
     saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
-    deleting = replace(record.in_state(DELETING), head=head, schemas=saved, since=since)
-    deleted = replace(record.in_state(DELETED), since=since)
+    deleting = replace(record.in_state(DELETING, peer=peer), head=head, schemas=saved, since=since)
+    deleted = replace(record.in_state(DELETED, peer=peer), since=since)
     known = {paths.schema(i): data for i, data in sorted(schemas.items())}
     hide: list[Action] = [_mark(path, deleting.to_bytes(), recorded, "marks the branch as being deleted")]
     hide += [Delete(path=f, expected=d, reason="no engine can load the branch any more") for f, d in known.items()]
@@ -306,10 +296,7 @@ def plan_delete_branch(
         DeleteFolders(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
         _record_action(path, successor, "the branch's record", deleted.to_bytes()),
     )
-    undo: list[Action] = [
-        PutNew(path=paths.schema(i), data=data, same_ok=True, reason="the branch got new commits")
-        for i, data in sorted(schemas.items(), reverse=True)
-    ]
+    undo = _put_schemas(paths, schemas, "the branch got new commits")
     back = record if record.outlives_changes else None
     undo.append(_record_action(path, back, "the branch is restored", deleting.to_bytes()))
     return DeletePlan(
@@ -327,10 +314,10 @@ def _deletions(paths: BranchPaths, files: Mapping[str, bytes | None], reason: st
     return [Delete(path=f, expected=None if f in hints else d, reason=reason) for f, d in sorted(files.items())]
 
 
-def _mark(path: str, data: bytes, recorded: bytes | None, reason: str, *, same_ok: bool = False) -> PutNew | Replace:
+def _mark(path: str, data: bytes, recorded: bytes | None, reason: str) -> PutNew | Replace:
     """Write a record in the place of the one that is known, None: there is none."""
     if recorded is None:
-        return PutNew(path=path, data=data, same_ok=same_ok, reason=reason)
+        return PutNew(path=path, data=data, reason=reason)
     return Replace(path=path, data=data, expected=recorded, reason=reason)
 
 
@@ -341,152 +328,69 @@ def _record_action(path: str, record: Lineage | None, reason: str, marked: bytes
     return Replace(path=path, data=record.to_bytes(), expected=marked, reason=reason)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RenamePlan:
-    """The steps of a rename. After ``hide`` no engine commits to the old branch: later commits up to then are copied
-    too.
-
-    ``undo`` keeps both branches, if both were written while the rename was interrupted. ``withdraw`` deletes the new
-    branch, if the old one is concurrently deleted. ``outline``: the plan without its actions.
-    """
-
-    outline: Plan
-    claim: tuple[PutNew, PutNew | Replace] | tuple[()]
-    copy: tuple[Action, ...]
-    hide: tuple[Action, ...]
-    remove: tuple[Action, ...]
-    undo: tuple[Action, ...]
-    withdraw: tuple[Action, ...]
-    both_written: bool
-
-    def whole(self) -> Plan:
-        """Return the rename as one plan, for people and for the dry run."""
-        return replace(self.outline, actions=(*self.claim, *self.copy, *self.hide, *self.remove))
-
-
-def plan_rename_branch(
+def plan_copy_branch(
     operation: str,
     table: str,
     record: Lineage,
     to_branch: str,
     files: Mapping[str, bytes],
-    there: Mapping[str, bytes],
-    protective: Mapping[str, ProtectiveCopy],
+    schemas: Mapping[int, bytes],
+    there: Collection[str],
+    protect: Sequence[Action],
     *,
-    since: str | None,
-    resumed: bool,
+    since: str,
     recorded: bytes | None,
-    marks: tuple[bytes | None, bytes | None] | None = None,
-) -> RenamePlan:
-    """Plan a rename: copy everything to the new name, schemas last; hide the old branch; delete the rest of it.
+) -> CreatePlan:
+    """Plan a branch that has all files of another one, schemas last. Its record names that one until that is gone.
 
-    ``record``: the old branch's, in state ``ready``. ``files``: content of its files; ``there``: content of the files
-    that an interrupted rename has copied, by path. ``protective``: each protective tag by its path. ``since``: when the
-    rename began; ``resumed``: it was interrupted. ``recorded``: the old branch's record, as stored. ``marks``: the
-    records of the new and the old branch, where they stay as they are.
+    ``record``: of the other one, in state ``ready``. ``files``: that one's, and its ``schemas`` by id. ``there``: the
+    paths of what an interrupted try has copied. ``protect``: the protective tags. ``since``: when this try began.
+    ``recorded``: the record that an interrupted try has left.
     """
-    name = record.branch
-    old, new = BranchPaths(name), BranchPaths(to_branch)
-    paths = lineage_path(name), lineage_path(to_branch)
-    moved = replace(record, branch=to_branch)
-    begins = (
-        replace(moved.in_state(CREATING, peer=name), since=since).to_bytes(),
-        replace(record.in_state(RENAMING, peer=to_branch), since=since).to_bytes(),
-    )
-    claim = (
-        PutNew(path=paths[1], data=begins[0], same_ok=resumed, reason="marks the branch as made by a rename"),
-        _mark(paths[0], begins[1], recorded, "marks the branch as being renamed", same_ok=resumed),
-    )
-    marks = marks or begins
-    remove: list[Action] = [
-        _record_action(paths[1], moved if moved.outlives_changes else None, "the new branch is ready", marks[0])
-    ]
-    reason = f"protected files under the name {name}"
-    remove += [Delete(path=p, expected=tag.data, reason=reason) for p, tag in sorted(protective.items())]
-    remove += _deletions(old, files, f"was copied to {to_branch}")
-    remove.append(DeleteFolders(path=old.root.rstrip("/"), reason="the old branch's empty folders"))
-    remove.append(Delete(path=paths[0], expected=marks[1], reason="the old branch's record"))
-    copies = tuple(_copies(record, to_branch, files, there, protective))
-    withdraw: list[Action] = [
-        Delete(path=a.path, expected=None if isinstance(a, Replace) else a.data, reason="the branch was not renamed")
-        for a in reversed(copies)
-    ]
-    withdraw.append(DeleteFolders(path=new.root.rstrip("/"), reason="the new branch's empty folders"))
-    withdraw.append(Delete(path=paths[1], expected=marks[0], reason="the branch was not renamed"))
-    return RenamePlan(
-        outline=Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch}),
-        claim=claim,
-        copy=copies,
-        hide=tuple(
-            Delete(path=f, expected=files[f], reason="no engine can load the old name any more")
-            for f in _schema_files(old, files)
-        ),
-        remove=tuple(remove),
-        undo=tuple(_undone_rename((moved, record), marks, files, there)),
-        withdraw=tuple(withdraw),
-        both_written=any(action.path in there for action in copies),
-    )
-
-
-def _undone_rename(
-    records: tuple[Lineage, Lineage],
-    marks: tuple[bytes | None, bytes | None],
-    files: Mapping[str, bytes],
-    there: Mapping[str, bytes],
-) -> list[Action]:
-    """Give each branch the schemas that only the other one has, so that both stay. ``records``: the new and the old
-    branch's.
-    """
-    new, old = (BranchPaths(record.branch) for record in records)
-    put = [
-        PutNew(path=path, data=has[f], same_ok=True, reason="both branches stay")
-        for one, other, has, lacks in ((new, old, there, files), (old, new, files, there))
-        for f in reversed(_schema_files(one, has))
-        if (path := other.root + f.removeprefix(one.root)) not in lacks
-    ]
-    kept = [
-        _record_action(lineage_path(r.branch), r if r.outlives_changes else None, "both branches stay", mark)
-        for r, mark in zip(records, marks, strict=True)
-    ]
-    return [*put, *kept]
-
-
-def _schema_files(paths: BranchPaths, files: Iterable[str]) -> list[str]:
-    """The schema files among a branch's files, by id."""
-    folder = f"{paths.schema_dir}/"
-    names = [f.removeprefix(folder) for f in files if f.startswith(folder)]
-    return [paths.schema(i) for i in numbered(names, SCHEMA_PREFIX)]
-
-
-@dataclass(frozen=True, slots=True)
-class ProtectiveCopy:
-    """A protective tag of a branch that is renamed. ``target``: its path under the new name, None if it is there."""
-
-    data: bytes
-    target: str | None
-
-
-def _copies(
-    record: Lineage,
-    to_branch: str,
-    files: Mapping[str, bytes],
-    there: Mapping[str, bytes],
-    protective: Mapping[str, ProtectiveCopy],
-) -> Iterable[PutNew | Replace]:
-    """Copy the protective tags, then everything but the schemas, then the schemas, the latest first."""
-    old, new = BranchPaths(record.branch), BranchPaths(to_branch)
-    for target, data in sorted((tag.target, tag.data) for tag in protective.values() if tag.target is not None):
-        reason = f"keeps the shared files under the name {to_branch}"
-        yield PutNew(path=target, data=data, same_ok=True, reason=reason)
-    schemas = _schema_files(old, files)
-    order = [*sorted(files.keys() - set(schemas)), *schemas[-1:], *schemas[:-1]]
-    for path in order:
+    name, old, new = record.branch, BranchPaths(record.branch), BranchPaths(to_branch)
+    fill: list[Action] = []
+    for path, data in sorted(files.items()):
         target, reason = new.root + path.removeprefix(old.root), f"copy of {path}"
-        hint = path.endswith((f"/{LATEST}", f"/{EARLIEST}")) or path.startswith(old.consumer_dir)
-        if not hint and there.get(target) != files[path]:
-            yield PutNew(path=target, data=files[path], same_ok=True, reason=reason)
-        elif hint and target not in there:
-            yield Replace(path=target, data=files[path], reason=reason)
+        if is_history(old, path):
+            fill.append(PutNew(path=target, data=data, same_ok=True, reason=reason))
+        elif not path.startswith(old.schema_dir) and target not in there:
+            fill.append(Replace(path=target, data=data, reason=reason))
+    copied = replace(record, branch=to_branch)
+    saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
+    claimed = replace(copied.in_state(CREATING, peer=name), since=since, schemas=saved)
+    return CreatePlan(
+        record=claimed,
+        protective_path=None,
+        outline=Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch}),
+        claim=_mark(lineage_path(to_branch), claimed.to_bytes(), recorded, "marks the branch as made by a rename"),
+        protect=tuple(protect),
+        fill=tuple(fill),
+        show=tuple(_put_schemas(new, schemas, f"schema of {name}")),
+        finish=(_ready(claimed, copied.in_state(READY, peer=name)),),
+    )
+
+
+def is_history(paths: BranchPaths, file: str) -> bool:
+    """Whether a branch's file is neither a schema, a hint, the progress of a consumer, nor half written."""
+    name = file.rpartition("/")[2]
+    hint = name in (LATEST, EARLIEST) or name.startswith(".")
+    return not hint and not file.startswith((f"{paths.schema_dir}/", f"{paths.consumer_dir}/"))
+
+
+def plan_settle_copy(record: Lineage, recorded: bytes | None) -> list[Action]:
+    """Plan the end of a copy, after which its branch has nothing to do with the other one. ``recorded``: as stored."""
+    paths, schemas = BranchPaths(record.branch), {int(i): text.encode() for i, text in record.schemas.items()}
+    ready = record.in_state(READY) if record.outlives_changes else None
+    end = _record_action(lineage_path(record.branch), ready, "the branch is one of its own", recorded)
+    return [*_put_schemas(paths, schemas, f"schema of {record.peer}"), end]
+
+
+def _put_schemas(paths: BranchPaths, schemas: Mapping[int, bytes], reason: str) -> list[Action]:
+    """Put schemas, the latest first."""
+    return [
+        PutNew(path=paths.schema(i), data=data, same_ok=True, reason=reason)
+        for i, data in sorted(schemas.items(), reverse=True)
+    ]
 
 
 def lineage_for(

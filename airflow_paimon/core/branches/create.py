@@ -61,6 +61,7 @@ from airflow_paimon.core.table.lineage import (
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
     MAIN,
+    TAG_PREFIX,
     BranchPaths,
     check_branch_name,
     manifest_path,
@@ -224,14 +225,15 @@ def create_branch(context: Context, request: CreateBranch, parent: Parent | None
     gone = _removal(context, plan, record) if replaced else None
     if not request.dry_run:
         try:
-            stale = _stale_record(context.table, name, existing)
-            _execute(context.table, plan, gone, stale=stale, resumed=existing is not None and not replaced)
+            stale = stale_record(context.table, name) if existing is None else []
+            _execute(context.table, plan, source, gone, stale=stale, resumed=existing is not None and not replaced)
         except AlreadyExistsError as error:
             raise ConflictError(
                 f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again"
             ) from error
     after = source.snapshot.id if source.snapshot else None
-    details = _details(record) | {"protective_tag": plan.protective_tag}
+    tag = plan.protective_path
+    details = _details(record) | {"protective_tag": tag.rpartition(f"/{TAG_PREFIX}")[2] if tag is not None else None}
     whole = plan.whole(gone.plan.whole().actions if gone is not None else ())
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
 
@@ -242,7 +244,9 @@ def _parent(table: Table, source: BranchSource) -> Parent | None:
     return Parent(read_lineage(table, source.branch), source.snapshot)
 
 
-def _execute(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: list[Action], resumed: bool) -> None:
+def _execute(
+    table: Table, plan: CreatePlan, source: BranchSource, gone: Removal | None, *, stale: list[Action], resumed: bool
+) -> None:
     """Carry out the creation. A refusal before the first file of the branch is put leaves no files.
 
     ``resumed``: an earlier try was interrupted; on failure its record and tag stay, as it may have left files.
@@ -254,7 +258,7 @@ def _execute(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: lis
             made.append(plan.claim)
         execute(table, plan.protect)
         made += plan.protect
-        recheck_source(table, plan.source)
+        recheck_source(table, source)
         if gone is not None:
             remove_branch(table, gone)
     except (AlreadyExistsError, ConflictError, FormatError, NotFoundError, StorageError, UnsafeOperationError):
@@ -263,8 +267,21 @@ def _execute(table: Table, plan: CreatePlan, gone: Removal | None, *, stale: lis
             if _has_same_base(table, plan):  # another creator of the branch may rely on the same tag
                 execute(table, plan.protect)
         raise
+    show_branch(table, plan)
+
+
+def show_branch(table: Table, plan: CreatePlan, recheck: Callable[[], None] | None = None) -> None:
+    """Put the files of a branch that is claimed and protected, and show it to engines.
+
+    ``recheck``: what raises if the source has gone before the branch's own files keep it.
+
+    Raises:
+        ConflictError: it was deleted meanwhile. AlreadyExistsError: a file of it has another content.
+    """
     try:
         execute_at_once(table, plan.fill)
+        if recheck is not None:
+            recheck()
         _check_claim(table, plan)
         execute(table, plan.show)
         _check_claim(table, plan)
@@ -301,13 +318,12 @@ def _withdraw(table: Table, plan: CreatePlan) -> None:
 
 
 def _has_same_base(table: Table, plan: CreatePlan) -> bool:
-    """Whether the current record names the same base snapshot."""
+    """Whether the current record names the same base snapshot, and its branch is not deleted for good."""
     now = read_lineage(table, plan.branch)
-    base = plan.outline.preconditions[0]
-    return now is not None and (now.snapshot_id, now.identity) == (base.snapshot_id, base.identity)
+    return now is not None and now.state != DELETED and now.same_base(plan.record)
 
 
-def _holds(table: Table, action: PutNew) -> bool:
+def _holds(table: Table, action: PutNew | Replace) -> bool:
     return read_if_there(table.store, action.path) == action.data
 
 
@@ -353,10 +369,10 @@ def _existing(table: Table, name: str) -> _Existing | None:
     state = READY if record is None else record.state
     if state == READY and not files:
         return None
-    if record is not None and (state not in (READY, CREATING) or record.peer is not None):
-        if state not in (DELETING, DELETED):
-            raise not_ready(view, record)
+    if record is not None and state in (DELETING, DELETED):
         return _Existing(record, state, incomplete=True, head=None)
+    if record is not None and state == CREATING and record.peer is not None:
+        raise not_ready(view, record)
     head = view.latest_snapshot()
     half = (
         not view.exists() or state == CREATING or (head is None and record is not None and is_unfinished(view, record))
@@ -364,10 +380,10 @@ def _existing(table: Table, name: str) -> _Existing | None:
     return _Existing(record if half else verified_lineage(table, name), state, half, head)
 
 
-def _stale_record(table: Table, name: str, existing: _Existing | None) -> list[Action]:
+def stale_record(table: Table, name: str) -> list[Action]:
     """Delete the record of a branch that another engine has dropped."""
     seen, record = branch_record(table, name), read_lineage(table, name)
-    if existing is not None or record is None or record.state != READY:
+    if record is None or record.state != READY:
         return []
     if table.store.walk(BranchPaths(name).root.rstrip("/")):
         return []  # just created by another operation: our claim will find its record

@@ -1,6 +1,6 @@
-"""delete_branch and rename_branch: hide the branch from all engines, look again, and delete what is left of it.
+"""delete_branch: hide the branch from all engines, look again, and delete what is left of it.
 
-Also the removal that create_branch with ``replace`` does first. A rename copies the branch to its new name before.
+Also the removal that create_branch with ``replace`` does first, and rename_branch once the branch is copied.
 """
 
 from __future__ import annotations
@@ -10,13 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from airflow_paimon.core.branches.branch_plan import (
-    DeletePlan,
-    ProtectiveCopy,
-    RenamePlan,
-    plan_delete_branch,
-    plan_rename_branch,
-)
+from airflow_paimon.core.branches.branch_plan import DeletePlan, is_history, plan_delete_branch
 from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
 from airflow_paimon.core.branches.tags import relying_branches
 from airflow_paimon.core.commit.committer import execute
@@ -32,30 +26,27 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import KnownHead, Tag, find_hold, parse_snapshot, parse_tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import DeleteBranch, RenameBranch
+from airflow_paimon.core.requests.requests import DeleteBranch
 from airflow_paimon.core.store.base import read_if_there, read_present
 from airflow_paimon.core.table.lineage import (
     CREATING,
     DELETED,
     DELETING,
     READY,
-    RENAMING,
     Lineage,
     lineage_path,
-    not_ready,
     read_lineage,
-    require_ready,
 )
 from airflow_paimon.core.table.options import NAMES_BRANCH
 from airflow_paimon.core.table.paths import (
     MAIN,
+    SCHEMA_PREFIX,
     SNAPSHOT_PREFIX,
     TAG_PREFIX,
     BranchPaths,
-    check_branch_name,
+    numbered,
     protective_tag,
     protects,
-    published_tag,
 )
 from airflow_paimon.core.table.table import Table
 
@@ -71,8 +62,7 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
     Raises:
         UnsafeOperationError: a table option or another branch needs it, or it is protected. NotFoundError: no such
             branch.
-        ConflictError: a concurrent commit wrote to it, it is not at the expected snapshot, or it is being renamed;
-            nothing was deleted.
+        ConflictError: a concurrent commit wrote to it, or it is not at the expected snapshot; nothing was deleted.
     """
     name, table = request.branch, context.table
     if name == MAIN:
@@ -84,7 +74,7 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
 def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retried: bool) -> OperationResult:
     table = context.table
     if not is_there(table, name):
-        finished = _finish(context, request)
+        finished = "/" not in name and not request.dry_run and _finish(context, request)
         if retried:
             details = {"already_gone": True, "replayed": True}
             return context.result(None, branch=name, changed=request.if_missing != "skip", details=details)
@@ -99,7 +89,22 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
     if not request.dry_run:
         remove_branch(table, removal)
     plan = removal.plan.whole()
-    return context.result(plan, branch=name, changed=True, before=removal.head, details={"files": removal.files})
+    return context.result(plan, branch=name, changed=True, before=removal.head, details={"files": len(removal.files)})
+
+
+def _finish(context: Context, request: DeleteBranch) -> bool:
+    """Remove the record and the tags of a branch without a folder; return whether there was a record."""
+    table, name = context.table, request.branch
+    removal = gather_removal(table, name, context.now_iso, request.operation)
+    if removal.record is None:
+        return False
+    if not removal.files:
+        remove_branch(table, removal)
+    elif removal.is_under_way:  # another engine's branch of that name has come since
+        execute(table, [Delete(path=lineage_path(name), expected=removal.record, reason="the branch's record")])
+    else:
+        raise being_changed(table, name)  # made since it was looked for
+    return True
 
 
 def _refuse_other_head(table: Table, removal: Removal, expected: int | str | None) -> None:
@@ -107,7 +112,8 @@ def _refuse_other_head(table: Table, removal: Removal, expected: int | str | Non
     if expected is None or removal.is_under_way:
         return
     known, head = KnownHead.named(expected), removal.head or 0
-    if head == known.id and (not head or known.is_of(parse_snapshot(removal.snapshots[head], f"snapshot-{head}"))):
+    path = BranchPaths(removal.branch).snapshot(head)
+    if head == known.id and (not head or known.is_of(parse_snapshot(removal.files[path], path))):
         return
     raise ConflictError(
         f"{table.name}: branch {removal.branch!r} is at snapshot {removal.head}, not at {known.beside(head)} as "
@@ -124,68 +130,62 @@ def is_there(table: Table, name: str) -> bool:
     return record is None or record.state != DELETED or not table.branch(name).exists()
 
 
-def _finish(context: Context, request: DeleteBranch) -> bool:
-    """Remove the record and the tags of a branch without a folder; return whether there was a record."""
-    table, name = context.table, request.branch
-    seen = None if "/" in name else branch_record(table, name)
-    record = None if seen is None else read_lineage(table, name)
-    if seen is None or record is None or request.dry_run:
-        return False
-    tags = {} if record.state == DELETED else protective_tags(table, name)
-    reason = f"protected files of the deleted branch {name}"
-    execute(table, _tags_for_others(table, name, tags))
-    execute_while(table, name, seen, [Delete(path=p, expected=data, reason=reason) for p, data in tags.items()])
-    execute(table, [Delete(path=lineage_path(name), expected=seen, reason="the branch's record")])
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
     """A branch to delete.
 
-    The removal is valid for this ``record`` and these ``snapshots`` (content of the snapshot files, by id).
+    The removal is valid for this ``record`` (as stored; ``before``: in state ``ready``) and the newest snapshot among
+    these ``files``, by path. ``schemas``: all of its, also those that an interrupted deletion has deleted.
+    ``copied_to``: the branch that has all of it. ``head``: its newest snapshot id.
     ``is_under_way``: an interrupted deletion can't be undone any more.
     """
 
     branch: str
-    snapshots: Mapping[int, bytes]
+    head: int | None
     plan: DeletePlan
-    files: int
+    files: Mapping[str, bytes]
+    schemas: Mapping[int, bytes]
     record: bytes | None
+    before: Lineage
+    copied_to: str | None
     is_under_way: bool
 
-    @property
-    def head(self) -> int | None:
-        """Its newest snapshot id."""
-        return max(self.snapshots, default=None)
+    def undo_of(self, recorded: bytes) -> list[Action]:
+        """Return the steps that undo an interrupted deletion, which left this record."""
+        *schemas, record = self.plan.undo
+        assert isinstance(record, Delete | Replace)
+        return [*schemas, replace(record, expected=recorded)]
 
 
 def gather_removal(
-    table: Table, name: str, now_iso: str, operation: str, *, keep: str | None = None, successor: Lineage | None = None
+    table: Table,
+    name: str,
+    now_iso: str,
+    operation: str,
+    *,
+    keep: str | None = None,
+    successor: Lineage | None = None,
+    copied_to: str | None = None,
 ) -> Removal:
     """Plan the deletion of a branch in its current state; an interrupted deletion is continued.
 
     ``keep``: path of a protective tag that stays. ``successor``: record of the branch that takes the name.
+    ``copied_to``: the branch that it goes on as; that one's protective tags keep what its own have kept.
 
     Raises:
-        ConflictError: it is being renamed, or concurrently deleted.
+        ConflictError: it is concurrently deleted.
     """
-    seen, record = branch_record(table, name), read_lineage(table, name)
-    view = table.branch(name)
-    try:
-        snapshots = _contents(table, {i: view.paths.snapshot(i) for i in view.snapshot_ids()})
-        schemas = _contents(table, {i: view.paths.schema(i) for i in view.schema_ids()})
-        known = {view.paths.snapshot(i): d for i, d in snapshots.items()}
-        known |= {view.paths.schema(i): d for i, d in schemas.items()}
-        walked = table.store.walk(BranchPaths(name).root.rstrip("/"))
-        files = read_present(table.store, [f for f in walked if f not in known])
-        files |= {f: known[f] for f in walked if f in known}
-    except NotFoundError as error:
-        raise being_changed(table, name) from error
+    seen, record, paths = branch_record(table, name), read_lineage(table, name), BranchPaths(name)
+    root, head = paths.root.rstrip("/"), max(table.branch(name).snapshot_ids(), default=None)
+    for info in table.store.list(root):
+        if info.is_dir:  # a link, which ``walk`` leaves out, is refused here
+            table.store.list(f"{root}/{info.name}")
+    files = read_present(table.store, table.store.walk(root))
+    folder = f"{paths.schema_dir}/"
+    ids = numbered([f.removeprefix(folder) for f in files if f.startswith(folder)], SCHEMA_PREFIX)
+    schemas = {i: files[paths.schema(i)] for i in ids}
     if record is None:
         record = Lineage(branch=name, created_at=now_iso, known_origin=False)
-    if record.state == RENAMING or (record.state == CREATING and record.peer is not None):
-        raise not_ready(view, record)
     if record.state == DELETING:
         schemas |= {int(i): text.encode() for i, text in record.schemas.items()}
     before = record.in_state(READY) if record.state in (DELETING, DELETED) else record
@@ -197,24 +197,24 @@ def gather_removal(
         files,
         schemas,
         protective,
-        _tags_for_others(table, name, protective),
+        _tags_for_others(table, name, protective) if copied_to is None else (),
         recorded=seen,
-        head=max(snapshots, default=None),
+        head=head,
         since=now_iso,
         successor=successor,
+        peer=copied_to,
     )
     return Removal(
         branch=name,
-        snapshots=snapshots,
+        head=head,
         plan=plan,
-        files=len(files),
+        files=files,
+        schemas=schemas,
         record=seen,
+        before=before,
+        copied_to=copied_to,
         is_under_way=record.state == DELETED,
     )
-
-
-def _contents(table: Table, paths: Mapping[int, str]) -> dict[int, bytes]:
-    return dict(zip(paths, table.store.read_many(list(paths.values())), strict=True))
 
 
 def remove_branch(table: Table, removal: Removal) -> None:
@@ -227,7 +227,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
     """
     _refuse_if_written(table, removal)
     mark = removal.plan.hide[0]
-    _write_mark(table, removal.branch, mark)
+    write_mark(table, removal.branch, mark)
 
     def still_hiding(_: Action) -> None:
         if not is_marked(table, removal.branch, mark):
@@ -237,7 +237,10 @@ def remove_branch(table: Table, removal: Removal) -> None:
         execute(table, removal.plan.hide[1:], still_hiding)
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
-        refuse_held(table, removal.branch)
+        if removal.copied_to is None:
+            refuse_held(table, removal.branch)
+        elif not removal.is_under_way:
+            _refuse_uncopied(table, removal.branch, removal.copied_to)
     except (ConflictError, UnsafeOperationError):
         if is_marked(table, removal.branch, mark):
             _put_schemas_back(table, removal)
@@ -252,7 +255,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
     execute(table, removal.plan.end[1:])
 
 
-def _write_mark(table: Table, branch: str, *marks: Action) -> None:
+def write_mark(table: Table, branch: str, *marks: Action) -> None:
     """Mark a branch, unless another operation has changed its record.
 
     Raises:
@@ -359,10 +362,24 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
     if newest is None:
         return  # nothing is left to be lost
     now = read_if_there(table.store, view.paths.snapshot(newest))
-    if now is None or now != removal.snapshots.get(newest):
+    if now is None or newest != removal.head or now != removal.files.get(view.paths.snapshot(newest)):
+        copied = "" if removal.copied_to is None else f", and {removal.copied_to!r} exists as well"
         raise ConflictError(
-            f"{table.name}: branch {removal.branch!r} was written meanwhile; nothing was deleted. Stop its "
+            f"{table.name}: branch {removal.branch!r} was written meanwhile; nothing was deleted{copied}. Stop its "
             f"writers and run it again"
+        )
+
+
+def _refuse_uncopied(table: Table, branch: str, copy: str) -> None:
+    """Look, once no engine can load a branch, whether its copy has all that is there of it."""
+    paths = BranchPaths(branch)
+    there = read_present(table.store, table.store.walk(paths.root.rstrip("/")))
+    wanted = {BranchPaths(copy).root + p.removeprefix(paths.root): d for p, d in there.items() if is_history(paths, p)}
+    copied = read_present(table.store, list(wanted))
+    if missing := sorted(path for path, data in wanted.items() if copied.get(path) != data):
+        raise ConflictError(
+            f"{table.name}: branch {branch!r} was changed while it was copied to {copy!r} ({missing[0]} differs), and "
+            f"both stay. Stop its writers and run it again"
         )
 
 
@@ -451,175 +468,3 @@ def refuse_parent(table: Table, name: str) -> None:
                 f"{table.name}: branch {child!r} starts from branch {name!r} and shares its files; delete {child!r} "
                 f"first"
             )
-
-
-def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
-    """Rename a branch with its record and protective tags. An interrupted rename is finished by running it again.
-
-    A commit that another engine makes meanwhile is copied too.
-
-    Raises:
-        AlreadyExistsError: a branch of the new name exists.
-        ConflictError: the branch is being created or deleted; or the rename was interrupted and both branches were
-            written since: then both stay.
-    """
-    table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
-    if old in (MAIN, new):
-        why = "main keeps its name" if old == MAIN else "that is its name already"
-        raise InvalidInputError(f"{table.name}: branch {old!r} can't be renamed to {new!r}: {why}")
-    with attempt_of(context) as tried:
-        if tried.retried and _is_renamed(table, old, new):
-            head = table.branch(new).latest_snapshot_id()
-            details = {"renamed_from": old, "replayed": True}
-            return context.result(None, branch=new, changed=True, before=head, after=head, details=details)
-        return _rename_branch(context, request, old, new)
-
-
-def _is_renamed(table: Table, old: str, new: str) -> bool:
-    """Whether a rename was completed: the old branch's record is deleted last."""
-    before, after = read_lineage(table, old), read_lineage(table, new)
-    under_way = (before is not None and before.peer == new) or (after is not None and after.peer == old)
-    return not under_way and not table.branch(old).exists() and table.branch(new).exists()
-
-
-def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) -> OperationResult:
-    table = context.table
-    gathered = gather_rename(table, old, new, context.now_iso, request.operation)
-    if not gathered.resumed:
-        if table.store.walk(BranchPaths(new).root.rstrip("/")):
-            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
-        require_ready(table.branch(new))
-    refuse_protected(table, old, "rename", force=request.force)
-    check_deletable_branch(table, old)
-    if not request.dry_run:
-        _execute(context, gathered, old, new)
-    head = table.branch(old if request.dry_run else new).latest_snapshot_id()
-    plan = gathered.plan.whole()
-    return context.result(plan, branch=new, changed=True, before=head, after=head, details={"renamed_from": old})
-
-
-def _execute(context: Context, rename: Rename, old: str, new: str) -> None:
-    table, plan = context.table, rename.plan
-    _claim(table, rename, old, new)
-    try:
-        execute(table, plan.copy)
-        if plan.claim and not is_marked(table, old, plan.claim[-1]):
-            if not rename.resumed and is_marked(table, new, plan.claim[-2]):
-                execute(table, plan.withdraw)
-            raise being_changed(table, old)
-        execute(table, plan.hide)
-        if not plan.claim:  # all was copied before
-            late = plan
-        else:
-            late = gather_rename(table, old, new, context.now_iso, context.request.operation).plan
-            execute(table, late.copy)
-    except AlreadyExistsError as error:
-        both = gather_rename(table, old, new, context.now_iso, context.request.operation)
-        execute(table, both.plan.undo)
-        raise ConflictError(
-            f"{table.name}: branch {old!r} was being renamed to {new!r}, and both were written since the rename was "
-            f"interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
-        ) from error
-    mark = rename.record if not plan.claim else plan.claim[-1].data
-    *rest, record = late.remove
-    execute_while(table, old, mark or b"", rest)
-    _clear_folder(table, old, mark or b"")
-    execute(table, [record])
-
-
-def _claim(table: Table, rename: Rename, old: str, new: str) -> None:
-    """Write both records, unless another operation is changing one of the branches or branching from the old one."""
-    stale = read_lineage(table, new)
-    if stale is not None and stale.state == READY and not rename.resumed:
-        if table.store.walk(BranchPaths(new).root.rstrip("/")):
-            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
-        of_deleted = Delete(path=lineage_path(new), expected=branch_record(table, new), reason="of a deleted branch")
-        execute(table, [of_deleted])
-    if branch_record(table, old) != rename.record:
-        raise being_changed(table, old)
-    _write_mark(table, old, *rename.plan.claim[:1])
-    try:
-        _write_mark(table, old, *rename.plan.claim[1:])
-    except ConflictError:
-        if not rename.resumed:
-            execute(table, rename.plan.withdraw[-1:])
-        raise
-    try:
-        refuse_parent(table, old)
-    except UnsafeOperationError:
-        execute(table, rename.plan.undo)
-        raise
-
-
-@dataclass(frozen=True, slots=True)
-class Rename:
-    """``resumed``: an earlier try was interrupted. If it had copied all, the plan only deletes the rest of the old
-    branch.
-
-    ``record``: the old branch's record for which the plan is valid.
-    """
-
-    plan: RenamePlan
-    resumed: bool
-    record: bytes | None
-
-
-def gather_rename(table: Table, old: str, new: str, now_iso: str, operation: str) -> Rename:
-    """Plan a rename, or the rest of an interrupted one.
-
-    Raises:
-        NotFoundError: no such branch. ConflictError: it is being created, deleted or given another name.
-    """
-    marks = branch_record(table, new), branch_record(table, old)
-    before, after = read_lineage(table, old), read_lineage(table, new)
-    making = after is not None and after.state == CREATING and after.peer == old
-    removing = not making and before is not None and before.state == RENAMING and before.peer == new
-    since: str | None = now_iso
-    if making:
-        assert after is not None
-        since = after.since
-        record = replace(after.in_state(READY), branch=old)
-    elif removing:
-        assert before is not None
-        record = before.in_state(READY)
-    else:
-        known = require_ready(table.branch(old).require())
-        record = known or Lineage(branch=old, created_at=now_iso, known_origin=False)
-    files, there = _files(table, old), _files(table, new) if making else {}
-    tags = _protective(table, old, new)
-    kept = marks if removing else None
-    plan = plan_rename_branch(
-        *(operation, table.name, record, new, files, there, tags),
-        since=since,
-        resumed=making,
-        recorded=marks[1],
-        marks=kept,
-    )
-    if removing:
-        plan = replace(plan, claim=(), copy=(), hide=(), remove=plan.remove[1:])
-    return Rename(plan, resumed=making or removing, record=marks[1])
-
-
-def _files(table: Table, name: str) -> dict[str, bytes]:
-    """The content of a branch's files, without temporary files of writers."""
-    root = BranchPaths(name).root.rstrip("/")
-    for info in table.store.list(root):
-        if info.is_dir:  # a link, which ``walk`` leaves out, is refused here
-            table.store.list(f"{root}/{info.name}")
-    files = [f for f in table.store.walk(root) if not f.rpartition("/")[2].startswith(".")]
-    return dict(zip(files, table.store.read_many(files), strict=True))
-
-
-def _protective(table: Table, old: str, new: str) -> dict[str, ProtectiveCopy]:
-    """The protective tags by path, with their paths under the new name."""
-    found: dict[str, ProtectiveCopy] = {}
-    for path, data in protective_tags(table, old).items():
-        folder, _, name = path.rpartition(f"/{TAG_PREFIX}")
-        target = f"{folder}/{TAG_PREFIX}{protective_tag(new)}{name.removeprefix(protective_tag(old))}"
-        there = read_if_there(table.store, target)
-        if there not in (None, data):  # a tag of that name keeps other files
-            number = parse_tag(data, path).snapshot.id
-            target = f"{folder}/{TAG_PREFIX}{published_tag(new, number)}"
-            there = read_if_there(table.store, target)
-        found[path] = ProtectiveCopy(data, None if there == data else target)
-    return found

@@ -1,13 +1,13 @@
-"""Findings about branches: unfinished creations, renames and deletions, missing schemas, missing protection."""
+"""Findings about branches: unfinished creations and deletions, missing schemas, missing protection."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from airflow_paimon.core.branches.branch_plan import plan_delete_branch
+from airflow_paimon.core.branches.branch_plan import plan_delete_branch, plan_settle_copy
 from airflow_paimon.core.branches.create import is_empty_or_at_base, plan_finish
-from airflow_paimon.core.branches.delete import branch_record, gather_removal, gather_rename
+from airflow_paimon.core.branches.delete import branch_record, gather_removal
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
@@ -19,7 +19,6 @@ from airflow_paimon.core.table.lineage import (
     DELETED,
     DELETING,
     READY,
-    RENAMING,
     Lineage,
     is_unfinished,
     lineage_path,
@@ -46,16 +45,23 @@ def unfinished_branches(table: Table) -> dict[str, Lineage]:
 
 
 def unfinished_findings(table: Table, records: dict[str, Lineage]) -> Iterator[Finding]:
-    """Findings about interrupted creations, renames and deletions, with the way to finish them."""
-    for name, record in records.items():
-        if record.state == CREATING and record.peer is None:
-            yield _half_created(table, record)
+    """Findings about interrupted creations and deletions, with the way to finish them."""
+    for record in records.values():
+        if record.state == CREATING:
+            yield _half_created(table, record) if record.peer is None else _half_copied(table, record)
         elif record.state in (DELETING, DELETED):
             yield _half_deleted(table, record)
-        elif record.state == RENAMING and record.peer is not None:
-            yield _half_renamed(table, name, record.peer)
-        elif record.state == CREATING and record.peer is not None and record.peer not in records:
-            yield _half_renamed(table, record.peer, name)
+
+
+def _half_copied(table: Table, record: Lineage) -> Finding:
+    """The rename's other branch is whole. What other engines can load of this one is: its schemas came last."""
+    name, recorded = record.branch, branch_record(table, record.branch)
+    repair, actions = "finish it; both branches stay", plan_settle_copy(record, recorded)
+    if not table.branch(name).exists():
+        repair = "delete its remains"
+        actions = list(gather_removal(table, name, record.created_at, "repair_table").plan.whole().actions)
+    message = f"Branch {name!r} was to take the place of {record.peer!r} by a rename, and is not complete. "
+    return _half_done(table, "made", name, message, f"{repair} (or run rename_branch again)", actions)
 
 
 def _half_created(table: Table, record: Lineage) -> Finding:
@@ -94,14 +100,6 @@ def _half_deleted(table: Table, record: Lineage) -> Finding:
             repair = "keep the branch (delete_branch deletes it after all)"
             actions = plan.undo
     return _half_done(table, "deleted", name, f"Branch {name!r} {what}. ", repair, actions)
-
-
-def _half_renamed(table: Table, old: str, new: str) -> Finding:
-    plan = gather_rename(table, old, new, "", "repair_table").plan
-    both = plan.both_written
-    message = f"Branch {old!r} is being renamed to {new!r}" + (", and both were written since. " if both else ". ")
-    repair = "keep both branches" if both else "finish the rename"
-    return _half_done(table, "renamed", old, message, repair, plan.undo if both else plan.whole().actions)
 
 
 def _from_here(table: Table, actions: Sequence[Action]) -> tuple[Action, ...]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KEPT_MAIN = "main before it was replaced"
 """The reason of a branch that replace_main has made of main: its rows are nowhere else."""
-READY, CREATING, RENAMING, DELETING, DELETED = "ready", "creating", "renaming", "deleting", "deleted"
+READY, CREATING, DELETING, DELETED = "ready", "creating", "deleting", "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,11 @@ class Lineage(Record):
 
     ``schema_id``: the source's newest schema id when the branch was created. ``known_origin`` is False for a branch
     created by another engine, which has a record while it is being renamed or deleted, and from when ``alter_branch``
-    was told of an owner or the like (``created_at`` is then that time). ``state``: ``creating``,
-    ``ready``, ``renaming`` (to ``peer``; the new branch is ``creating`` with the old one as its ``peer``), ``deleting``
-    (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema files when the deletion began),
-    ``deleted`` (only leftover files remain to be removed). ``since``: the time of the rename or deletion.
+    was told of an owner or the like (``created_at`` is then that time). ``state``: ``creating``, ``ready``,
+    ``deleting`` (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema files when the
+    deletion began), ``deleted`` (only leftover files remain to be removed). ``peer``: the branch from which a rename
+    makes this one (with its ``schemas``), until that is gone; the one to which a deleted one was renamed. ``since``:
+    the time of the rename or deletion.
     ``retention``: how long the branch is to live from ``created_at``, a duration such as ``14 d``; None = it doesn't
     expire. ``protected``: to delete, rename, replace or publish it needs ``force``. ``family``: the same for all
     branches that were made from one another, or rebased; ``came_from``: the snapshots (``state_text``) of other
@@ -179,12 +180,13 @@ def not_ready(view: Table, record: Lineage) -> ConflictError:
     name = view.branch_name
     doing, again = {
         CREATING: ("created", f"create_branch {name} with if_exists=skip"),
-        RENAMING: (f"renamed to {record.peer!r}", f"rename_branch {name} to {record.peer}"),
         DELETING: ("deleted", f"delete_branch {name}"),
         DELETED: ("deleted", f"delete_branch {name}"),
     }.get(record.state, (f"changed ({record.state})", "the operation that began this"))
-    if record.state == CREATING and record.peer is not None:
+    if record.peer is not None and record.state == CREATING:
         doing, again = f"made from branch {record.peer!r} by a rename", f"rename_branch {record.peer} to {name}"
+    elif record.peer is not None:
+        doing, again = f"renamed to {record.peer!r}", f"rename_branch {name} to {record.peer}"
     return ConflictError(
         f"{view.name}: branch {name!r} is being {doing}, so nothing was written. Try again later; if no such operation "
         f"is running, it was interrupted: run {again} again, or see check_table for a repair",

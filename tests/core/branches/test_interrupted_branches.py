@@ -365,6 +365,21 @@ def test_two_replaces_at_once_leave_what_stands_protected() -> None:
     raise AssertionError("300 calls were not enough")
 
 
+def test_a_branch_that_is_made_while_its_deletion_looks_for_it_keeps_its_record_and_tag() -> None:
+    """The deletion, which has not found it, takes what is left of an earlier one."""
+    for number in range(1, 300):
+        table = start(CASES["create from a tag"])
+        store = At(table.store, number, lambda table=table: run(table, "create_branch", branch="fix", tag="base"))
+        with suppress(ConflictError):
+            run_on(table, store, Case("delete_branch", {"branch": "fix", "if_missing": "skip"}))
+        if table.branch("fix").exists():
+            assert verified_lineage(table, "fix") is not None, number
+            check(table)
+        if store.left > 0:
+            return
+    raise AssertionError("300 calls were not enough")
+
+
 @pytest.mark.parametrize("operation", ["create_branch", "delete_branch"])
 def test_a_branch_that_was_replaced_meanwhile_is_not_deleted_although_its_head_has_the_same_id(operation: str) -> None:
     case = CASES["replace" if operation == "create_branch" else "delete"]

@@ -1,0 +1,164 @@
+"""rename_branch: a copy of the branch under its new name, and the deletion of the old one (``create``, ``delete``).
+
+The record of the copy names the old branch until that is gone, so a rename that was cut off goes on when it is run
+again. What is committed to the old branch meanwhile makes it a conflict: both are there, and the next run copies it.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_copy_branch, plan_settle_copy
+from airflow_paimon.core.branches.create import show_branch, stale_record
+from airflow_paimon.core.branches.delete import (
+    Removal,
+    branch_record,
+    check_deletable_branch,
+    gather_removal,
+    is_marked,
+    protective_tags,
+    remove_branch,
+    write_mark,
+)
+from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
+from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
+from airflow_paimon.core.format.snapshot import parse_tag
+from airflow_paimon.core.plan import Action, PutNew
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import RenameBranch
+from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.table.lineage import CREATING, DELETING, READY, Lineage, read_lineage, require_ready
+from airflow_paimon.core.table.paths import (
+    MAIN,
+    TAG_PREFIX,
+    BranchPaths,
+    check_branch_name,
+    protective_tag,
+    published_tag,
+)
+from airflow_paimon.core.table.table import Table
+
+
+def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
+    """Rename a branch with its record and protective tags. An interrupted rename is finished by running it again.
+
+    Raises:
+        AlreadyExistsError: a branch of the new name exists.
+        ConflictError: the branch is being created or deleted, or was written meanwhile: then both stay. Another run
+            goes on, unless both were written since.
+    """
+    table, old, new = context.table, request.branch, check_branch_name(request.to_branch)
+    if old in (MAIN, new):
+        why = "main keeps its name" if old == MAIN else "that is its name already"
+        raise InvalidInputError(f"{table.name}: branch {old!r} can't be renamed to {new!r}: {why}")
+    with attempt_of(context) as tried:
+        if tried.retried and _is_renamed(table, old, new):
+            head = table.branch(new).latest_snapshot_id()
+            details = {"renamed_from": old, "replayed": True}
+            return context.result(None, branch=new, changed=True, before=head, after=head, details=details)
+        return _rename_branch(context, request, old, new)
+
+
+def _is_renamed(table: Table, old: str, new: str) -> bool:
+    """Whether a rename was completed: the old branch's record is deleted last."""
+    after = read_lineage(table, new)
+    done = branch_record(table, old) is None and not table.branch(old).exists()
+    return done and table.branch(new).exists() and (after is None or after.state == READY)
+
+
+def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) -> OperationResult:
+    table, begun = context.table, _is_begun(context.table, old, new)
+    if not begun:
+        require_ready(table.branch(old).require())
+        if table.store.walk(BranchPaths(new).root.rstrip("/")):
+            raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
+        require_ready(table.branch(new))
+    refuse_protected(table, old, "rename", force=request.force)
+    check_deletable_branch(table, old)
+    removal = gather_removal(table, old, context.now_iso, request.operation, copied_to=new)
+    root = BranchPaths(new).root.rstrip("/")
+    copy = plan_copy_branch(
+        *(request.operation, table.name, removal.before, new),
+        removal.files,
+        removal.schemas,
+        table.store.walk(root) if begun else (),
+        _protect(table, old, new),
+        since=context.now_iso,
+        recorded=branch_record(table, new) if begun else None,
+    )
+    if not request.dry_run:
+        if not removal.is_under_way:  # else all of it was copied before
+            _copy(context, copy, removal, begun=begun)
+        remove_branch(table, removal)
+        _settle(table, new)
+    plan = copy.whole(after=removal.plan.whole().actions)
+    return context.result(
+        plan, branch=new, changed=True, before=removal.head, after=removal.head, details={"renamed_from": old}
+    )
+
+
+def _is_begun(table: Table, old: str, new: str) -> bool:
+    """Whether an interrupted rename of this very branch has begun the new one."""
+    made, known = read_lineage(table, new), read_lineage(table, old)
+    if made is None or made.peer != old or made.state not in (CREATING, READY):
+        return False
+    if known is None:
+        return table.branch(old).exists()
+    same = not known.known_origin or known.same_branch(made)
+    return same and (known.state == READY or known.peer == new)
+
+
+def _protect(table: Table, old: str, new: str) -> list[Action]:
+    """Plan the branch's protective tags under its new name."""
+    found: list[Action] = []
+    for path, data in sorted(protective_tags(table, old).items()):
+        folder, _, name = path.rpartition(f"/{TAG_PREFIX}")
+        target = f"{folder}/{TAG_PREFIX}{protective_tag(new)}{name.removeprefix(protective_tag(old))}"
+        if read_if_there(table.store, target) not in (None, data):  # a tag of that name keeps other files
+            target = f"{folder}/{TAG_PREFIX}{published_tag(new, parse_tag(data, path).snapshot.id)}"
+        reason = f"keeps the shared files under the name {new}"
+        found.append(PutNew(path=target, data=data, same_ok=True, reason=reason))
+    return found
+
+
+def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) -> None:
+    table, new = context.table, copy.branch
+
+    def recheck() -> None:
+        """Give way to who deletes the old branch: its files are kept only if the copy stood before."""
+        head = BranchPaths(removal.branch).snapshot(removal.head or 0)
+        there = removal.head is None or read_if_there(table.store, head) == removal.files.get(head)
+        if there and branch_record(table, removal.branch) == removal.record:
+            return
+        made = gather_removal(table, new, context.now_iso, context.request.operation)
+        if not begun and made.record == copy.record.to_bytes():  # else another run goes on with it
+            remove_branch(table, made)
+        raise being_changed(table, removal.branch)
+
+    if not begun:
+        execute(table, stale_record(table, new))
+    write_mark(table, new, copy.claim)
+    execute(table, copy.protect)
+    try:
+        show_branch(table, copy, recheck)
+    except AlreadyExistsError as error:
+        if not is_marked(table, new, copy.claim):
+            raise being_changed(table, new) from error
+        _settle(table, new)
+        if removal.record is not None and Lineage.parse(removal.record, removal.branch).state == DELETING:
+            execute(table, removal.undo_of(removal.record))
+        raise ConflictError(
+            f"{table.name}: branch {removal.branch!r} was being renamed to {new!r}, and both were written since the "
+            f"rename was interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
+        ) from error
+
+
+def _settle(table: Table, new: str) -> None:
+    """End the relation of a copy to the other branch. It means nothing any more, should the record change meanwhile."""
+    data = branch_record(table, new)
+    record = Lineage.parse(data, new) if data is not None else None
+    if record is not None and record.peer is not None:
+        with suppress(ConflictError):
+            execute(table, plan_settle_copy(record, data))
