@@ -6,19 +6,11 @@ from collections.abc import Iterator
 
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.manifest import EntryColumns
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.findings import ERROR, Finding
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.reachability import (
-    FilePlace,
-    column_places,
-    missing_at,
-    missing_index_files,
-    unreadable_vectors,
-)
-from airflow_paimon.core.table.scan import all_manifests, live_of_parts, read_columns, read_index
+from airflow_paimon.core.table.reachability import missing_index_files, unreadable_vectors
+from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 
 
@@ -27,11 +19,12 @@ def file_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
     head = view.latest_snapshot()
     wanted: list[tuple[str, Snapshot]] = [("head", head)] if head is not None else []
     wanted += [(f"tag {t.name}", t.snapshot) for t in view.tags()]
-    states = _States(view, known)
+    schema = view.schema()
     for what, snapshot in wanted:
         subject = f"{view.branch_name}/{what.replace(' ', '-')}"
         try:
-            lost = states.missing(snapshot)
+            lost = known.missing(view, schema, snapshot)
+            lost += missing_index_files(view, schema, read_index(view, snapshot))
         except FormatError as error:
             lost, message = ["?"], error.message
         else:
@@ -45,35 +38,6 @@ def file_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
                 message=message,
                 at_risk="reads of this state fail; deleting or expiring anything now could make it worse",
             )
-
-
-class _States:
-    """Looks for the files of several states of a branch: what they share is read, and looked for, once."""
-
-    def __init__(self, view: Table, known: LiveStates) -> None:
-        self._view = view
-        self._known = known
-        self._schema: TableSchema = view.schema()
-        self._decoded: dict[str, EntryColumns] = {}
-        self._there: set[FilePlace] = set()
-
-    def missing(self, snapshot: Snapshot) -> list[str]:
-        """Return the missing files of a snapshot. Raises as ``live_columns`` does."""
-        lost = self._known.missing(self._view, self._schema, snapshot)
-        if lost is None:
-            lost = self._missing(snapshot)
-        return lost + missing_index_files(self._view, self._schema, read_index(self._view, snapshot))
-
-    def _missing(self, snapshot: Snapshot) -> list[str]:
-        manifests = all_manifests(self._view, snapshot)
-        new = [m for m in manifests if m.file_name not in self._decoded]
-        self._decoded.update(zip((m.file_name for m in new), read_columns(self._view, new), strict=True))
-        live = live_of_parts(self._view, snapshot, [self._decoded[m.file_name] for m in manifests])
-        places = [place for place in column_places(live) if place not in self._there]
-        lost = missing_at(self._view, self._schema, places)
-        if not lost:
-            self._there.update(places)
-        return lost
 
 
 def vector_findings(view: Table) -> Iterator[Finding]:

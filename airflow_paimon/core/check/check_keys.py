@@ -27,7 +27,7 @@ from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import live_columns, read_index
+from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hold_each_key_once
 
@@ -92,8 +92,8 @@ def bucket_count_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
         return
     stored = StoredPartitions(schema)
     found: dict[bytes, set[int]] = {}
-    for partition, totals in _bucket_counts(view, head, known):
-        found.setdefault(stored.canonical(partition), set()).update(totals)
+    for (partition, _), files in known.live_buckets(view, head).items():
+        found.setdefault(stored.canonical(partition), set()).update(total for total in files if total > 0)
     mixed = {partition for partition, totals in found.items() if len(totals) > 1}
     if mixed:
         one = min(mixed, key=stored.text)
@@ -108,15 +108,6 @@ def bucket_count_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
             at_risk="reads return a key twice that is in both, and writers refuse the partition; INSERT OVERWRITE of "
             "the partition's rows, each key once, helps",
         )
-
-
-def _bucket_counts(view: Table, head: Snapshot, known: LiveStates) -> Iterator[tuple[bytes, set[int]]]:
-    counts = known.bucket_counts(view, head)
-    if counts is not None:
-        yield from counts.items()
-    else:
-        live = live_columns(view, head)
-        yield from ((p, {n}) for p, n in zip(live.partitions, live.total_buckets, strict=True) if n > 0)
 
 
 def _wrong_indexes(view: Table, wrong: Mapping[str, str], rebuilt: Sequence[tuple[bytes, str]]) -> Finding:

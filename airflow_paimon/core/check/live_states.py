@@ -2,8 +2,8 @@
 branches and tags, with 25 bytes for an entry or a file beside its own, and 8 for a listed file, of which a part is in
 memory at a time.
 
-What the numbers can't tell is left to whoever reads the files as values: ``None`` says so. They are digests (see
-``name_digests``); entries that contradict each other, or whose digests are the same, are among what is left.
+What the numbers can't tell is read as values. They are digests (see ``name_digests``); entries that contradict each
+other, or whose digests are the same, are among what is read so.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from airflow_paimon.core.parallel.sorted_runs import Ranges, Run, SortedRuns, cu
 from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.store.base import Store, batches
 from airflow_paimon.core.store.threads import in_threads
-from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes
+from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes, places_in
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import is_file_name, is_outside
@@ -102,15 +102,15 @@ class LiveStates:
     def __post_init__(self) -> None:
         self._runs = SortedRuns(self.workers.runs_bytes)
 
-    def missing(self, view: Table, schema: TableSchema, snapshot: Snapshot) -> list[str] | None:
-        """Return the missing data files of a snapshot, as ``missing_at`` does; None: read them as values."""
+    def missing(self, view: Table, schema: TableSchema, snapshot: Snapshot) -> list[str]:
+        """Return the missing data files of a snapshot, as ``missing_at`` does; raises as ``scan.live_columns``."""
         manifests = all_manifests(view, snapshot)
         naming, names = _naming(schema), _names(manifests)
         if (naming, names) in self._whole:
             return []
         state = self._state(view, manifests)
         if state is None:
-            return None
+            return missing_at(view, schema, list(column_places(live_columns(view, snapshot))))
         listed = self._listed.setdefault(naming, _Listed(self._runs))
         self._list_new(schema, state, listed)
         lost = _lost(state, listed, np.array([key.is_elsewhere for key in self._folders], bool))
@@ -118,20 +118,6 @@ class LiveStates:
             return missing_at(view, schema, list(_chosen(view, state, lost)))
         self._whole.add((naming, names))
         return []
-
-    def bucket_counts(self, view: Table, snapshot: Snapshot) -> Mapping[bytes, set[int]] | None:
-        """Return the numbers of fixed buckets that the live files of each stored partition are for; None: read them
-        as values.
-        """
-        state = self._state(view, all_manifests(view, snapshot))
-        if state is None:
-            return None
-        found: dict[bytes, set[int]] = {}
-        keys = list(self._folders)
-        for folder, totals in state.totals.items():
-            if fixed := {total for total in totals if total > 0}:
-                found.setdefault(keys[folder].partition, set()).update(fixed)
-        return found
 
     def has_schemas(self, view: Table, snapshot: Snapshot, ids: Container[int]) -> bool:
         """Whether no other schemas than these are named by its manifests; false also if it needs a read as values."""
@@ -141,26 +127,14 @@ class LiveStates:
         return all(some is not None and all(i in ids for i in some) for some in found)
 
     def live_buckets(self, view: Table, snapshot: Snapshot) -> Mapping[tuple[bytes, int], BucketFiles]:
-        """Return the stored partitions and buckets that have live files.
-
-        Raises:
-            FormatError: as ``scan.live_columns``.
-        """
-        found = self._buckets(view, snapshot)
-        if found is not None:
-            return found
-        columns = live_columns(view, snapshot)
-        read: dict[tuple[bytes, int], Counter[int]] = {}
-        for partition, bucket, total in zip(columns.partitions, columns.buckets, columns.total_buckets, strict=True):
-            read.setdefault((partition, bucket), Counter())[total] += 1
-        return read
-
-    def _buckets(self, view: Table, snapshot: Snapshot) -> Mapping[tuple[bytes, int], BucketFiles] | None:
-        """Return the stored partitions and buckets that have live files; None: read them as values."""
+        """Return the stored partitions and buckets that have live files; raises as ``scan.live_columns``."""
+        found: dict[tuple[bytes, int], Counter[int]] = {}
         state = self._state(view, all_manifests(view, snapshot))
         if state is None:
-            return None
-        found: dict[tuple[bytes, int], Counter[int]] = {}
+            c = live_columns(view, snapshot)
+            for partition, bucket, total in zip(c.partitions, c.buckets, c.total_buckets, strict=True):
+                found.setdefault((partition, bucket), Counter())[total] += 1
+            return found
         keys = list(self._folders)
         for folder, files in state.totals.items():
             found.setdefault((keys[folder].partition, keys[folder].bucket), Counter()).update(files)
@@ -369,18 +343,8 @@ def _lost(state: _State, listed: _Listed, elsewhere: _Mask) -> Digests:
         places, files, folders = joined(ranges.parts(at), (*_TYPES[:2], _TYPES[3]))
         found = np.sort(joined(there.parts(at), _TYPES[:1])[0])
         live = np.unpackbits(bits, count=len(places)).view(bool)
-        lost.append(files[live & ~elsewhere[folders] & ~_is_in(places, found)])
+        lost.append(files[live & ~elsewhere[folders] & (places_in(found, places) < 0)])
     return np.concatenate(lost)
-
-
-def _is_in(digests: Digests, among: Digests) -> _Mask:
-    """Whether each digest is among sorted ones."""
-    if not len(among):
-        return np.zeros(len(digests), bool)
-    at = np.searchsorted(among, digests)
-    at[at == len(among)] = 0
-    found: _Mask = among[at] == digests
-    return found
 
 
 def _chosen(view: Table, state: _State, lost: Digests) -> Iterator[FilePlace]:
@@ -390,7 +354,7 @@ def _chosen(view: Table, state: _State, lost: Digests) -> Iterator[FilePlace]:
         entries = entries_of(columns)
         assert entries is not None, "it was read so before"
         chosen = np.zeros(len(columns.kinds), bool)
-        chosen[entries.entries[_is_in(entries.files, wanted) & entries.added]] = True
+        chosen[entries.entries[(places_in(wanted, entries.files) >= 0) & entries.added]] = True
         if chosen.any():
             yield from _some(column_places(columns), chosen)
 

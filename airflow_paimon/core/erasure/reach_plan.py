@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_paimon.core.metadata_expiry.contents_plan import Contents, FileNumbers, Mask
+from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers, Mask
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, TRASH, Root
 from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, UNDO_TAG_PREFIX, protects
 
@@ -25,7 +25,7 @@ NEWEST, SNAPSHOTS, CHANGELOGS, PROTECTIVE_TAG, HOLDS = "newest", "snapshots", "c
 class Reachable:
     """What the roots of a table name."""
 
-    contents: Contents
+    index: FileIndex
     roots: Sequence[Root]
     consumers: Sequence[Consumer]
 
@@ -77,7 +77,7 @@ def holders_of(reachable: Reachable, numbers: Sequence[int | None]) -> list[Hold
     groups: dict[tuple[str, str, str | None], list[tuple[Root, Mask]]] = {}
     heads = {(r.path, r.data) for r in reachable.heads.values()}
     order = sorted(range(len(reachable.roots)), key=lambda at: _place(reachable.roots[at]))
-    for at, held in zip(order, reachable.contents.each(order), strict=True):
+    for at, held in zip(order, reachable.index.each(order), strict=True):
         reached = held[wanted]
         if reached.any():
             root = reachable.roots[at]

@@ -13,15 +13,16 @@ from airflow_paimon.core.erasure.reach_plan import Reachable
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
-from airflow_paimon.core.metadata_expiry.contents_plan import Contents
-from airflow_paimon.core.metadata_expiry.orphan_plan import CHANGELOG, DATA, TEMPORARY, Sorted, Stored, sort_files
+from airflow_paimon.core.metadata_expiry.file_index import store_index
+from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex
+from airflow_paimon.core.metadata_expiry.orphan_plan import CHANGELOG, DATA, TEMPORARY, UNKNOWN, KindTeller, Stored
 from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.schema.columns_plan import ids_on_main, under_ids
 from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, PRIVATE_DIR
 from airflow_paimon.core.table.scan import read_entries
 from airflow_paimon.core.table.table import Table
@@ -36,8 +37,8 @@ _WITHOUT_VALUES = frozenset({"deletion_vectors", "hash"})
 class StoredFile:
     """A file that may hold rows. ``path``: below the table's folder, a URI for one outside of it.
 
-    ``kind``: ``data``, ``changelog``, ``temporary`` or ``other``. ``number``: in ``Contents``; None if no manifest that
-    is still read names it. Then it has no ``entry`` either, and no ``schema``: the one that it was written with, under
+    ``kind``: ``data``, ``changelog``, ``temporary`` or ``other``. ``number``: in the index; None if no manifest that is
+    still read names it. Then it has no ``entry`` either, and no ``schema``: the one that it was written with, under
     main's ids of the columns. A file of a deleted branch may have lost its schema, and has no ``entry`` then.
     ``problem``: why it can't be read for rows.
     """
@@ -86,7 +87,7 @@ def read_stored_files(table: Table) -> StoredFiles:
     return StoredFiles(
         files=tuple(_files(listed, read, known)),
         reachable=Reachable(
-            contents=read.contents,
+            index=read.index,
             roots=tuple(living),
             consumers=roots.consumers,
         ),
@@ -100,39 +101,41 @@ def read_stored_files(table: Table) -> StoredFiles:
 class _Read:
     """``entries``: of each file one entry of a manifest, with the branch whose schemas it refers to."""
 
-    contents: Contents
-    numbered: NumberedFiles
+    index: FileIndex
     names: Sequence[RootNames]
     entries: Mapping[str, tuple[str, ManifestEntry]]
 
 
 def _read(main: Table, living: Sequence[Root]) -> _Read:
-    numbered = NumberedFiles()
-    contents = read_contents(main, living, numbered)
+    index = store_index(main, living).whole()
     names = read_names(main, living)
     manifests = {m.file_name: (n.root.branch, m) for n in reversed(names) for m in (*n.state, *n.changelog)}
     entries: dict[str, tuple[str, ManifestEntry]] = {}
     for some in batches(list(manifests.values())):
         for (branch, _), found in zip(some, read_entries(main, [m for _, m in some]), strict=True):
             entries.update((entry.file.file_name, (branch, entry)) for entry in found)
-    return _Read(contents=contents, numbered=numbered, names=names, entries=entries)
+    return _Read(index=index, names=names, entries=entries)
 
 
 _Schemas = Mapping[str, Mapping[int, TableSchema]]
 """The schema versions of each branch, by id."""
 
 
-def _listed(main: Table) -> Sorted:
-    """List the folder, without what this package keeps there for itself."""
-    stored = (Stored(i.name, i.size, i.modified_ms) for i in main.store.files(""))
-    return sort_files((f for f in stored if not f.path.startswith(f"{PRIVATE_DIR}/")), file_prefixes(main))
+def _listed(main: Table) -> list[tuple[Stored, str]]:
+    """List the folder, without what this package keeps there for itself: files of known kinds, and ``OTHER`` ones."""
+    kind_of, found = KindTeller(file_prefixes(main)).kind_of, []
+    for info in main.store.files(""):
+        kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else kind_of(info.name)
+        if kind is not None:
+            name = OTHER if kind is UNKNOWN else kind[0]
+            found.append((Stored(info.name, info.size, info.modified_ms), name))
+    return found
 
 
-def _files(found: Sorted, read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
+def _files(listed: Sequence[tuple[Stored, str]], read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
     def schema_of(branch: str, entry: ManifestEntry) -> TableSchema | None:
         return schemas.get(branch, {}).get(entry.file.schema_id)
 
-    listed = [(c.file, c.kind) for c in found.candidates] + [(f, OTHER) for f in found.unknown]
     numbers = _numbers(read, [file.name for file, _ in listed])
     for (file, kind), number in zip(listed, numbers, strict=True):
         if kind not in (DATA, CHANGELOG, TEMPORARY, OTHER) or not _among_rows(file):
@@ -166,7 +169,7 @@ def _files(found: Sorted, read: _Read, schemas: _Schemas) -> Iterable[StoredFile
 
 
 def _numbers(read: _Read, names: Sequence[str]) -> list[int | None]:
-    return [number if number >= 0 else None for number in read.numbered.find(names).tolist()]
+    return [number if number >= 0 else None for number in read.index.numbers(digests_of(names)).tolist()]
 
 
 def _among_rows(file: Stored) -> bool:
@@ -189,7 +192,7 @@ def _schemas(main: Table, branches: Iterable[str]) -> _Schemas:
     return found
 
 
-def _indexes(names: Sequence[RootNames], listed: Sorted) -> Iterable[tuple[str, str]]:
+def _indexes(names: Sequence[RootNames], listed: Sequence[tuple[Stored, str]]) -> Iterable[tuple[str, str]]:
     """Name the indexes that hold values, also those that nothing refers to: their names are not those of others."""
     found = {(e.external_path or f"{INDEX_DIR}/{e.file_name}"): e.index_type for n in names for e in n.index}
     known = [
@@ -199,7 +202,7 @@ def _indexes(names: Sequence[RootNames], listed: Sorted) -> Iterable[tuple[str, 
     ]
     strange = [
         (f.path, "an index that nothing refers to, of a type that may hold values of rows; delete it by hand")
-        for f in listed.unknown
-        if f.path.startswith(f"{INDEX_DIR}/") and f.path not in found
+        for f, kind in listed
+        if kind == OTHER and f.path.startswith(f"{INDEX_DIR}/") and f.path not in found
     ]
     return sorted([*known, *strange])

@@ -53,8 +53,9 @@ class ListedFiles:
     """The files of a table's folder.
 
     ``candidates``: those that can be orphans, by the digests of their names. ``at_work``: writers of those that are not
-    older than ``before_ms``. ``unknown``: see ``Sorted``, with the first ``most_examples`` paths. If ``is_whole``, also
-    ``rest``, all but the candidates, with this package's own files, and the unknown ones among them.
+    older than ``before_ms``. ``unknown``: files among them whose names no known writer gives, with the first
+    ``most_examples`` paths. If ``is_whole``, also ``rest``, all but the candidates, with this package's own files, and
+    the unknown ones among them.
     """
 
     runs: SortedRuns

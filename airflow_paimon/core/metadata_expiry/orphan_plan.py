@@ -53,19 +53,10 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file of a kind that can be an orphan. ``writer``: the uuid in its name, which all files of a writer share."""
+    """A file of a kind that can be an orphan."""
 
     file: Stored
     kind: str
-    writer: str | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sorted:
-    """The files of a table. ``unknown``: files in folders of data or manifests whose names no known writer gives."""
-
-    candidates: tuple[Candidate, ...]
-    unknown: tuple[Stored, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,20 +126,6 @@ def _metadata(folder: str, name: str) -> tuple[str, str]:
     return UNKNOWN
 
 
-def sort_files(files: Iterable[Stored], prefixes: Prefixes) -> Sorted:
-    """Divide files into candidates for deletion and unknown ones; in other folders only temporary files count."""
-    candidates: list[Candidate] = []
-    unknown: list[Stored] = []
-    kind_of = KindTeller(prefixes).kind_of
-    for file in files:
-        found = kind_of(file.path)
-        if found is UNKNOWN:
-            unknown.append(file)
-        elif found is not None:
-            candidates.append(Candidate(file, found[0], found[1] or None))
-    return Sorted(candidates=tuple(candidates), unknown=tuple(unknown))
-
-
 KINDS = (DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY)
 _NO_TIME = -(1 << 62)
 _NO_UUID = "0" * 32
@@ -181,10 +158,10 @@ class CandidateColumns(NamedTuple):
         return np.unique(self.writers[~self.older(before_ms) & (self.writers != 0)])
 
     def candidate(self, path: str, at: int) -> Candidate:
-        """Return one as a value, without its writer."""
+        """Return one as a value."""
         time = int(self.times[at])
         stored = Stored(path, int(self.sizes[at]), None if time == _NO_TIME else time)
-        return Candidate(stored, KINDS[self.kinds[at]], None)
+        return Candidate(stored, KINDS[self.kinds[at]])
 
 
 COLUMN_TYPES: tuple[type, ...] = (np.uint64, np.int64, np.int64, np.int8, np.uint64)

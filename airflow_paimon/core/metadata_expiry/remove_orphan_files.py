@@ -8,7 +8,7 @@ by its age, by the storage's clock.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +20,7 @@ from airflow_paimon.core.commit.put import delete_files, execute, require_commit
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time, time_before
-from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, StoredContents, store_contents
-from airflow_paimon.core.metadata_expiry.contents_plan import Mask
-from airflow_paimon.core.metadata_expiry.kept_plan import Kept, count_kept, kept_json, masks_by_class
+from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, store_index
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KINDS,
@@ -36,6 +34,7 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
 from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
+from airflow_paimon.core.metadata_expiry.storage_usage_plan import Usage, added, holders_by_kind, usages
 from airflow_paimon.core.parallel.sorted_runs import SortedRuns, cuts_for
 from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.plan import Delete, Plan
@@ -85,8 +84,8 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     listed = ListedFiles(SortedRuns(workers.runs_bytes // 2), before_ms=before_ms, most_examples=_EXAMPLES)
     files = list_files(table, file_prefixes(table), workers, listed)
     look = _Look(table, RootReader(table), workers)
-    living, contents = look.named(SortedRuns(workers.runs_bytes // 2))
-    found, referenced = _judge(files, living, contents, workers.range_bytes)
+    living, index = look.named(SortedRuns(workers.runs_bytes // 2))
+    found, referenced = _judge(files, living, index, workers.range_bytes)
     records = [*old_records(table, now_ms - records_age_ms), *old_checks(table, now_ms - records_age_ms)]
     streams = stream_leftovers(table, now_ms - records_age_ms)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
@@ -147,7 +146,7 @@ class _Look:
     roots: Roots = field(default_factory=Roots)
     seen: set[tuple[str, bytes]] = field(default_factory=set)
 
-    def named(self, runs: SortedRuns, only: Digests | None = None) -> tuple[Sequence[Root], StoredContents]:
+    def named(self, runs: SortedRuns, only: Digests | None = None) -> tuple[Sequence[Root], StoredIndex]:
         """Return the roots that this look finds for the first time, with what they name. ``only``: of data files.
 
         Raises:
@@ -156,7 +155,7 @@ class _Look:
         self.roots = self.reader.gather()
         new = [r for r in self.roots.keeping if (r.path, r.data) not in self.seen]
         found = self.reader.of_living(
-            new, lambda living: (living, store_contents(self.table, living, runs, self.workers, only=only))
+            new, lambda living: (living, store_index(self.table, living, runs, self.workers, only=only))
         )
         self.seen |= {(r.path, r.data) for r in new}
         return found
@@ -168,31 +167,42 @@ class _Referenced:
 
     sums: Sums = field(default_factory=Sums)
     kinds: dict[str, int] = field(default_factory=dict)
-    kept: Kept = field(default_factory=dict)
+    by: Sequence[Usage] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {**_sum(self.sums), "kinds": self.kinds, "by": kept_json(self.kept)}
+        by = sorted(self.by, key=lambda u: (-u.bytes, u.holder.branch, u.holder.kind))
+        return {**_sum(self.sums), "kinds": self.kinds, "by": [_by_json(usage) for usage in by]}
+
+
+def _by_json(usage: Usage) -> dict[str, Any]:
+    return {
+        "branch": usage.holder.branch,
+        "kind": usage.holder.kind,
+        "files": usage.files,
+        "bytes": usage.bytes,
+        "only_files": usage.frees_files,
+        "only_bytes": usage.frees_bytes,
+    }
 
 
 def _judge(
-    files: ListedFiles, living: Sequence[Root], stored: StoredContents, memory_bytes: int
+    files: ListedFiles, living: Sequence[Root], stored: StoredIndex, memory_bytes: int
 ) -> tuple[Orphans, _Referenced]:
     """Tell orphans from what roots name, one range of names after the other.
 
     A data file that a state only lists as deleted is not named by it.
     """
     cuts = cuts_for(files.rows + stored.rows, _ROW_BYTES, memory_bytes)
-    contents, referenced = stored.by_ranges(cuts), _Referenced()
+    ranges, referenced, holders = stored.by_ranges(cuts), _Referenced(), holders_by_kind(living)
     orphans: list[Candidate] = []
     young, held = Sums(), Sums()
     assert files.before_ms is not None
     for at, (c, places) in enumerate(files.by_ranges(cuts)):
-        numbered = NumberedFiles(c.names, c.sizes)
-        named = contents.at(at, numbered)
-        masks = masks_by_class(named, living)
-        used = _any_of(masks.values(), named.files)
-        count_kept(masks, numbered.sizes, np.arange(named.files) < len(numbered.listed), referenced.kept)
-        used_here: Mask = used[np.searchsorted(numbered.listed, c.names)]
+        index = ranges.at(at, c.names, c.sizes)
+        times, listed, here = index.times(), np.zeros(len(index), bool), index.numbers(c.names)
+        listed[here] = True
+        referenced.by = added(referenced.by, usages(index, times, holders, listed))
+        used_here = times[here] > 0
         judged = find_orphans(c, used_here, files.before_ms, files.at_work)
         orphans += files.values(c, places, judged.orphans)
         young, held = young + judged.young, held + judged.held
@@ -225,17 +235,9 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
 
 def _named_now(look: _Look, names: Digests) -> Digests:
     """Return which of some names a root has that wasn't there before."""
-    living, stored = look.named(SortedRuns(look.workers.runs_bytes), names)
-    numbered = NumberedFiles(names, np.zeros(len(names), np.int64))
-    contents = stored.by_ranges(np.zeros(0, np.uint64)).at(0, numbered)
-    return names[_any_of(contents.each(range(len(living))), contents.files)[: len(names)]]
-
-
-def _any_of(masks: Iterable[Mask], files: int) -> Mask:
-    found = np.zeros(files, bool)
-    for mask in masks:
-        found |= mask
-    return found
+    _, stored = look.named(SortedRuns(look.workers.runs_bytes), names)
+    index = stored.whole(names)
+    return names[index.times()[index.numbers(names)] > 0]
 
 
 def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.metadata_expiry.ages import duration_ms
-from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, StoredContents, store_contents
-from airflow_paimon.core.metadata_expiry.contents_plan import Mask
+from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, store_index
+from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, Mask
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
 from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns, Stored, Sums
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
@@ -120,10 +120,10 @@ def read_usage(table: Table, now_ms: int, workers: Workers | None = None) -> Tab
     files = list_files(main, file_prefixes(main), workers, listed)
     reader, runs = RootReader(main), SortedRuns(workers.runs_bytes // 2)
     roots = reader.gather()
-    living, contents = reader.of_living(
-        roots.keeping, lambda some: (some, store_contents(main, some, runs, workers, follows=True))
+    living, index = reader.of_living(
+        roots.keeping, lambda some: (some, store_index(main, some, runs, workers, follows=True))
     )
-    count = _Count(files, _Rest.of(files.rest, roots.branches), living, roots.branches, contents, now_ms)
+    count = _Count(files, _Rest.of(files.rest, roots.branches), living, roots.branches, index, now_ms)
     totals, found = count.all(workers.range_bytes)
     return TableUsage(
         totals=_of_rest(files) + totals,
@@ -159,37 +159,40 @@ class _Count:
     rest: _Rest
     living: Sequence[Root]
     branches: Sequence[str]
-    contents: StoredContents
+    index: StoredIndex
     now_ms: int
 
     def all(self, memory_bytes: int) -> tuple[Totals, list[Usage]]:
-        cuts = cuts_for(self.files.rows + len(self.rest.paths) + self.contents.rows, _ROW_BYTES, memory_bytes)
-        rest, contents = pieces_between(self.rest.paths, cuts), self.contents.by_ranges(cuts)
+        cuts = cuts_for(self.files.rows + len(self.rest.paths) + self.index.rows, _ROW_BYTES, memory_bytes)
+        rest, ranges = pieces_between(self.rest.paths, cuts), self.index.by_ranges(cuts)
         own = {name: pieces_between(digests, cuts) for name, digests in self.rest.own.items()}
         head, totals, found = _newest(self.living), Totals(), list[Usage]()
         for at, (c, _) in enumerate(self.files.by_ranges(cuts)):
             beside = slice(rest[at], rest[at + 1])
-            numbered = NumberedFiles(
-                np.concatenate([c.names, self.rest.paths[beside]]), np.concatenate([c.sizes, self.rest.sizes[beside]])
+            index = ranges.at(
+                at,
+                np.concatenate([c.names, self.rest.paths[beside]]),
+                np.concatenate([c.sizes, self.rest.sizes[beside]]),
             )
-            read = contents.at(at, numbered)
             mine = {
-                name: numbered.of(self.rest.own[name][edges[at] : edges[at + 1]]) for name, edges in own.items()
+                name: index.numbers(self.rest.own[name][edges[at] : edges[at + 1]]) for name, edges in own.items()
             }  # fmt: skip
-            named, sizes = replace(read, files=len(numbered)), numbered.sizes
-            times = named.times()
-            found = added(found, usages(named, sizes, times, holders_of(self.living, self.branches, mine)))
-            live = named.live(head) if head is not None else np.zeros(len(sizes), bool)
+            times = index.times()
+            found = added(found, usages(index, times, holders_of(self.living, self.branches, mine)))
+            live = index.live(head) if head is not None else np.zeros(len(index), bool)
             totals += replace(
-                _of_candidates(c, numbered, times > 0, self.now_ms),
-                live=Counted(files=int(live.sum()), bytes=int(sizes[live].sum())),
-                external=Counted(files=len(numbered.external), bytes=int(sizes[numbered.external].sum())),
+                _of_candidates(c, times[index.numbers(c.names)] > 0, self.now_ms),
+                live=_of_files(index, live),
+                external=_of_files(index, index.outside),
             )
         return totals, found
 
 
-def _of_candidates(c: CandidateColumns, numbered: NumberedFiles, referenced: Mask, now_ms: int) -> Totals:
-    used = referenced[np.searchsorted(numbered.listed, c.names)]
+def _of_files(index: FileIndex, chosen: Mask) -> Counted:
+    return Counted(files=int(chosen.sum()), bytes=int(index.sizes[chosen].sum()))
+
+
+def _of_candidates(c: CandidateColumns, used: Mask, now_ms: int) -> Totals:
     before_ms = now_ms - duration_ms(_YOUNG, "age")
     return Totals(
         total=_counted(c.sums(np.ones(len(used), bool))),

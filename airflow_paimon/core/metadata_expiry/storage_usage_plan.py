@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.contents_plan import Contents, FileNumbers, Mask
+from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers, Mask
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, Root
 from airflow_paimon.core.table.paths import (
     HOLD_TAG_PREFIX,
@@ -83,15 +83,31 @@ def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str,
     return holders
 
 
-def usages(
-    contents: Contents, sizes: npt.NDArray[np.int64], times: npt.NDArray[np.int32], holders: Sequence[Holder]
-) -> list[Usage]:
-    """Count what each holder names, and what it alone names.
-
-    ``sizes``: bytes of each file; ``times``: how many roots name it.
+def holders_by_kind(roots: Sequence[Root]) -> list[Holder]:
+    """Divide roots by branch and kind: ``newest`` (snapshot), ``snapshots`` (the earlier ones), ``tags``,
+    ``changelogs``, ``trash``, or ``publishes`` (that are running).
     """
-    masks = contents.each([at for holder in holders for at in holder.roots])
-    return [_usage(holder, islice(masks, len(holder.roots)), sizes, times) for holder in holders]
+    newest: dict[str, int] = {}
+    for root in roots:
+        if root.kind == SNAPSHOT:
+            newest[root.branch] = max(root.snapshot.id, newest.get(root.branch, 0))
+    kinds = {SNAPSHOT: SNAPSHOTS, TAG: TAGS, CHANGELOG: CHANGELOGS, HOLD: "publishes"}
+    groups: dict[tuple[str, str], list[int]] = {}
+    for at, root in enumerate(roots):
+        is_newest = root.kind == SNAPSHOT and root.snapshot.id == newest[root.branch]
+        groups.setdefault((root.branch, "newest" if is_newest else kinds.get(root.kind, TRASHED)), []).append(at)
+    return [_holder(kind, roots, some, branch) for (branch, kind), some in groups.items()]
+
+
+def usages(
+    index: FileIndex, times: npt.NDArray[np.int32], holders: Sequence[Holder], among: Mask | None = None
+) -> list[Usage]:
+    """Count what each holder names, and what it alone names. ``times``: how many roots name each file. ``among``: count
+    these only.
+    """
+    counted = np.ones(len(index), bool) if among is None else among
+    masks = index.each([at for holder in holders for at in holder.roots])
+    return [_usage(holder, islice(masks, len(holder.roots)), index, times, counted) for holder in holders]
 
 
 def added(found: Sequence[Usage], more: Sequence[Usage]) -> list[Usage]:
@@ -112,18 +128,20 @@ def added(found: Sequence[Usage], more: Sequence[Usage]) -> list[Usage]:
     )
 
 
-def _usage(holder: Holder, masks: Iterable[Mask], sizes: npt.NDArray[np.int64], times: npt.NDArray[np.int32]) -> Usage:
-    within = np.zeros(len(sizes), np.int32)
+def _usage(
+    holder: Holder, masks: Iterable[Mask], index: FileIndex, times: npt.NDArray[np.int32], counted: Mask
+) -> Usage:
+    within = np.zeros(len(index), np.int32)
     for held in masks:
         within += held
-    named, alone = within > 0, (within > 0) & (within == times)
+    named, alone = counted & (within > 0), counted & (within > 0) & (within == times)
     named[holder.own] = alone[holder.own] = True
     return Usage(
         holder=holder,
         files=int(named.sum()),
-        bytes=int(sizes[named].sum()),
+        bytes=int(index.sizes[named].sum()),
         frees_files=int(alone.sum()),
-        frees_bytes=int(sizes[alone].sum()),
+        frees_bytes=int(index.sizes[alone].sum()),
     )
 
 

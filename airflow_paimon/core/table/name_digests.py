@@ -47,3 +47,11 @@ def _of_one_size(joined: bytes, number: int, size: int) -> Digests:
         found ^= found >> _HALF
     found *= _OTHER
     return found ^ (found >> _HALF)
+
+
+def places_in(known: Digests, digests: Digests) -> npt.NDArray[np.int32]:
+    """Return the place of each digest in sorted ones, -1 for one that is not there."""
+    at = np.searchsorted(known, digests)
+    at[at == len(known)] = 0
+    there = known[at] == digests if len(known) else np.zeros(len(digests), bool)
+    return np.where(there, at, -1).astype(np.int32)

@@ -9,9 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airflow_paimon.core.metadata_expiry.contents import NumberedFiles
+from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, _Named
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, _part_of
-from airflow_paimon.core.metadata_expiry.orphan_plan import Candidate, Prefixes, Stored, Sums, find_orphans, sort_files
+from airflow_paimon.core.metadata_expiry.orphan_plan import (
+    UNKNOWN,
+    Candidate,
+    KindTeller,
+    Prefixes,
+    Stored,
+    Sums,
+    find_orphans,
+)
 from airflow_paimon.core.parallel.sorted_runs import SortedRuns, cuts_for
 from airflow_paimon.core.store import local
 from airflow_paimon.core.store.base import FileInfo
@@ -40,10 +48,10 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
     for at in range(0, len(stored), 17):
         infos = [FileInfo(f.path, False, f.size, f.modified_ms) for f in stored[at : at + 17]]
         listed.add(_part_of(infos, prefixes, False, 3))
-    parts = [sort_files(stored, prefixes)]
-    plain = [c for part in parts for c in part.candidates]
+    told = [(f, KindTeller(prefixes).kind_of(f.path)) for f in stored]
+    plain = [(f, *kind) for f, kind in told if kind is not None and kind is not UNKNOWN]
     used = [chance.random() < 0.3 for _ in plain]
-    named = np.sort(digests_of([c.file.name for c, is_used in zip(plain, used, strict=True) if is_used]))
+    named = np.sort(digests_of([f.name for (f, *_), is_used in zip(plain, used, strict=True) if is_used]))
     files: list[Candidate] = []
     young_sums, held_sums = Sums(), Sums()
     for c, places in listed.by_ranges(cuts_for(len(plain), 10, chance.choice([100, 10000]))):
@@ -54,16 +62,16 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
     def old(one: Stored) -> bool:
         return one.modified_ms is not None and one.modified_ms < BEFORE
 
-    at_work = {c.writer for c in plain if not old(c.file)}
+    at_work = {writer for f, _, writer in plain if not old(f)}
     free = [c for c, is_used in zip(plain, used, strict=True) if not is_used]
-    orphans = sorted((c.file.path, c.file.size, c.kind) for c in free if old(c.file) and c.writer not in at_work)
+    orphans = sorted((f.path, f.size, kind) for f, kind, writer in free if old(f) and writer not in at_work)
     assert [(c.file.path, c.file.size, c.kind) for c in sorted(files, key=lambda c: c.file.path)] == orphans
-    young = [c.file for c in free if not old(c.file)]
-    held = [c.file for c in free if old(c.file) and c.writer in at_work]
+    young = [f for f, *_ in free if not old(f)]
+    held = [f for f, _, writer in free if old(f) and writer in at_work]
     assert (young_sums.files, young_sums.bytes) == (len(young), sum(f.size for f in young))
     assert (held_sums.files, held_sums.bytes) == (len(held), sum(f.size for f in held))
     assert young_sums.first_ms == min((f.modified_ms for f in young if f.modified_ms is not None), default=None)
-    unknown = [f for part in parts for f in part.unknown]
+    unknown = [f for f, kind in told if kind is UNKNOWN]
     assert (listed.unknown.files, listed.unknown.bytes) == (len(unknown), sum(f.size for f in unknown))
     assert listed.examples == sorted(f.path for f in unknown)[:3]
 
@@ -79,14 +87,20 @@ def test_names_differ_by_each_letter() -> None:
     assert digests_of(["data-x"]).tolist() == [10820356731713760081], "it must be the same in each process"
 
 
-def test_numbers_of_listed_and_other_files() -> None:
+def test_numbers_of_listed_and_named_files() -> None:
     names = [f"f{n}" for n in range(100)]
-    numbered = NumberedFiles(digests_of([*names, "f3"]), np.arange(101))
-    assert len(numbered) == 100 and not (numbered.find(names) < 0).any()
-    assert numbered.find(["other"]).tolist() == [-1]
-    assert numbered.array(["f7", "other", "f7", "other"], [1, 2, 3, 4]).tolist()[1::2] == [100, 100]
-    assert numbered.find(["other"]).tolist() == [100] and len(numbered) == 101
-    assert numbered.sizes[numbered.find(names)].tolist() == list(range(100)) and numbered.sizes[100] == 2
+    listed, named = digests_of([*names, "f3"]), digests_of(["f7", "other"])
+    runs = SortedRuns(1 << 20)
+    run = runs.add((named, np.ones(2, np.int32), np.array([1, 2]), np.array([False, True])))
+    stored = StoredIndex([_Named(("m",), (), np.sort(digests_of(["f5", "root"])))], {"m": run})
+    index = stored.by_ranges(np.zeros(0, np.uint64)).at(0, listed, np.arange(101))
+    assert len(index) == 102 and not (index.numbers(listed) < 0).any()
+    assert index.numbers(digests_of(["nowhere"])).tolist() == [-1]
+    assert index.sizes[index.numbers(digests_of([*names, "other", "root"]))].tolist() == [*range(100), 2, 0]
+    assert index.digests[index.outside].tolist() == digests_of(["other"]).tolist()
+    assert sorted(index.digests[index.times() > 0].tolist()) == sorted(
+        digests_of(["f5", "f7", "other", "root"]).tolist()
+    )
 
 
 def test_parts_of_a_folder_are_all_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

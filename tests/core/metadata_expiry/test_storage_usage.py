@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
-from airflow_paimon.core.metadata_expiry import contents
-from airflow_paimon.core.metadata_expiry.contents import NumberedFiles, read_contents
-from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, NamedFiles
+from airflow_paimon.core.metadata_expiry import file_index
+from airflow_paimon.core.metadata_expiry.file_index import store_index
+from airflow_paimon.core.metadata_expiry.file_index_plan import Changes, FileIndex, NamedFiles
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, protects
@@ -192,22 +192,21 @@ def test_only_what_is_added_as_often_as_deleted_is_not_named(counts: tuple[int, 
     """A state that deletes a file more often than it adds it is broken, and keeps the file."""
     changes = {f"m{at}": Changes(np.array([0], np.int32), np.array([n], np.int32)) for at, n in enumerate(counts)}
     root = NamedFiles(state=tuple(changes), changelog=(), others=np.zeros(0, np.int32))
-    assert Contents(files=1, changes=changes, named=[root]).times().tolist() == [named]
+    one = {"digests": np.ones(1, np.uint64), "sizes": np.ones(1, np.int64), "outside": np.zeros(1, bool)}
+    assert FileIndex(changes=changes, named=[root], **one).times().tolist() == [named]
 
 
 def test_following_snapshots_gives_what_reading_all_manifests_gives(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(contents, "_LONGEST", 12)
+    monkeypatch.setattr(file_index, "_LONGEST", 12)
     for _ in range(30):
         rewrite(table, "a")
     roots = RootReader(table).gather().keeping
     states, read = [], []
     for follows in (False, True):
-        numbered = NumberedFiles()
-        found = read_contents(table, roots, numbered, follows=follows)
-        names = {int(number): digest for digest, number in numbered._others.items()}
-        states.append([{names[int(n)] for n in held.nonzero()[0]} for held in found.each(range(len(roots)))])
+        found = store_index(table, roots, follows=follows).whole()
+        states.append([set(found.digests[held].tolist()) for held in found.each(range(len(roots)))])
         read.append(len(found.changes))
     assert states[0] == states[1] and read[1] < read[0]
 

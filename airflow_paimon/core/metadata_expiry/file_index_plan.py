@@ -1,4 +1,4 @@
-"""Which files roots name, as numbers: what many roots share is counted once. Pure."""
+"""Which root names which files, as numbers: what many roots share is counted once. Pure."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from airflow_paimon.core.table.name_digests import Digests, places_in
 
 FileNumbers = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
@@ -33,12 +35,24 @@ class NamedFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """What roots name, in their order. ``files``: how many there are; ``changes``: of each manifest, by its name."""
+class FileIndex:
+    """What roots name, in their order. The number of a file is the place of its digest in ``digests``.
 
-    files: int
+    ``sizes``: in bytes; ``changes``: of each manifest, by its name; ``outside``: data files out of the table's folder.
+    """
+
+    digests: Digests
+    sizes: npt.NDArray[np.int64]
+    outside: Mask
     changes: Mapping[str, Changes]
     named: Sequence[NamedFiles]
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+    def numbers(self, digests: Digests) -> FileNumbers:
+        """Return the number of each file, -1 for one that is not there."""
+        return places_in(self.digests, digests)
 
     def each(self, roots: Sequence[int]) -> Iterator[Mask]:
         """Return which files each of some roots names; fast where one shares most manifests with the one before."""
@@ -50,14 +64,14 @@ class Contents:
 
         A file counts as named where a manifest deletes it more often than it is added: such a state is broken.
         """
-        times = np.zeros(self.files, np.int32)
+        times = np.zeros(len(self), np.int32)
         for held in self.each(range(len(self.named))):
             times += held
         return times
 
     def live(self, at: int) -> Mask:
         """Return the data files that are live by the state of the root at a position."""
-        counts = np.zeros(self.files, np.int32)
+        counts = np.zeros(len(self), np.int32)
         for name in self.named[at].state:
             counts[self.changes[name].files] += self.changes[name].counts
         live: Mask = counts > 0
@@ -70,14 +84,14 @@ class _Walk:
     A state is the sum of its manifests, in whatever order.
     """
 
-    def __init__(self, contents: Contents) -> None:
-        self._contents = contents
+    def __init__(self, index: FileIndex) -> None:
+        self._index = index
         self._state: frozenset[str] = frozenset()
-        self._counts = np.zeros(contents.files, np.int32)
+        self._counts = np.zeros(len(index), np.int32)
 
     def held(self, at: int) -> Mask:
         """Return which files the root at a position names."""
-        named, changes = self._contents.named[at], self._contents.changes
+        named, changes = self._index.named[at], self._index.changes
         state = frozenset(named.state)
         for name in self._state - state:
             self._counts[changes[name].files] -= changes[name].counts

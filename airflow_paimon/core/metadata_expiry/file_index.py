@@ -1,9 +1,12 @@
-"""Reads what roots name, each manifest once and in columns: as digests of names, which become numbers of files by
-ranges, so that a part of them is in memory at a time.
+"""The index of a table's files: which root names which. Each manifest is read once and in columns, as digests of names,
+which become numbers of files by ranges, so that a part of them is in memory at a time.
+
+Data files and metadata are known by their names, which are unique in a table, all else by its path.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,84 +16,19 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
-from airflow_paimon.core.metadata_expiry.contents_plan import Changes, Contents, FileNumbers, Mask, NamedFiles
+from airflow_paimon.core.metadata_expiry.file_index_plan import Changes, FileIndex, Mask, NamedFiles
 from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.parallel.sorted_runs import Ranges, Run, SortedRuns, pieces_between
 from airflow_paimon.core.parallel.workers import Workers
-from airflow_paimon.core.table.name_digests import Digests, digests_of
+from airflow_paimon.core.table.name_digests import Digests, digests_of, places_in
 from airflow_paimon.core.table.scan import each_columns
 from airflow_paimon.core.table.table import Table
-
-
-class NumberedFiles:
-    """Numbers files: data files and metadata by their names, which are unique in a table, all else by its path.
-
-    Of ``listed`` files, given by the digests of these keys, with their ``sizes`` in bytes, a number is the position
-    in the sorted digests; others get the numbers after them. ``external``: data files outside of the table's folder.
-    """
-
-    def __init__(self, listed: Digests | None = None, sizes: npt.NDArray[np.int64] | None = None) -> None:
-        if listed is None or sizes is None:
-            listed, sizes = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-        self.listed, first = np.unique(listed, return_index=True)
-        self._sizes = sizes[first]
-        self._others: dict[int, int] = {}
-        self._other_sizes: list[int] = []
-        self._external: list[FileNumbers] = []
-
-    def __len__(self) -> int:
-        return len(self.listed) + len(self._others)
-
-    @property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """The bytes of each number; of a data file that was not listed, what its manifest says."""
-        return np.concatenate([self._sizes, np.array(self._other_sizes, np.int64)])
-
-    @property
-    def external(self) -> FileNumbers:
-        return np.unique(np.concatenate(self._external)) if self._external else np.zeros(0, np.int32)
-
-    def array(self, keys: Sequence[str], sizes: Sequence[int] | None = None) -> FileNumbers:
-        """Return the number of each file, a new one if need be. ``sizes``: in bytes, for those that were not listed."""
-        return self.of(digests_of(keys), np.array(sizes, np.int64) if sizes is not None else None)
-
-    def of(self, digests: Digests, sizes: npt.NDArray[np.int64] | None = None) -> FileNumbers:
-        """Return the number of each file, given by the digest of its key, as ``array`` does."""
-        found = self._listed(digests)
-        for at in (found < 0).nonzero()[0].tolist():
-            digest = int(digests[at])
-            number = self._others.get(digest)
-            if number is None:
-                number = self._others[digest] = len(self)
-                self._other_sizes.append(int(sizes[at]) if sizes is not None else 0)
-            found[at] = number
-        return found
-
-    def find(self, keys: Sequence[str]) -> FileNumbers:
-        """Return the number of each file, -1 for one that has none."""
-        digests = digests_of(keys)
-        found = self._listed(digests)
-        for at in (found < 0).nonzero()[0].tolist():
-            found[at] = self._others.get(int(digests[at]), -1)
-        return found
-
-    def _listed(self, digests: Digests) -> FileNumbers:
-        at = np.searchsorted(self.listed, digests)
-        at[at == len(self.listed)] = 0
-        known = self.listed[at] == digests if len(self.listed) else np.zeros(len(digests), bool)
-        return np.where(known, at, -1).astype(np.int32)
-
-    def note_external(self, numbers: FileNumbers) -> None:
-        """Note which data files lie elsewhere."""
-        if len(numbers):
-            self._external.append(numbers)
-
 
 _LONGEST = 300
 """Manifests that a state is followed by: more are as slow as those that were merged from them."""
 _Manifests = tuple[ManifestFile, ...]
-_NO_CUTS = np.zeros(0, np.uint64)
+_NONE: Digests = np.zeros(0, np.uint64)
 
 
 class _Named(NamedTuple):
@@ -102,7 +40,7 @@ class _Named(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredContents:
+class StoredIndex:
     """What roots name, in their order. ``changes``: of each manifest, by its name, the files that it names, each once:
     digest, by how much it changes how often the file is there, size, and whether it lies elsewhere.
     """
@@ -115,56 +53,66 @@ class StoredContents:
         """How many files the manifests name, those of each for themselves."""
         return sum(run.rows for run in self.changes.values())
 
-    def by_ranges(self, cuts: Digests) -> ContentsByRange:
+    def by_ranges(self, cuts: Digests) -> IndexByRange:
         """Divide the files by ranges of digests."""
         others = [pieces_between(one.others, cuts) for one in self.named]
-        return ContentsByRange(self, Ranges(list(self.changes.values()), cuts), others)
+        return IndexByRange(self, Ranges(list(self.changes.values()), cuts), others)
+
+    def whole(self, listed: Digests = _NONE) -> FileIndex:
+        """Return it at once; see ``IndexByRange.at``."""
+        return self.by_ranges(_NONE).at(0, listed)
 
 
 @dataclass(frozen=True, slots=True)
-class ContentsByRange:
-    """See ``StoredContents.by_ranges``."""
+class IndexByRange:
+    """See ``StoredIndex.by_ranges``."""
 
-    stored: StoredContents
+    stored: StoredIndex
     ranges: Ranges
     others: Sequence[Sequence[int]]
 
-    def at(self, number: int, numbered: NumberedFiles) -> Contents:
-        """Return what the roots name of a range. ``numbered``: gives the numbers; those listed of this range."""
-        changes = {}
-        for name, (digests, counts, sizes, elsewhere) in zip(
-            self.stored.changes, self.ranges.parts(number), strict=True
-        ):
-            files = numbered.of(digests, sizes)
-            numbered.note_external(files[elsewhere])
-            changes[name] = Changes(files, counts)
-        named = [
-            NamedFiles(
-                state=one.state,
-                changelog=one.changelog,
-                others=numbered.of(one.others[edges[number] : edges[number + 1]]),
-            )
+    def at(self, number: int, listed: Digests = _NONE, sizes: npt.NDArray[np.int64] | None = None) -> FileIndex:
+        """Return what the roots name of a range, and the ``listed`` files of this range, with their ``sizes`` in bytes.
+
+        The size of a data file that was not listed is what its manifest says.
+        """
+        parts = self.ranges.parts(number)
+        others = [
+            one.others[edges[number] : edges[number + 1]]
             for one, edges in zip(self.stored.named, self.others, strict=True)
         ]
-        return Contents(files=len(numbered), changes=changes, named=named)
+        named, known = [part[0] for part in parts], np.unique(np.concatenate([_NONE, *others]))
+        digests, first = np.unique(np.concatenate([listed, *named, known]), return_index=True)
+        given = sizes if sizes is not None else np.zeros(len(listed), np.int64)
+        every = np.concatenate([given, *(part[2] for part in parts), np.zeros(len(known), np.int64)])
+        outside = np.zeros(len(digests), bool)
+        changes = {}
+        for name, (files, counts, _, elsewhere) in zip(self.stored.changes, parts, strict=True):
+            numbers = places_in(digests, files)
+            outside[numbers[elsewhere]] = True
+            changes[name] = Changes(numbers, counts)
+        return FileIndex(
+            digests=digests,
+            sizes=every[first],
+            outside=outside,
+            changes=changes,
+            named=[
+                NamedFiles(state=one.state, changelog=one.changelog, others=places_in(digests, mine))
+                for one, mine in zip(self.stored.named, others, strict=True)
+            ],
+        )
 
 
-def read_contents(table: Table, roots: Sequence[Root], numbered: NumberedFiles, *, follows: bool = False) -> Contents:
-    """Read what roots name, all of it into memory; otherwise as ``store_contents``."""
-    runs = SortedRuns(1 << 62)
-    return store_contents(table, roots, runs, follows=follows).by_ranges(_NO_CUTS).at(0, numbered)
-
-
-def store_contents(
+def store_index(
     table: Table,
     roots: Sequence[Root],
-    runs: SortedRuns,
+    runs: SortedRuns | None = None,
     workers: Workers | None = None,
     *,
     follows: bool = False,
     only: Digests | None = None,
-) -> StoredContents:
-    """Read what roots name.
+) -> StoredIndex:
+    """Read what roots name, into ``runs`` (None: all of it into memory).
 
     ``follows``: take a snapshot's state for that of the one before with its own changes, where it says so, instead of
     reading manifests that were only merged: much faster, and right unless another engine has damaged the table. Not for
@@ -179,12 +127,13 @@ def store_contents(
     entries = [m.num_added_files + m.num_deleted_files for m in manifests.values()]
     read = partial(_read_changes, table, only)
     found = (workers or Workers()).each(read, list(manifests.values()), entries)
+    runs = runs or SortedRuns(sys.maxsize)
     changes = {name: runs.add(columns) for name, columns in found}
     named = [
         _Named(tuple(m.file_name for m in state), tuple(m.file_name for m in n.changelog), _others_of(n))
         for n, state in zip(names, states, strict=True)
     ]
-    return StoredContents(named, changes)
+    return StoredIndex(named, changes)
 
 
 def _followed_states(names: Sequence[RootNames]) -> list[_Manifests]:
