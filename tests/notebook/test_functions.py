@@ -32,9 +32,10 @@ from tests import python_functions
 from tests.environment import REPO_ROOT
 
 NAMES = sorted(functions.__all__)
-_PAGE = (REPO_ROOT / "docs" / "reference" / "results.md").read_text().partition("\n## Details\n")[2]
-COMMON_DETAILS, _, _TABLE = _PAGE.partition("| operation | `details` |\n")
-DETAILS = re.findall(r"^\| (`.*?) \| (.*?) \|$", _TABLE, re.MULTILINE)
+_DOCS = REPO_ROOT / "docs"
+COMMON_DETAILS = (_DOCS / "reference" / "results.md").read_text().partition("\n## Details\n")[2]
+_TABLES = (page.read_text().partition("| operation | `details` |\n")[2] for page in (_DOCS / "operators").glob("*.md"))
+DETAILS = [row for table in _TABLES for row in re.findall(r"^\| (`.*?) \| (.*?) \|$", table, re.MULTILINE)]
 
 
 def test_the_functions_are_those_that_the_table_of_operations_makes() -> None:
@@ -111,7 +112,7 @@ def test_the_example_of_a_function_is_true(
 
 
 def documented(name: str) -> set[str]:
-    """The entries of an operation's details by docs/reference/results.md."""
+    """The entries of an operation's details by the pages of the operators."""
     return set(re.findall(r"`(\w+)`", COMMON_DETAILS)) | {
         entry for names, entries in DETAILS if f"`{name}`" in names for entry in re.findall(r"`(\w+)`", entries)
     }
