@@ -11,7 +11,6 @@ import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import DataField, parse_type
-from airflow_paimon.core.publish.schema_records import read_records
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.table.table import Table
@@ -71,7 +70,6 @@ def test_both_sides_added_the_column_under_other_ids(tmp_path: Path, kind: str) 
         {"p": "a", "k": 1, "v": "fixed", "y": 9},
         {"p": "b", "k": 1, "v": "main", "x": 7, "y": 8},
     ]
-    assert not read_records(main)
     put(main, p="c", k=1, v="later", x=1, y=2)
     put(fix, p="a", k=1, v="fixed again", y=10)
     versions = main.schema_ids()
@@ -146,10 +144,10 @@ def test_what_cannot_be_brought_together_says_what_to_do(
         for change in changes:
             alter(table, change)
     put(fix, p="a", k=1)
-    before = shown(main)
+    before = shown(main), main.schema_ids()
     with pytest.raises(ConflictError, match=says):
         run(main, "merge_branch", branch="fix")
-    assert (shown(main), read_records(main)) == (before, [])
+    assert (shown(main), main.schema_ids()) == before
 
 
 def test_iceberg_readers_go_by_the_ids_in_the_files(tmp_path: Path) -> None:

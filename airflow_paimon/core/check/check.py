@@ -49,7 +49,6 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot,
 from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.plan import CompactPartition, Delete, Plan, RebuildIndexes, UpdateCatalog
 from airflow_paimon.core.publish.approval import is_read_with_main
-from airflow_paimon.core.publish.schema_records import WITHOUT_PUBLISH, reconcile_records, record_findings
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
     INFO,
@@ -151,7 +150,6 @@ def find_all(
             findings += _guarded(view, check_branches.protection_findings(table, view))
     findings += _guarded(table, check_catalog.catalog_findings(table))
     findings += _guarded(table, check_sets.set_findings(table))
-    findings += _guarded(table, record_findings(table))
     findings += _guarded(table, check_history.repeated_findings(table))
     findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living} | records.keys()))
     for view in (table, *living):
@@ -286,8 +284,6 @@ def repair_table(
                 _compact(context, branch, [a.partition for a in merged if a.branch == branch], compact)
         if catalogs:
             check_catalog.update_catalog(context.table)
-        if any(f.kind == WITHOUT_PUBLISH for f in chosen):  # a writer may have used the columns at this moment
-            reconcile_records(context.table)
     left = [f.to_json() for f in findings if f not in chosen]
     after = context.table.latest_snapshot_id()
     details = {"repaired": [f.to_json() for f in chosen], "left": left}

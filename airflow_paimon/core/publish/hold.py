@@ -31,17 +31,20 @@ _LEFT_AFTER_MS = 7 * 24 * 3_600_000
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """The content of a hold: a snapshot of a branch. ``user``: the commit user of a publish, None of anything else;
-    ``partitions``: those that it is about, as ``PartitionScope.json`` has them, None: all.
+    ``partitions``: those that it is about, as ``PartitionScope.json`` has them, None: all. ``schema``: the target's
+    newest one before the publish's.
     """
 
     branch: str
     snapshot: Snapshot
     user: str | None = None
     partitions: str | None = None
+    schema: int | None = None
 
     def to_bytes(self) -> bytes:
-        more = {"user": self.user, "partitions": self.partitions}
-        said = {"branch": self.branch, "snapshot": self.snapshot.to_json(), **{k: v for k, v in more.items() if v}}
+        more = {"user": self.user, "partitions": self.partitions, "schema": self.schema}
+        known = {k: v for k, v in more.items() if v is not None}
+        said = {"branch": self.branch, "snapshot": self.snapshot.to_json(), **known}
         return json.dumps(said, indent=2).encode()
 
 
@@ -56,11 +59,20 @@ def parse_hold(data: bytes, name: str) -> Hold:
     if not isinstance(branch, str) or not isinstance(snapshot, dict):
         raise FormatError(f"{name} is corrupt: it lacks branch or snapshot; {RESTORE}, or delete it")
     user, partitions = (raw.get(key) if isinstance(raw.get(key), str) else None for key in ("user", "partitions"))
-    return Hold(branch=branch, snapshot=snapshot_from_json(snapshot, name), user=user, partitions=partitions)
+    schema, held = raw.get("schema"), snapshot_from_json(snapshot, name)
+    number = schema if isinstance(schema, int) else None
+    return Hold(branch=branch, snapshot=held, user=user, partitions=partitions, schema=number)
 
 
-def put_hold(source: Table, wanted: Snapshot, user: str | None = None, scope: PartitionScope = WHOLE) -> str:
-    """Hold a snapshot of a branch, and return the hold's path. ``user``: of a publish of these partitions.
+def put_hold(
+    source: Table,
+    wanted: Snapshot,
+    user: str | None = None,
+    scope: PartitionScope = WHOLE,
+    schema: int | None = None,
+) -> str:
+    """Hold a snapshot of a branch, and return the hold's path. ``user``: of a publish of these partitions; ``schema``:
+    see ``Hold``.
 
     Holds of killed processes go after a week; those of publishes not before the branch's snapshot has gone, as they may
     have landed.
@@ -70,7 +82,8 @@ def put_hold(source: Table, wanted: Snapshot, user: str | None = None, scope: Pa
     """
     path = f"{HOLDS_DIR}/{uuid.uuid4()}.json"
     only = None if scope.is_whole else scope.json
-    put_new(source, path, Hold(branch=source.branch_name, snapshot=wanted, user=user, partitions=only).to_bytes())
+    hold = Hold(branch=source.branch_name, snapshot=wanted, user=user, partitions=only, schema=schema)
+    put_new(source, path, hold.to_bytes())
     if not _is_there(source, wanted):
         delete_files(source, [path])
         raise _gone(source, wanted)
@@ -134,15 +147,18 @@ def _is_over(table: Table, path: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedPublish:
-    """A snapshot of a branch of which a publish, of these partitions, is running or was killed: it may have landed."""
+    """A snapshot of a branch of which a publish, of these partitions, is running or was killed: it may have landed.
+    ``user``, ``schema``: see ``Hold``.
+    """
 
+    user: str
     snapshot: int
     scope: PartitionScope
+    schema: int | None
 
 
-def unfinished_publishes(branch: Table, own: str | None) -> list[UnfinishedPublish]:
-    """Return the unfinished publishes of a branch, also of its time under another name. ``own``: leave out those of
-    this commit user, which are known not to have landed.
+def unfinished_publishes(branch: Table) -> list[UnfinishedPublish]:
+    """Return the unfinished publishes of a branch, also of its time under another name.
 
     Raises:
         FormatError: a hold is damaged.
@@ -150,12 +166,12 @@ def unfinished_publishes(branch: Table, own: str | None) -> list[UnfinishedPubli
     found: list[UnfinishedPublish] = []
     for name in branch.store.names(HOLDS_DIR):
         hold = _read(branch, f"{HOLDS_DIR}/{name}")
-        if hold is None or hold.user is None or hold.user == own:
+        if hold is None or hold.user is None:
             continue
         then = branch.find_snapshot(hold.snapshot.id)
         if hold.branch == branch.branch_name if then is None else then.identity == hold.snapshot.identity:
             scope = recorded_scope(branch.schema(), hold.partitions, branch.label)
-            found.append(UnfinishedPublish(snapshot=hold.snapshot.id, scope=scope))
+            found.append(UnfinishedPublish(user=hold.user, snapshot=hold.snapshot.id, scope=scope, schema=hold.schema))
     return found
 
 

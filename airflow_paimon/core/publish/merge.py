@@ -5,7 +5,7 @@ See docs/contributing/publishing.md, Publishing is one snapshot, forward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -50,12 +50,6 @@ from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.relatives import family_properties, refuse_other_ids
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
-from airflow_paimon.core.publish.schema_records import (
-    is_continued_by,
-    read_records,
-    reconcile_records,
-    withdrawn_versions,
-)
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
@@ -127,17 +121,11 @@ def publish_branch(
             partial(refuse_protected, main, branch.branch_name, "publish", force=request.force),
             partial(gate_of, request, main, branch, theirs),
             planner.check,
-            *([] if request.dry_run else [planner.is_brought]),
+            partial(unfinished_publishes, branch),
         ]
-        record, gate, _, *is_brought = side_by_side(main.store, looks)
-        pending: int | None = None
-        if not request.dry_run:
-            is_continued = is_continued_by(main, branch.branch_name, *is_brought, whole=planner.replaces)
-            reconcile_records(main, is_continued)
-            pending = min((r.before for r in read_records(main) if is_continued(r)), default=None)
+        record, gate, _, unfinished = side_by_side(main.store, looks)
         about = {**publish_properties(record), **family_properties(record), **diff.properties}
-        unfinished = unfinished_publishes(branch, request.operation_id)
-        return _Merging(planner, theirs, unfinished, pending, gate, about, fold, RowsStay(find_shared_id), keys).decide
+        return _Merging(planner, theirs, unfinished, gate, about, fold, RowsStay(find_shared_id), keys).decide
 
     with while_there(branch, theirs):
         result = run_publication(context, main, make_decide, rewrite, changelog, keys)
@@ -169,7 +157,6 @@ class _Merging:
     planner: Merge
     wanted: Snapshot
     unfinished: Sequence[UnfinishedPublish]
-    pending: int | None
     gate: Gate
     about: Mapping[str, str]
     fold: Fold | None
@@ -178,10 +165,10 @@ class _Merging:
     spare: _SpareIds = field(default_factory=_SpareIds)
     described: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
 
-    def decide(self, head: Snapshot | None) -> Publication:
+    def decide(self, head: Snapshot | None, put: Collection[int]) -> Publication:
         planner, whole = self.planner, self.planner.replaced_whole()
         main, branch, request = planner.main, planner.branch, planner.request
-        compared, logs = gather_merge(planner, self.wanted, head, self.unfinished, self.pending)
+        compared, logs = gather_merge(planner, self.wanted, head, self.unfinished, put)
         looked = self.gate.look(compared.head if whole else compared.base, is_main=whole)
         decided = _plan(planner, compared, logs, self.spare)
         self.rows_stay.check(main, branch, compared, decided)
@@ -194,7 +181,7 @@ class _Merging:
             if self.fold is None or self.wanted is not self.gate.theirs:
                 raise sequences_too_high(main.name, high, compared.schema)
             self.wanted = fold_branch(branch, self.wanted, high, self.fold)
-            return self.decide(head)
+            return self.decide(head, put)
         said = {**self.about, **decided.properties, **looked.properties, **self._commits(compared, decided)}
         return _with_keys(planner, compared, replace(decided, properties=said), self.keys)
 
@@ -247,7 +234,7 @@ def gather_merge(
     theirs: Snapshot,
     head: Snapshot | None,
     unfinished: Sequence[UnfinishedPublish],
-    pending: int | None,
+    put: Collection[int] = (),
 ) -> tuple[Compared, SchemaLogs]:
     """Compare the branch with a head of main, and read the schema versions of both.
 
@@ -265,7 +252,7 @@ def gather_merge(
             f"{branch.label} shares no snapshot with {onto} (created empty, or the history and tags of {onto} were "
             f"expired), so there is nothing to compare with. Write its rows to {onto}{instead}"
         )
-    main_schemas = logs[0]
+    own, main_schemas = planner.request.operation_id, logs[0]
     compared = gather_sides(
         main,
         branch,
@@ -274,17 +261,13 @@ def gather_merge(
         theirs=theirs,
         schema=main_schemas[-1],
         whole=planner.takes_all,
-        unfinished=unfinished,
+        unfinished=[one for one in unfinished if one.user != own],
         scope=planner.scope,
     )
     check_changed(main, branch, compared)
     compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
-    rest: list[Callable[[], Any]] = [
-        lambda: frozenset(withdrawn_versions(main, branch.branch_name)),
-        branch.schemas,
-    ]
-    withdrawn, theirs_log = side_by_side(main.store, rest)
-    return compared, SchemaLogs(main=main_schemas, branch=theirs_log, withdrawn=withdrawn, pending=pending)
+    begun = [one.schema for one in unfinished if one.user == own and one.schema is not None]
+    return compared, SchemaLogs(main=main_schemas, branch=branch.schemas(), put=put, begun=min(begun, default=None))
 
 
 def plan_merge(planner: Merge, compared: Compared, logs: SchemaLogs) -> Publication:
@@ -379,7 +362,7 @@ def _check_writers(planner: Merge, compared: Compared, planned: Publication) -> 
 def _check_approved(planner: Merge, compared: Compared, planned: Publication) -> None:
     """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it."""
     main, head, said = planner.main, compared.head, planner.request.approved_main_snapshot
-    if said is None or not (planned.changes or planned.schemas.new or planned.new_schemas_pending):
+    if said is None or not (planned.changes or planned.schemas.new or planned.is_begun):
         return
     approved = KnownHead.named(said)
     there = head if head.id == approved.id else main.find_snapshot(approved.id)

@@ -20,6 +20,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
+from airflow_paimon.core.publish.columns import written_with
 from airflow_paimon.core.publish.compare import Compared, changed_since_apart, merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.key_merge import (
@@ -73,15 +74,19 @@ from airflow_paimon.core.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaLogs:
-    """The schema versions of both sides. ``withdrawn``: those of main that an earlier publish of the branch added.
-
-    ``pending``: main's version before an interrupted try, which has brought its columns already; None: there was none.
+    """The schema versions of both sides. ``put``: those of main that this try has put. ``begun``: main's newest one
+    when a try that was cut off began; None: none was.
     """
 
     main: Sequence[TableSchema]
     branch: Sequence[TableSchema]
-    withdrawn: frozenset[int]
-    pending: int | None
+    put: Collection[int] = ()
+    begun: int | None = None
+
+    def before(self, schemas: SchemaMapping) -> TableSchema:
+        """Return main's newest version without what the publish brings, which a try that was cut off may have put."""
+        brought = self.begun is not None and not schemas.new
+        return next(s for s in self.main if s.id == self.begun) if brought else self.main[-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +100,6 @@ class Merge:
     """The partitions that are published."""
     takes_all: ClassVar[bool] = False
     """Whether main becomes the branch, so that all of main matters."""
-    replaces: ClassVar[bool] = False
-    """Whether main takes over the branch's options and tags as well, and its history need not be shared."""
 
     @property
     def main(self) -> Table:
@@ -106,10 +109,6 @@ class Merge:
         """Refuse what can be seen before anything is read or written."""
         if not self.scope.is_whole:
             check_parts(self.main, self.request)
-
-    def is_brought(self) -> bool:
-        """Whether main has the columns (and options) already that this operation would bring."""
-        return self.main.schema().content == self.branch.schema().content
 
     def base(self) -> Snapshot | None:
         """Return the snapshot that both sides are compared with; None: they share none."""
@@ -158,7 +157,7 @@ class Merge:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            new_schemas_pending=logs.pending is not None,
+            is_begun=logs.before(schemas) is not logs.main[-1],
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),
@@ -252,7 +251,16 @@ class Merge:
     ) -> SchemaMapping:
         """``own``: files of main's. ``used``: further schema ids of the branch's files that are read."""
         base, ids = self._base_schema(compared, logs), {*used, *_used_schemas(changes, own)}
-        return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, logs.withdrawn)
+        unused = self._unused(base, logs.main).union(logs.put)
+        return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, unused)
+
+    def _unused(self, base: TableSchema, main: Sequence[TableSchema]) -> set[int]:
+        """Return main's versions with columns that it has dropped, and of which no live file has values."""
+        shared, names = {f.id for f in base.fields}, {f.id: f.name for f in main[-1].fields}
+        own = {s.id: [f for f in s.fields if f.id not in shared] for s in main if s.id > base.id}
+        renamed = {i for i, fields in own.items() if any(names.get(f.id, f.name) != f.name for f in fields)}
+        former = {i for i, fields in own.items() if any(f.id not in names for f in fields)} - renamed
+        return former - written_with(self.main) if former else former
 
     def _with_tags(self, compared: Compared, planned: Publication) -> Publication:
         """Give main the branch's own tags, if that was asked for."""
@@ -299,15 +307,9 @@ class Replacing(Forward):
     """Main becomes the branch: rows, columns, options, comment and tags."""
 
     request: ReplaceMain
-    replaces: ClassVar[bool] = True
 
     def check(self) -> None:
         check_request(self.main, self.request)
-
-    def is_brought(self) -> bool:
-        mine, theirs = self.main.schema(), self.branch.schema()
-        brought = self._options(mine, theirs)
-        return mine.fields == theirs.fields and (dict(mine.options), mine.comment) == brought
 
     def _options(self, mine: TableSchema, theirs: TableSchema) -> tuple[dict[str, str], str | None]:
         """Return the options and the comment that main gets."""
@@ -348,12 +350,11 @@ class Replacing(Forward):
             consumer_positions(main),
             compared.theirs.id,
         )
-        kept = mine.id if logs.pending is None else logs.pending
         carried = CarriedOver(
             branch=request.branch,
             branch_snapshot=compared.theirs.id,
             kept_old_as=request.keep_old_as,
-            kept_schema=None if request.keep_old_as is None else kept,
+            kept_schema=None if request.keep_old_as is None else logs.before(schemas).id,
             tags=tags.carried,
             consumers=tuple(request.move_consumer),
         )
@@ -375,7 +376,6 @@ class Replacing(Forward):
         return replace(
             planned,
             properties={**planned.properties, REPLACED_PROPERTY: carried.to_text()},
-            fixes_schema=True,
             watermark=compared.theirs.watermark,
         )
 

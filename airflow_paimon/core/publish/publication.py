@@ -119,15 +119,14 @@ class Publication:
     """What ``target`` gets on top of ``head``: some buckets become as they are in ``wanted``, a state of ``source``.
 
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
-    ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``new_schemas_pending``: the target
-    already has the columns, from an earlier try that was interrupted before its snapshot. ``id_space`` and ``known``:
+    ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``is_begun``: the target has the
+    columns already, from an earlier try that was cut off before its snapshot. ``id_space`` and ``known``:
     see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
     target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
     ``keys``: buckets that are still to be merged by key; ``merged``: what was merged so, of which ``changes`` has the
     files.
     ``columns``: with data evolution, what the order of its files needs.
     ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
-    ``fixes_schema``: the target's newest schema has to be the snapshot's when that is put; else decide again.
     ``scope``: the partitions of the source that are published. ``is_undo``: it takes back a publish on which the target
     stands, also if no row changes.
 
@@ -142,8 +141,7 @@ class Publication:
     since: int
     changes: Sequence[BucketChange]
     schemas: SchemaMapping
-    new_schemas_pending: bool = False
-    fixes_schema: bool = False
+    is_begun: bool = False
     preconditions: tuple[HeadIs, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -168,7 +166,7 @@ class Publication:
 
     @property
     def changes_anything(self) -> bool:
-        return bool(self.changes or self.keys or self.schemas.new or self.new_schemas_pending or self.is_undo)
+        return bool(self.changes or self.keys or self.schemas.new or self.is_begun or self.is_undo)
 
     @property
     def schema(self) -> TableSchema:

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_paimon.core.branches.branch_plan import Parent
 from airflow_paimon.core.branches.create import create_branch
 from airflow_paimon.core.branches.retention_tags import missing_protection_of
-from airflow_paimon.core.commit.committer import CommitOptions, commit, execute, put_new, require_committable
+from airflow_paimon.core.commit.committer import CommitOptions, commit, execute, require_committable
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
 from airflow_paimon.core.errors import (
@@ -27,10 +27,10 @@ from airflow_paimon.core.errors import (
     PaimonError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Operation, Snapshot
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
+from airflow_paimon.core.publish.columns import bring_schemas
 from airflow_paimon.core.publish.compare import Compared
 from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
 from airflow_paimon.core.publish.key_merge import MergeKeys
@@ -118,7 +118,7 @@ class _Rebase:
             return self._result(None, landed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._recorded(record)
         planner = planner_of(self.context, self.asked, self.branch)
-        compared, logs = gather_merge(planner, self.theirs, head, [], None)
+        compared, logs = gather_merge(planner, self.theirs, head, [])
         first = plan_merge(planner, compared, logs)
         check_known([compared.head, self.theirs], table=self.main.name)
         try:
@@ -218,7 +218,7 @@ class _Rebase:
 
     def _commit(self, planner: Merge, compared: Compared) -> Snapshot:
         schemas = self.target.schemas()
-        logs = SchemaLogs(main=schemas, branch=self.branch.schemas(), withdrawn=frozenset(), pending=None)
+        logs = SchemaLogs(main=schemas, branch=self.branch.schemas())
         decided = replace(
             plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
         )
@@ -236,7 +236,7 @@ class _Rebase:
                     f"the rebase again"
                 )
             check_files_exist(self.target, content.schema, published.changes, published.index or (), set())
-            return replace(content, prepare=partial(_put_schemas, self.target, published.schemas.new))
+            return replace(content, prepare=partial(bring_schemas, self.target, published.schemas.new))
 
         identity = commit_identity(self.request.operation_id, self.request.to_branch, self.request.operation)
         try:
@@ -278,14 +278,3 @@ class _Rebase:
         return self.context.result(
             plan, branch=self.request.to_branch, changed=True, before=landed.id - 1, after=landed.id, details=details
         )
-
-
-def _put_schemas(target: Table, new: tuple[TableSchema, ...]) -> bool:
-    """Put the columns that the branch has and main lacks; False: somebody has altered the new branch meanwhile."""
-    for schema in new:
-        try:
-            put_new(target, target.paths.schema(schema.id), schema.to_bytes())
-        except AlreadyExistsError:
-            if target.store.read(target.paths.schema(schema.id)) != schema.to_bytes():
-                return False
-    return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from airflow_paimon.core.commit.committer import require_committable
@@ -40,7 +40,6 @@ from airflow_paimon.core.publish.publication import BucketReach, FileReach, Foll
 from airflow_paimon.core.publish.published import is_undone
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
-from airflow_paimon.core.publish.schema_records import reconcile_records
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
@@ -95,12 +94,10 @@ def rollback_to(
     keys = KeyFiles(merge_keys)
 
     def make_decide() -> Decide:
-        if not request.dry_run:
-            reconcile_records(context.table)
         target, begun = _target(request, view), view.schema()
         gate = gate_of(request, context.table, view, target) if is_read_with_main(view) else None
 
-        def decide(head: Snapshot | None) -> Publication:
+        def decide(head: Snapshot | None, put: Collection[int]) -> Publication:
             _check_kept(view, begun, target)
             with while_there(view, target):
                 decided = _plan(request, view, target, head, context.now_ms)

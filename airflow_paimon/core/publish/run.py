@@ -39,6 +39,7 @@ from airflow_paimon.core.format.snapshot import KnownHead, Snapshot, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
+from airflow_paimon.core.publish.columns import bring_schemas, keep_columns, take_back
 from airflow_paimon.core.publish.hold import drop_hold, put_hold
 from airflow_paimon.core.publish.own_files import (
     ChangelogFiles,
@@ -59,7 +60,6 @@ from airflow_paimon.core.publish.safeguards import (
     result_of,
     undo_retention,
 )
-from airflow_paimon.core.publish.schema_records import bring_schemas, reconcile_records, record_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
 from airflow_paimon.core.store.base import side_by_side
@@ -71,8 +71,10 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-Decide = Callable[[Snapshot | None], Publication]
-"""Returns what is published on a head (None: the branch has no snapshot), or raises the reason for a refusal."""
+Decide = Callable[[Snapshot | None, Collection[int]], Publication]
+"""Returns what is published on a head (None: the branch has no snapshot), or raises the reason for a refusal. It gets
+the ids of the schema versions that earlier attempts have put.
+"""
 
 
 def run_publication(
@@ -107,8 +109,8 @@ class _Try:
     """A try, and what it writes in addition to its snapshot, under names of its own: one that doesn't land deletes it.
 
     ``planned``: by the last attempt; ``used``: the names of those files that it refers to; ``tags``: the paths of held
-    tags; ``hold``: keeps what the publish takes; ``columns``: whether main may have got columns; ``checked``: files
-    that were found.
+    tags; ``hold``: keeps what the publish takes; ``checked``: files that were found; ``before``: the target's
+    schema before it may have got the versions ``brought``.
     """
 
     context: Context
@@ -121,9 +123,10 @@ class _Try:
     planned: Publication | None = None
     used: set[str] = field(default_factory=set)
     tags: set[str] = field(default_factory=set)
-    columns: bool = False
     hold: str | None = None
     checked: set[str] = field(default_factory=set)
+    before: TableSchema | None = None
+    brought: list[TableSchema] = field(default_factory=list)
 
     def hold_tag(self, tag: Tag) -> None:
         """Hold what a tag is to keep; in place of what this try has held for that tag before."""
@@ -158,20 +161,21 @@ class _Try:
             delete_unused(self.target, [e for e in written if e.file.file_name not in used])
         self.keys.discard(used)
 
-    def leave_nothing(self) -> None:
-        """Delete all of it. A failure is only logged, so that it doesn't hide why the publish was refused."""
+    def leave_nothing(self, *, columns: bool = True) -> None:
+        """Delete all of it, and take the ``columns`` back. A failure is only logged, so that it doesn't hide why the
+        publish was refused.
+        """
         try:
             self.discard()
             delete_files(self.target, list(self.tags))
-            if self.columns:
-                reconcile_records(self.target)
+            if columns and self.before is not None:
+                take_back(self.target, self.before, self.brought)
         except PaimonError as error:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
 
 def _landed_before(own: _Try, landed: Snapshot) -> OperationResult:
     """Return the result of the try that landed, and complete what it may have left if it was cut off."""
-    reconcile_records(own.context.table)
     _finish(own, landed, is_whole=not held_names(own.target, landed))
     return result_of(own.context, own.identity, landed)
 
@@ -185,10 +189,10 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
     def draft(at: HeadState) -> Draft | None:
         for condition in expected if at.head is not None else ():
             condition.check(at)
-        planned = own.planned = completed(request, decide(at.head), writes_rows=own.changelog.write is not None)
+        decided = decide(at.head, {s.id for s in own.brought})
+        planned = own.planned = completed(request, decided, writes_rows=own.changelog.write is not None)
         check_known([at.head, planned.wanted], table=own.target.name)
         writers.update(writers or _writers(own, planned))
-        own.columns |= planned.new_schemas_pending
         if not planned.changes_anything or request.dry_run:
             return None
         changelog = own.changelog.entries_of(planned)
@@ -201,11 +205,11 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
 
     receipt = _commit(own, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
-        own.leave_nothing()
+        own.leave_nothing(columns=False)
         return _landed_before(own, receipt.snapshot)
     warnings: list[str] = []
     if receipt.snapshot is not None:
-        warnings = _finish(own, receipt.snapshot, columns=own.columns)
+        warnings = _finish(own, receipt.snapshot, just_now=True)
         own.discard(own.used)
     elif not request.dry_run:
         own.leave_nothing()
@@ -224,7 +228,7 @@ def _writers(own: _Try, d: Publication) -> dict[str, Any]:
     return describe_writers(d.target, schema, buckets, d.head, own.context.now_ms)
 
 
-def _finish(own: _Try, landed: Snapshot, *, columns: bool = False, is_whole: bool = False) -> list[str]:
+def _finish(own: _Try, landed: Snapshot, *, is_whole: bool = False, just_now: bool = False) -> list[str]:
     """Let the held tags of a landed publish become what its properties name, and do what follows it. Returns warnings.
 
     A retry with the same operation id does the same. ``is_whole``: nothing was held any more: what is missing now was
@@ -238,8 +242,8 @@ def _finish(own: _Try, landed: Snapshot, *, columns: bool = False, is_whole: boo
         side_by_side(target.store, [partial(protect_published, target, landed), partial(_keep_record, target, landed)])
         warnings = [] if is_whole else complete(own.context, target, landed)
         drop_held(target, landed)
-        if columns:
-            reconcile_records(target)
+        if just_now:
+            keep_columns(target, target.schema(landed.schema_id))
     except PaimonError as error:
         raise OutcomeUnknownError(
             f"{target.label}: snapshot {landed.id} was committed, but not all that has to follow it could be done "
@@ -306,7 +310,8 @@ def _protected(
     identity = own.identity
     if own.hold is None:
         is_publish = d.source.branch_name != d.target.branch_name
-        own.hold = put_hold(d.source, d.wanted, identity.commit_identity.user if is_publish else None, d.scope)
+        user, schema = (identity.commit_identity.user, d.target.schema_ids()[-1]) if is_publish else (None, None)
+        own.hold = put_hold(d.source, d.wanted, user, d.scope, schema)
     rewritten = own.files.entries_of(d)
     own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
     own.used |= set() if d.merged is None else d.merged.file_names
@@ -326,10 +331,10 @@ def _protected(
 
 
 def _brings_schemas(own: _Try, d: Publication, schema: TableSchema) -> bool:
-    """Put the schema versions of a decision, right before the snapshot of ``schema``. False: decide again."""
+    """Put the schema versions of a publish, right before its snapshot of ``schema``. False: decide again."""
     new = d.schemas.new
-    if not new:  # another schema since then would be main's instead of the branch's
-        return not d.fixes_schema or d.target.schema_ids()[-1] == schema.id
-    own.columns = True
-    record = record_of(d.source.branch_name, own.identity.commit_identity, d.head, new[0].id - 1, new)
-    return bring_schemas(d.target, record, new, latest_first=d.schemas.latest_first)
+    if not new:  # another schema since then would be the target's instead of this one
+        return d.target.schema_ids()[-1] == schema.id
+    own.before = own.before or d.target.schema(new[0].id - 1)
+    own.brought += new
+    return bring_schemas(d.target, new, latest_first=d.schemas.latest_first)

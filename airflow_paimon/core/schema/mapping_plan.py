@@ -202,7 +202,7 @@ def plan_schemas(
     of columns that the branch has changed.
 
     Options and the table's comment are not published: main keeps its own. Both logs are ascending and not empty.
-    ``withdrawn``: versions of main added by an earlier publish of the branch that did not land, and withdrawn since.
+    ``withdrawn``: versions of main with columns that it has no more, and of which no file has values.
 
     Raises:
         ConflictError: see ``merge_columns``; or main's options don't go with the columns. UnsupportedFeatureError: ids

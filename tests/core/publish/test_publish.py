@@ -21,7 +21,6 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.publish.merge import publish_branch
 from airflow_paimon.core.publish.published import last_publish
-from airflow_paimon.core.publish.schema_records import FOLDER, WITHOUT_PUBLISH
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, CommentColumn, WidenColumn
@@ -30,7 +29,6 @@ from airflow_paimon.core.table.table import Table
 from tests.core.tables import (
     alter_table,
     append,
-    copied,
     cut_off,
     files,
     forget_results,
@@ -471,22 +469,3 @@ def test_changed_comments_of_columns_are_published(table: Table, fix: Table, ope
     rewrite(fix, "a")
     run(table, operation, branch="fix", **discard)
     assert comments() | {other: "of main again", "new": None, "theirs": "t", "mine": None} == comments()
-
-
-def test_columns_without_their_publish_are_found_by_records_that_know_only_the_id_of_the_head(table: Table) -> None:
-    append(table, "a")
-    run(table, "create_branch", branch="new", snapshot=table.latest_snapshot_id())
-    alter_table(table.branch("new"), [AddColumn(name="x", type="INT")])
-    rewrite(table.branch("new"), "a", seq=1)
-    before, step = table, 0
-    while "x" not in table.schema().field_names:
-        table, step = copied(before), step + 1
-        assert cut_off(table, step, "merge_branch", branch="new")
-    if table.latest_snapshot_id() == 5:
-        table.store.delete(table.paths.snapshot(5))  # as if it had died right before this one
-    (name,) = table.store.names(FOLDER)
-    known = json.loads(table.store.read(f"{FOLDER}/{name}"))
-    older = {key: value for key, value in known.items() if key not in ("since_identity", "since_time")}
-    assert older["since"] == table.latest_snapshot_id() == 4 and len(older) == len(known) - 2
-    table.store.replace(f"{FOLDER}/{name}", json.dumps(older).encode())
-    assert f"{WITHOUT_PUBLISH}:1" in [f["id"] for f in run(table, "check_table").details["findings"]]

@@ -25,7 +25,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.publish.schema_records import FOLDER
+from airflow_paimon.core.publish.columns import take_back
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, SetOption, WidenColumn
@@ -33,7 +33,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from tests.core.tables import alter_table, run
-from tests.randomness import moments, thorough
+from tests.randomness import moments
 from tests.stores import Crash, FaultStore
 
 Rows = list[dict[str, Any]]
@@ -193,10 +193,6 @@ def kept_value(row: dict[str, Any], after: Rows, name: str) -> Any:
     return twins[0].get(name) if twins else None
 
 
-def records(table: Table) -> list[str]:
-    return table.store.names(FOLDER)
-
-
 def sound(table: Table) -> bool:
     details = run(table, "check_table").details
     assert details["ok"], details["findings"]
@@ -224,7 +220,6 @@ def test_a_reader_never_meets_a_mixture_and_a_retry_gives_the_result(template: P
         assert mine == after, where
         assert len(rows(table)) == len(after) + case.keeps, where
         assert len(table.snapshot_ids()) == expected, where
-        assert not records(table), where
         assert table.snapshot(head or 0).id == head, where
         assert case.keeps or outward(table) == done, where
         assert sound(table)
@@ -232,34 +227,27 @@ def test_a_reader_never_meets_a_mixture_and_a_retry_gives_the_result(template: P
 
 
 @pytest.mark.parametrize("name", ["merge-column", "merge-columns"])
-def test_repair_or_another_publish_takes_back_columns_that_never_landed(
-    template: Path, tmp_path: Path, name: str
-) -> None:
-    found = set()
+def test_what_a_killed_publish_has_brought_is_in_no_other_ones_way(template: Path, tmp_path: Path, name: str) -> None:
+    """Its columns stay as ordinary ones: another branch is published beside them, and the branch by another operation.
+    A branch of main's head with the former columns gives those back."""
     for folder, before, after, where in lives(template, tmp_path, name):
         table = open_table(str(folder), "d.t")
-        names = table.schema().field_names
         landed = rows(table) == after
-        findings = {f["id"].partition(":")[0] for f in run(table, "check_table").details["findings"]}
-        found |= findings
-        pending = not landed and names != tuple(before[0])
-        assert ("schema-without-publish" in findings) == pending, where
-        other = copied(folder, folder.with_name(f"{folder.name}-other"))
         run(table, "repair_table")
-        assert rows(table) == (after if landed else before), where
         assert sound(table)
-        write(other.branch("other"), "b1=else", "dynamic_overwrite")
-        run(other, "merge_branch", branch="other", writers_stopped=True)
-        wanted = [r | {"v": "else"} if r["dt"] == "b" else r for r in (after if landed else before)]
-        assert rows(other) == wanted, where
-        for view in (table, other):  # and the branch can still be published, by another operation
-            result = run(view, "merge_branch", operation_id="another", **STOPPED)
-            assert result.changed is not landed, where
-            assert without_price([r for r in rows(view) if r["dt"] == "a"]) == without_price(after[:2]), where
-            assert rows(view)[0].get("price") == 2.5, where
-            assert not records(view), where
+        if not landed:
+            former = copied(folder, folder.with_name(f"{folder.name}-former"))
+            run(former, "create_branch", branch="former", snapshot=former.latest_snapshot_id())
+            run(former, "replace_main", branch="former", writers_stopped=True, readers_stopped=True)
+            assert rows(former) == before, where
+        write(table.branch("other"), "b1=else", "dynamic_overwrite")
+        run(table, "merge_branch", branch="other", writers_stopped=True)
+        assert [r["v"] for r in rows(table) if r["dt"] == "b"] == ["else"], where
+        result = run(table, "merge_branch", operation_id="another", **STOPPED)
+        assert result.changed is not landed, where
+        assert [r for r in rows(table) if r["dt"] == "a"] == after[:2], where
+        assert sound(table)
         shutil.rmtree(folder)
-    assert "schema-without-publish" in found or not thorough()
 
 
 @pytest.mark.parametrize("same_bucket", [True, False])
@@ -294,7 +282,6 @@ def test_columns_of_a_publish_that_ends_in_a_conflict_are_taken_back_unless_used
     else:
         perform(table, store, "merge_branch", **STOPPED)
         assert table.schema().field_names[-1] == "price"
-        assert not records(table)
     assert rival["done"]
     found = [(r["v"], r.get("price")) for r in rows(table) if r["k"] == 9]
     assert found == [("rival", None if fits_both else 2.5)]
@@ -327,29 +314,28 @@ def test_a_value_that_only_a_wider_column_holds_outlives_the_publish_that_brough
         ("fixed", 7),
         ("2199023255552", 2199023255552),
     ]
-    assert not records(table)
     assert sound(table)
 
 
 def test_columns_that_a_writer_uses_while_they_are_taken_back_stay(template: Path, tmp_path: Path) -> None:
-    """It commits between the repair's look at the live files and the old columns."""
-    start = copied(template, tmp_path / "wh")
-    _fix(start)
-    for step in range(1, 60):
-        table = copied(tmp_path / "wh", tmp_path / f"{step}")
-        assert dies(table, Case("merge_branch", STOPPED, lambda t: None), step, after=True)
-        if len(table.schema_ids()) > len(start.schema_ids()):
-            break
-    taken_back = table.paths.schema(max(table.schema_ids()) + 1)
+    """It commits between the look at the live files and the old columns, which a conflict puts again."""
+    table, elsewhere = copied(template, tmp_path / "wh"), copied(template, tmp_path / "elsewhere")
+    _fix(table)
+    taken_back = table.paths.schema(2)
     used: list[str] = []
 
     def compete(method: str, path: str) -> None:
-        if (method, path) == ("create", taken_back) and not used:
+        if method == "create" and path == table.paths.snapshot(2) and not used:
             used.append(path)
-            write(table, "c9=rival")
+            write(elsewhere, "a9=rival")
+            shutil.copytree(tmp_path / "elsewhere" / "d.db" / "t", tmp_path / "wh" / "d.db" / "t", dirs_exist_ok=True)
+        elif (method, path) == ("create", taken_back) and len(used) == 1:
+            used.append(path)
+            write(table, "c9=late")
 
-    perform(table, FaultStore(table.store, on_mutation=compete), "repair_table")
-    assert used and table.schema().id > table.schema(int(taken_back.rpartition("-")[2])).id
+    with pytest.raises(ConflictError):
+        perform(table, FaultStore(table.store, on_mutation=compete), "merge_branch", **STOPPED)
+    assert len(used) == 2 and table.schema().id == 3
     assert [r["price"] for r in rows(table) if r["dt"] == "c"] == [2.5]
 
 
@@ -363,28 +349,26 @@ def test_columns_that_another_publish_took_back_while_this_one_landed_come_again
     def compete(method: str, path: str) -> None:
         if path == table.paths.snapshot(2) and not rival["done"]:
             rival["done"] = True
-            run(table, "repair_table")
+            take_back(table, table.schema(0), [table.schema()])
             assert "price" not in table.schema().field_names
 
     perform(table, FaultStore(table.store, on_mutation=compete), "merge_branch", **STOPPED)
     assert rival["done"]
     assert [r.get("price") for r in rows(table)] == [2.5, 2.5, None]
-    assert not records(table)
     assert sound(table)
 
 
-def test_an_id_of_a_taken_back_column_is_not_given_to_another_one(template: Path, tmp_path: Path) -> None:
+def test_an_id_of_a_column_that_a_killed_publish_brought_is_not_given_to_another_one(
+    template: Path, tmp_path: Path
+) -> None:
     table = copied(template, tmp_path / "wh")
     _fix(table)
     step = next(s for s in range(1, 60) if _dies_between(table, tmp_path, s))
     table = open_table(str(tmp_path / f"between-{step}"), "d.t")
-    run(table, "repair_table")
     alter_table(table, [AddColumn(name="mine", type="STRING")])
-    ids = {f.name: f.id for f in table.schema().fields}
-    assert ids["mine"] == table.branch("fix").schema().field("price").id + 1
     run(table, "merge_branch", **STOPPED)
     ids = {f.name: f.id for f in table.schema().fields}
-    assert ids["price"] == ids["mine"] + 1
+    assert ids["price"] == table.branch("fix").schema().field("price").id == ids["mine"] - 1
     assert [(r.get("price"), r.get("mine")) for r in rows(table)] == [(2.5, None), (2.5, None), (None, None)]
 
 
