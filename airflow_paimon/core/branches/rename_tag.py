@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_paimon.core.branches.tag_files import deletion
-from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
 from airflow_paimon.core.branches.tags import check_held, refuse_second_automatic, refuse_tag_of_set
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
@@ -58,19 +57,14 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
     gone = deletion(view, tag, f"is called {new.name!r} from now on")
     plan = Plan(operation=request.operation, table=view.name, actions=(put, gone), summary={"tag": tag.name})
     if not request.dry_run:
-        if new.hold is not None:
-            record_hold(view, new)
         execute(view, [put])
         check_held(view, new, None)
         _refuse_changed(view, tag, new)
-        forget_hold(view, tag.name)
         try:
             execute(view, [gone])  # what it has kept, the new one keeps as long
         except ConflictError:
             _refuse_changed(view, tag, new)
             raise
-        if put_back_if_held(view, tag) is not None:
-            _refuse_changed(view, tag, new)
     return _renamed(context, request, tag, plan)
 
 

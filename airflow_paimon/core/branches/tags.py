@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
@@ -10,7 +11,6 @@ from datetime import datetime
 from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
 from airflow_paimon.core.branches.success_files import makes_success_files, plan_deletions, plan_success_file
 from airflow_paimon.core.branches.tag_files import deletion, put_replacement, replacement
-from airflow_paimon.core.branches.tag_holds import forget_hold, put_back_if_held, record_hold
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import (
@@ -27,6 +27,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateTag, DeleteTag, ReplaceTag
+from airflow_paimon.core.store.base import LOOK_S
 from airflow_paimon.core.table.options import TableOptions, requested_duration
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
@@ -70,8 +71,6 @@ def create_tag(context: Context, request: CreateTag) -> OperationResult:
     with attempt_of(context, request.branch) as tried:
         existing = view.find_tag(name)
         if tried.retried and existing is not None and _is_first_trys(request, existing, tried):
-            if existing.hold is not None and not request.dry_run:
-                record_hold(view, existing)  # a first try that was killed may not have
             return _tagged(context, request, existing.snapshot, None, replayed=True)
         return _create_tag(context, request, view, existing)
 
@@ -123,26 +122,42 @@ def _replace_tag(
 
 
 def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag, now: datetime) -> None:
-    """Put a tag in the place of another one of its name. If that one gets a hold meanwhile, it is put back.
-
-    The hold of ``tag`` is recorded last: a record that is there before is one of ``existing``. ``now``: local time.
+    """Put a tag in the place of another one of its name. ``now``: local time.
 
     Raises:
-        UnsafeOperationError: it has got one. ConflictError: see ``check_held``.
+        UnsafeOperationError: that one has got a hold meanwhile. ConflictError: see ``check_held``.
     """
     try:
         put_replacement(view, action)
     except ConflictError:
         check_deletable(view, view.tag(tag.name))  # refuses one that has got a hold
         raise
-    held = put_back_if_held(view, existing, instead_of=tag)
-    if held is not None:
-        check_deletable(view, held)  # refuses it
     check_held(view, tag, existing, now)
     if tag.hold is not None:
-        record_hold(view, tag)
-        if view.find_tag(tag.name) is None:  # it was deleted by somebody who has looked for a record before this one
-            put_replacement(view, action)
+        _settle_hold(view, action, tag)
+
+
+def _settle_hold(view: Table, action: Replace, tag: Tag) -> None:
+    """Acknowledge a hold only once who has looked at the tag before can't replace or delete it any more.
+
+    Not every storage does that under a condition. There the time is measured that it takes (``Store.replace_same``).
+
+    Raises:
+        ConflictError: the tag was replaced. One that was deleted gets its hold, and is there again.
+    """
+    time.sleep(LOOK_S)
+    now = view.find_tag(tag.name)
+    if now is None:
+        put_replacement(view, action)
+        check_held(view, tag, None)
+    elif now != tag:
+        raise _changed(view, tag)
+
+
+def _changed(view: Table, tag: Tag) -> ConflictError:
+    return ConflictError(
+        f"{view.label}: tag {tag.name!r} was changed while it was put under a hold; inspect it, then run this again"
+    )
 
 
 def _tagged(
@@ -215,10 +230,6 @@ def put_tag(view: Table, action: Action, tag: Tag) -> None:
     Raises:
         AlreadyExistsError: somebody else has just set another one. ConflictError: see ``check_held``.
     """
-    if tag.hold is not None:
-        record_hold(view, tag)
-    else:
-        forget_hold(view, tag.name)
     execute(view, [action])
     check_held(view, tag, None)
 
@@ -249,45 +260,19 @@ def refuse_second_automatic(view: Table, tag: Tag, *, instead_of: str | None = N
 def _hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing: Tag) -> OperationResult:
     """Put a hold on a tag that exists. It loses its retention, by which other engines would expire it.
 
-    Once the hold is recorded, whoever replaces the tag finds the record; who has replaced it before is found here.
-
     Raises:
         ConflictError: the tag was replaced, or somebody else has put a hold on it, meanwhile.
     """
     action = replacement(view, existing, tag, f"it {tag.hold_text}")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
-        record_hold(view, tag)
-        _refuse_changed(view, tag, existing)
         try:
             put_replacement(view, action)
-        except ConflictError:
-            _refuse_changed(view, tag, tag)
-        try:
-            check_held(view, tag, existing, context.now_local)
-        except ConflictError:
-            forget_hold(view, tag.name)
-            raise
-        _refuse_changed(view, tag, tag)
+        except ConflictError as error:
+            raise _changed(view, tag) from error
+        check_held(view, tag, existing, context.now_local)
+        _settle_hold(view, action, tag)
     return _tagged(context, request, tag.snapshot, plan)
-
-
-def _refuse_changed(view: Table, held: Tag, expected: Tag) -> None:
-    """Refuse a hold on a tag that has been changed; the record is then of what the tag has now.
-
-    Raises:
-        ConflictError: it was changed. One that was deleted gets its hold, and is there again.
-    """
-    now = view.find_tag(held.name)
-    if now in (expected, None):
-        return
-    if now is not None and now.hold is not None:
-        record_hold(view, now)
-    else:
-        forget_hold(view, held.name)
-    raise ConflictError(
-        f"{view.label}: tag {held.name!r} was changed while it was put under a hold; inspect it, then run this again"
-    )
 
 
 def _refuse_second_hold(view: Table, existing: Tag, request: CreateTag) -> None:
@@ -364,8 +349,8 @@ def delete_tag(context: Context, request: DeleteTag) -> OperationResult:
     """Delete a tag file. Data files stay for orphan cleaning, as other branches may share them.
 
     Raises:
-        UnsafeOperationError: an existing branch needs it, or it is under a legal hold, also one that it got meanwhile:
-            then it is back. NotFoundError: no such tag. ConflictError: it was set anew meanwhile, and stays.
+        UnsafeOperationError: an existing branch needs it, or it is under a legal hold, also one that it got meanwhile.
+            NotFoundError: no such tag. ConflictError: it was set anew meanwhile, and stays.
     """
     view = context.table.branch(request.branch).require()
     with attempt_of(context, request.branch) as tried:
@@ -386,8 +371,6 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
     marks = plan_deletions(view, [request.tag])
     plan = Plan(operation=request.operation, table=view.name, actions=(action, *marks), summary={"tag": request.tag})
     if not request.dry_run:
-        if request.release_hold:
-            forget_hold(view, request.tag)
         try:
             execute(view, [action])
         except ConflictError:
@@ -395,9 +378,6 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
             if now is not None:
                 check_deletable(view, now)  # it has got a hold
             raise
-        held = None if request.release_hold else put_back_if_held(view, existing)
-        if held is not None:
-            check_deletable(view, held)  # refuses it
         execute(view, marks)
     return context.result(
         plan,

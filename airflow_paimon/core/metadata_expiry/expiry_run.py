@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from airflow_paimon.core.branches.tag_holds import any_hold, put_back_if_held
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedStorageError
@@ -291,12 +290,6 @@ def _take_away(context: Context, choice: Choice, moved: list[Root]) -> bool:
                 return False
             gone = [[steps[r.path][1] for r in chain] for chain in _chains(still)]
             carry_out_groups(table, gone, lambda action: moved.append(by_path[action.path]))
-            tags = [(r, r.tag) for r in still if r.tag is not None]
-            held = tags if tags and any_hold(table) else []
-            back = [r for r, tag in held if put_back_if_held(table.branch(r.branch), tag) is not None]
-            if back:
-                moved[:] = [r for r in moved if r not in back]
-                return False
     carry_out(table, _still_right(table, choice))
     return True
 

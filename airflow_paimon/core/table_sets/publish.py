@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.branches.tag_files import deletion
-from airflow_paimon.core.branches.tag_holds import put_back_if_held
 from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.catalogs import Catalog, open_catalog
 from airflow_paimon.core.commit.put import execute, put_new, require_committable
@@ -462,11 +461,6 @@ def _delete_tags(sets: Sets, version: TableSet) -> bool:
             execute(view, [deletion(view, tag, "its version of the table set has expired")])
         except (ConflictError, UnsafeOperationError) as error:
             log.warning("%s", error.message)
-            gone = False
-            continue
-        held = put_back_if_held(view, tag)
-        if held is not None:
-            log.warning("%s: tag %r %s, and stays", view.label, held.name, held.hold_text)
             gone = False
     return gone
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,12 +16,25 @@ from airflow_paimon.core.branches import delete, rename_tag, tag_files, tags
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.metadata_expiry import expiry_run
-from airflow_paimon.core.plan import Delete
+from airflow_paimon.core.plan import Delete, Replace
+from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.store import Store
+from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.execution import perform
 from tests.core.tables import append, make_table, run
+from tests.stores import _Wrapper
 
+pytestmark = pytest.mark.usefixtures("at_once")
 HELD = r"is under a legal hold, set by legal@example\.com \(case 17\)"
 LATER = "2027-11-24T00:00:00+00:00"
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory deletes and replaces under a condition, so a hold need not wait for those who have looked before it."""
+    monkeypatch.setattr(tags, "LOOK_S", 0.0)
 
 
 @pytest.fixture
@@ -245,34 +262,76 @@ def test_a_hold_on_a_tag_that_has_just_been_replaced_is_refused(
 ) -> None:
     """It would be on the snapshot that the tag had before, and take the replacement back."""
     run(table, "create_tag", tag="month", snapshot=2)
-    known = tags.record_hold
+    known = tags.put_replacement
 
-    def late(view: Table, tag: Tag) -> None:
-        monkeypatch.setattr(tags, "record_hold", known)
+    def late(view: Table, action: Replace) -> None:
+        monkeypatch.setattr(tags, "put_replacement", known)
         run(table, operation, tag="month", **values)
-        known(view, tag)
+        known(view, action)
 
-    monkeypatch.setattr(tags, "record_hold", late)
+    monkeypatch.setattr(tags, "put_replacement", late)
     with pytest.raises(ConflictError, match="'month' was changed while it was put under a hold"):
         hold(table, tag="month", if_exists="skip")
     assert (table.tag("month").hold, table.tag("month").snapshot.id) == (values.get("hold"), 1)
-    assert any("month" in path for path in table.store.walk("_airflow_paimon/legal_holds")) == ("hold" in values)
 
 
-def test_a_hold_by_replacement_survives_a_deletion_that_began_before(
-    table: Table, monkeypatch: pytest.MonkeyPatch
+class Unconditional(_Wrapper):
+    """A storage that deletes and replaces by name: between its look and that, somebody else may act."""
+
+    def __init__(self, inner: Store, meanwhile: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.meanwhile = meanwhile
+
+    def _if_same(self, path: str, expected: bytes, act: Callable[[], None], what: str) -> bool | None:
+        if read_if_there(self.inner, path) != expected:
+            return False
+        if path == "tag/tag-month":
+            self.meanwhile()
+        act()
+        return True
+
+    def delete_same(self, path: str, data: bytes) -> bool | None:
+        return self._if_same(path, data, lambda: self.inner.delete(path), "deleted")
+
+    def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
+        return self._if_same(path, expected, lambda: self.inner.replace(path, data), "replaced")
+
+
+@pytest.mark.parametrize("operation", [("delete_tag", {}), *REPLACING[:1]], ids=["delete_tag", "replace_tag"])
+def test_no_hold_is_acknowledged_that_somebody_takes_away_who_has_looked_before(
+    table: Table, monkeypatch: pytest.MonkeyPatch, operation: tuple[str, dict[str, Any]]
 ) -> None:
-    """The deletion has looked for a record, and found none, before the replacement has written its own."""
+    """Where a deletion or replacement takes no condition, the other one acts while the holder waits for it."""
     run(table, "create_tag", tag="month", snapshot=2)
-    known = tags.record_hold
+    waiting, acted = threading.Event(), threading.Event()
+    outcome: list[object] = []
 
-    def late(view: Table, tag: Tag) -> None:
-        view.store.delete("tag/tag-month")
-        known(view, tag)
+    def holder() -> None:
+        try:
+            outcome.append(hold(table, tag="month", if_exists="skip").changed)
+        except ConflictError as error:
+            outcome.append(error)
 
-    monkeypatch.setattr(tags, "record_hold", late)
-    hold(table, tag="month", snapshot=1, if_exists="replace")
-    assert (table.tag("month").hold, table.tag("month").snapshot.id) == ("case 17", 1)
+    def settle(_: float) -> None:
+        waiting.set()
+        assert acted.wait(60)
+
+    held = threading.Thread(target=holder)
+
+    def meanwhile() -> None:
+        held.start()
+        assert waiting.wait(60)
+
+    monkeypatch.setattr(tags, "time", SimpleNamespace(sleep=settle))
+    values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "tag": "month", **operation[1]}
+    context = open_context(build_request(operation[0], values))
+    perform(replace(context, table=replace(table, store=Unconditional(table.store, meanwhile))), context.request, None)
+    acted.set()
+    held.join(60)
+    if operation[0] == "delete_tag":
+        assert (outcome, table.tag("month").hold) == ([True], "case 17"), "it is there again"
+    else:
+        assert isinstance(outcome[0], ConflictError) and table.tag("month").snapshot.id == 1
 
 
 def test_a_hold_that_is_set_while_the_tag_expires_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
