@@ -9,16 +9,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers, Mask
-from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, TRASH, Root
+from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers
+from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
+from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
+    CHANGELOGS,
+    NEWEST,
+    SNAPSHOTS,
+    TRASHED,
+    holders_by_kind,
+)
 from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, UNDO_TAG_PREFIX, protects
 
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Tag
     from airflow_paimon.core.table.consumers import Consumer
 
-NEWEST, SNAPSHOTS, CHANGELOGS, PROTECTIVE_TAG, HOLDS = "newest", "snapshots", "changelogs", "protective tag", "holds"
-"""Kinds of holders, besides ``tag`` and ``trash``."""
+PROTECTIVE_TAG = "protective tag"
+"""A kind of holders, besides those of ``holders_by_kind``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,35 +81,22 @@ def holders_of(reachable: Reachable, numbers: Sequence[int | None]) -> list[Hold
     """Group the roots that reach files, given by their numbers (None: no root names it); main first."""
     known = [(at, number) for at, number in enumerate(numbers) if number is not None]
     wanted: FileNumbers = np.array([number for _, number in known], np.int32)
-    groups: dict[tuple[str, str, str | None], list[tuple[Root, Mask]]] = {}
-    heads = {(r.path, r.data) for r in reachable.heads.values()}
-    order = sorted(range(len(reachable.roots)), key=lambda at: _place(reachable.roots[at]))
-    for at, held in zip(order, reachable.index.each(order), strict=True):
-        reached = held[wanted]
-        if reached.any():
-            root = reachable.roots[at]
-            groups.setdefault(_group(root, newest=(root.path, root.data) in heads), []).append((root, reached))
-    return [
-        Holder(
-            kind=kind,
-            branch=branch,
-            name=name,
-            roots=tuple(root for root, _ in some),
-            files=tuple(known[at][0] for at in np.flatnonzero(np.logical_or.reduce([m for _, m in some]))),
-        )
-        for (kind, branch, name), some in groups.items()
-    ]
-
-
-def _place(root: Root) -> tuple[bool, str, int, str]:
-    return root.branch != MAIN, root.branch, root.snapshot.id, root.path
-
-
-def _group(root: Root, *, newest: bool) -> tuple[str, str, str | None]:
-    if root.kind == TAG:
-        return (TAG if protects(root.name) is None else PROTECTIVE_TAG), root.branch, root.name
-    kinds = {SNAPSHOT: NEWEST if newest else SNAPSHOTS, CHANGELOG: CHANGELOGS, HOLD: HOLDS}
-    return kinds.get(root.kind, TRASH), root.branch, None
+    found = []
+    for holder in holders_by_kind(reachable.roots, each_tag=True):
+        masks = [(at, held[wanted]) for at, held in zip(holder.roots, reachable.index.each(holder.roots), strict=True)]
+        reaching = [(reachable.roots[at], mask) for at, mask in masks if mask.any()]
+        if reaching:
+            protected = holder.kind == TAG and protects(holder.name) is not None
+            found.append(
+                Holder(
+                    kind=PROTECTIVE_TAG if protected else holder.kind,
+                    branch=holder.branch,
+                    name=holder.name or None,
+                    roots=tuple(root for root, _ in reaching),
+                    files=tuple(known[at][0] for at in np.flatnonzero(np.logical_or.reduce([m for _, m in reaching]))),
+                )
+            )
+    return found
 
 
 def lost_with(holder: Holder) -> str:
@@ -117,7 +111,7 @@ def lost_with(holder: Holder) -> str:
         SNAPSHOTS: f"all snapshots{on} up to {last.id}: reads of a time before {_time(last.time_millis)}, streams that "
         f"are not past snapshot {last.id}",
         CHANGELOGS: f"changes{on} up to snapshot {last.id} for streams that begin earlier",
-        TRASH: f"readers that began before snapshots {first.id} to {last.id}{on} expired",
+        TRASHED: f"readers that began before snapshots {first.id} to {last.id}{on} expired",
     }
     if holder.kind == TAG and (holder.name or "").startswith(UNDO_TAG_PREFIX):
         return f"the undo of the publish after {one}"
@@ -137,7 +131,7 @@ def way_to_end(holder: Holder) -> str:
         PROTECTIVE_TAG: f"publish or delete the branch: delete_branch --branch {protects(holder.name or '')}",
         SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
         CHANGELOGS: f"expire_changelogs --delete-all{on}",
-        TRASH: "any expiry, once the grace time is over",
+        TRASHED: "any expiry, once the grace time is over",
     }
     return ways.get(holder.kind, "the end of the publishes that are running")
 

@@ -21,7 +21,6 @@ from airflow_paimon.core.metadata_expiry.ages import grace_millis, iso_time
 from airflow_paimon.core.metadata_expiry.named_older import naming_snapshots
 from airflow_paimon.core.metadata_expiry.reap import carry_out, carry_out_groups, execute_reap, gather_reap
 from airflow_paimon.core.metadata_expiry.reap_plan import Reap
-from airflow_paimon.core.metadata_expiry.references import KnownLists
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots, TrashEntry, Vanished
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
@@ -100,13 +99,12 @@ def expire(context: Context, choose: Callable[[Roots], Choice], *, operations_si
 
 @dataclass(slots=True)
 class _Run:
-    """One expiry. ``moved``: what it has moved into the trash; ``known``: lists that were read already."""
+    """One expiry. ``moved``: what it has moved into the trash."""
 
     context: Context
     reader: RootReader
     grace_ms: int
     moved: list[Root] = field(default_factory=list)
-    known: KnownLists = field(default_factory=KnownLists)
 
     def execute(self, choose: Callable[[Roots], Choice]) -> tuple[Plan, bool, dict[str, Any]]:
         """Return the plan of what was moved into the trash, whether anything changed, and the result's details."""
@@ -170,8 +168,8 @@ class _Run:
         if roots.unread:
             named = {(r.path, r.data): r for some in roots.unread.values() for r in naming_snapshots(some, dead)}
             named |= {(r.path, r.data): r for r in living}
-            return gather_reap(self.context.table, dead, list(named.values()), self.known)
-        return self.reader.of_living(living, lambda some: gather_reap(self.context.table, dead, some, self.known))
+            return gather_reap(self.context.table, dead, list(named.values()))
+        return self.reader.of_living(living, lambda some: gather_reap(self.context.table, dead, some))
 
     def _due(self, roots: Roots) -> list[Root]:
         """What has been in the trash for the grace time, or is being deleted since an earlier run."""

@@ -80,6 +80,9 @@ class Sums:
         times = [ms for ms in (self.first_ms, other.first_ms) if ms is not None]
         return Sums(self.files + other.files, self.bytes + other.bytes, min(times, default=None))
 
+    def to_json(self) -> dict[str, int]:
+        return {"files": self.files, "bytes": self.bytes}
+
 
 class KindTeller:
     """Tells the kinds of files by their paths. ``prefixes``: of data and changelog files."""

@@ -18,7 +18,6 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.metadata_expiry.reap_plan import DeadFile, Reap, group_kept, successor
 from airflow_paimon.core.metadata_expiry.references import (
     Holder,
-    KnownLists,
     RootNames,
     read_names,
     readers_of,
@@ -38,7 +37,7 @@ _TRIES = 3
 _AT_ONCE = 16
 
 
-def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root], known: KnownLists | None = None) -> Reap:
+def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root]) -> Reap:
     """Find what only the dead roots name. ``living``: all other roots of the table.
 
     Raises:
@@ -46,8 +45,8 @@ def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root], know
     """
     if not dead:
         return Reap()
-    names = read_names(table, living, known)
-    found, unreadable = _dead_names(table, dead, known)
+    names = read_names(table, living)
+    found, unreadable = _dead_names(table, dead)
     candidates, schema_of = _Candidates(), cache(partial(_schema_of, table))
     holders: list[Holder] = []  # the dead roots that had the candidates
     own, held = _divided(found, names)
@@ -159,13 +158,11 @@ def _paths(schema: TableSchema, entry: ManifestEntry) -> list[str]:
     return entry_paths(schema, [entry]) + (entry_paths(other, [entry]) if other is not None else [])
 
 
-def _dead_names(
-    table: Table, dead: Sequence[Root], known: KnownLists | None
-) -> tuple[list[RootNames], list[RootNames]]:
+def _dead_names(table: Table, dead: Sequence[Root]) -> tuple[list[RootNames], list[RootNames]]:
     """What dead roots name, newest first; and of those that can't be read any more, what they name themselves."""
     dead = sorted(dead, key=lambda r: (r.branch, -r.snapshot.id, r.path))
     try:
-        return read_names(table, dead, known), []
+        return read_names(table, dead), []
     except FormatError:
         found, unreadable = [], []
         for root in dead:

@@ -7,7 +7,7 @@ that can hold them: a manifest that all roots share says the same about all of t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
@@ -66,34 +66,25 @@ class RootNames:
         return paths | ({f"{STATISTICS_DIR}/{self.statistics}"} if self.statistics else set())
 
 
-@dataclass(frozen=True, slots=True)
-class KnownLists:
-    """Manifest lists and index manifests that were read, by name: their content never changes."""
-
-    lists: dict[str, tuple[ManifestFile, ...]] = field(default_factory=dict)
-    index: dict[str, tuple[IndexEntry, ...]] = field(default_factory=dict)
-
-
-def read_names(table: Table, roots: Sequence[Root], known: KnownLists | None = None) -> list[RootNames]:
-    """Read what each root names. Every list and index manifest is read once, ``known`` ones not at all.
+def read_names(table: Table, roots: Sequence[Root]) -> list[RootNames]:
+    """Read what each root names. Every list and index manifest is read once.
 
     Raises:
         FormatError: one is missing or unreadable; names it and its root.
     """
-    known = known or KnownLists()
     named = {one.name: one for root in roots for one in (*_state_lists(root), *_changelog_list(root))}
-    unkept, gone = _kept_for_nobody(roots), set[str]()
-    for some in batches([one for name, one in named.items() if name not in known.lists]):
+    unkept, lists = _kept_for_nobody(roots), dict[str, tuple[ManifestFile, ...]]()
+    for some in batches(list(named.values())):
         try:
             rows = read_named_lists(table, some)
         except FormatError:
-            gone |= (unkept & {one.name for one in some}) - set(table.store.names(MANIFEST_DIR))
+            gone = (unkept & {one.name for one in some}) - set(table.store.names(MANIFEST_DIR))
+            lists |= dict.fromkeys(gone, ())
             some = [one for one in some if one.name not in gone]
             rows = read_named_lists(table, some)
-        known.lists.update((one.name, tuple(found)) for one, found in zip(some, rows, strict=True))
-    _read_indexes(table, roots, known.index)
-    lists = {**known.lists, **dict.fromkeys(gone, ())} if gone else known.lists
-    return [_names_of(root, lists, known.index) for root in roots]
+        lists |= {one.name: tuple(found) for one, found in zip(some, rows, strict=True)}
+    index = _read_indexes(table, roots)
+    return [_names_of(root, lists, index) for root in roots]
 
 
 def _kept_for_nobody(roots: Sequence[Root]) -> set[str]:
@@ -155,9 +146,10 @@ def _changelog_list(root: Root) -> list[NamedList]:
     return [NamedList(name, size, root.label)] if name else []
 
 
-def _read_indexes(table: Table, roots: Sequence[Root], found: dict[str, tuple[IndexEntry, ...]]) -> None:
+def _read_indexes(table: Table, roots: Sequence[Root]) -> dict[str, tuple[IndexEntry, ...]]:
     whose = {r.snapshot.index_manifest: r for r in reversed(roots) if r.snapshot.index_manifest and not r.is_changelog}
-    for some in batches([name for name in whose if name and name not in found]):
+    found = {}
+    for some in batches([name for name in whose if name]):
         try:
             blobs = read_files(table.store, [manifest_path(name) for name in some])
         except NotFoundError:
@@ -167,6 +159,7 @@ def _read_indexes(table: Table, roots: Sequence[Root], found: dict[str, tuple[In
             ) from None
         for name, data in zip(some, blobs, strict=True):
             found[name] = tuple(read_index_manifest(data, name=f"{table.name}: {name}"))
+    return found
 
 
 _Entries = dict[str, list[tuple[int, FileId]]]

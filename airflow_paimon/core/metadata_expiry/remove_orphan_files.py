@@ -171,7 +171,7 @@ class _Referenced:
 
     def to_json(self) -> dict[str, Any]:
         by = sorted(self.by, key=lambda u: (-u.bytes, u.holder.branch, u.holder.kind))
-        return {**_sum(self.sums), "kinds": self.kinds, "by": [_by_json(usage) for usage in by]}
+        return {**self.sums.to_json(), "kinds": self.kinds, "by": [_by_json(usage) for usage in by]}
 
 
 def _by_json(usage: Usage) -> dict[str, Any]:
@@ -249,15 +249,11 @@ def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, a
         "bytes": sum(c.file.size for c in found.files),
         "folders": folders[:_LISTED],
         "folders_left_out": max(len(folders) - _LISTED, 0),
-        "young": _sum(found.young) | {"old_enough_from": None if first is None else iso_time(first + age_ms)},
-        "held_by_writers": _sum(found.held),
-        "unknown": _sum(files.unknown) | {"examples": files.examples},
+        "young": found.young.to_json() | {"old_enough_from": None if first is None else iso_time(first + age_ms)},
+        "held_by_writers": found.held.to_json(),
+        "unknown": files.unknown.to_json() | {"examples": files.examples},
         "operation_records": records,
     }
-
-
-def _sum(sums: Sums) -> dict[str, Any]:
-    return {"files": sums.files, "bytes": sums.bytes}
 
 
 def stream_leftovers(table: Table, before_ms: int) -> list[str]:

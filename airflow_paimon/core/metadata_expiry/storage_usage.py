@@ -6,7 +6,7 @@ The files are listed before the roots are gathered, so that what is committed me
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -43,19 +43,9 @@ from airflow_paimon.core.table.table import Table
 
 _ROW_BYTES = 150
 """Of a file that is listed, or named by a manifest, while it is counted."""
+_NO_FILES = Sums()
 _YOUNG = "1 d"
 """As long as ``remove_orphan_files`` leaves unreferenced files to writers by default."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """``files``: how many, with their ``bytes``."""
-
-    files: int = 0
-    bytes: int = 0
-
-    def __add__(self, other: Counted) -> Counted:
-        return Counted(files=self.files + other.files, bytes=self.bytes + other.bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,18 +58,21 @@ class Totals:
     else. Besides: ``live``, the data files of main's newest snapshot, and ``external``, those outside of the folder.
     """
 
-    total: Counted = Counted()
-    referenced: Counted = Counted()
-    unreferenced: Counted = Counted()
-    young: Counted = Counted()
-    unknown: Counted = Counted()
-    records: Counted = Counted()
-    others: Counted = Counted()
-    live: Counted = Counted()
-    external: Counted = Counted()
+    total: Sums = _NO_FILES
+    referenced: Sums = _NO_FILES
+    unreferenced: Sums = _NO_FILES
+    young: Sums = _NO_FILES
+    unknown: Sums = _NO_FILES
+    records: Sums = _NO_FILES
+    others: Sums = _NO_FILES
+    live: Sums = _NO_FILES
+    external: Sums = _NO_FILES
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)})
+
+    def to_json(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name).to_json() for f in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +93,7 @@ def storage_usage(context: Context, request: StorageUsage) -> OperationResult:
     """
     found = read_usage(context.table, context.now_ms, context.workers(request.memory_mb))
     holders = found.holders[: request.limit] if request.limit else found.holders
-    details = asdict(found.totals) | {
+    details = found.totals.to_json() | {
         "holders": [holder_json(usage, found.roots) for usage in holders],
         "holders_left_out": len(found.holders) - len(holders),
         "warnings": list(found.warnings),
@@ -188,17 +181,17 @@ class _Count:
         return totals, found
 
 
-def _of_files(index: FileIndex, chosen: Mask) -> Counted:
-    return Counted(files=int(chosen.sum()), bytes=int(index.sizes[chosen].sum()))
+def _of_files(index: FileIndex, chosen: Mask) -> Sums:
+    return Sums(int(chosen.sum()), int(index.sizes[chosen].sum()))
 
 
 def _of_candidates(c: CandidateColumns, used: Mask, now_ms: int) -> Totals:
     before_ms = now_ms - duration_ms(_YOUNG, "age")
     return Totals(
-        total=_counted(c.sums(np.ones(len(used), bool))),
-        referenced=_counted(c.sums(used)),
-        unreferenced=_counted(c.sums(~used)),
-        young=_counted(c.sums(~used & ~c.older(before_ms))),
+        total=c.sums(np.ones(len(used), bool)),
+        referenced=c.sums(used),
+        unreferenced=c.sums(~used),
+        young=c.sums(~used & ~c.older(before_ms)),
     )
 
 
@@ -213,13 +206,9 @@ def _of_rest(files: ListedFiles) -> Totals:
     )
 
 
-def _counted(sums: Sums) -> Counted:
-    return Counted(files=sums.files, bytes=sums.bytes)
-
-
-def _count(files: Iterable[Stored]) -> Counted:
+def _count(files: Iterable[Stored]) -> Sums:
     sizes = [f.size for f in files]
-    return Counted(files=len(sizes), bytes=sum(sizes))
+    return Sums(len(sizes), sum(sizes))
 
 
 def _newest(roots: Sequence[Root]) -> int | None:

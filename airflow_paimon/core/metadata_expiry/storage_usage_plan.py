@@ -19,8 +19,8 @@ from airflow_paimon.core.table.paths import (
     protects,
 )
 
-BRANCH, SNAPSHOTS, TAGS, UNDO, CHANGELOGS, TRASHED, HOLDS = (
-    "branch", "snapshots", "tags", "undo", "changelogs", "trash", "holds",
+BRANCH, NEWEST, SNAPSHOTS, TAGS, UNDO, CHANGELOGS, TRASHED, HOLDS = (
+    "branch", "newest", "snapshots", "tags", "undo", "changelogs", "trash", "holds",
 )  # fmt: skip
 """Kinds of holders, besides ``tag``."""
 
@@ -83,20 +83,23 @@ def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str,
     return holders
 
 
-def holders_by_kind(roots: Sequence[Root]) -> list[Holder]:
-    """Divide roots by branch and kind: ``newest`` (snapshot), ``snapshots`` (the earlier ones), ``tags``,
-    ``changelogs``, ``trash``, or ``publishes`` (that are running).
+def holders_by_kind(roots: Sequence[Root], *, each_tag: bool = False) -> list[Holder]:
+    """Divide roots by branch and kind, main first: ``newest`` (snapshot), ``snapshots`` (the earlier ones), ``tags``
+    (or each ``tag``), ``changelogs``, ``trash``, or ``holds`` (of publishes that are running).
     """
-    newest: dict[str, int] = {}
-    for root in roots:
-        if root.kind == SNAPSHOT:
-            newest[root.branch] = max(root.snapshot.id, newest.get(root.branch, 0))
-    kinds = {SNAPSHOT: SNAPSHOTS, TAG: TAGS, CHANGELOG: CHANGELOGS, HOLD: "publishes"}
-    groups: dict[tuple[str, str], list[int]] = {}
-    for at, root in enumerate(roots):
-        is_newest = root.kind == SNAPSHOT and root.snapshot.id == newest[root.branch]
-        groups.setdefault((root.branch, "newest" if is_newest else kinds.get(root.kind, TRASHED)), []).append(at)
-    return [_holder(kind, roots, some, branch) for (branch, kind), some in groups.items()]
+    heads = {r.branch: r.snapshot.id for r in sorted(roots, key=lambda r: r.snapshot.id) if r.kind == SNAPSHOT}
+    kinds = {SNAPSHOT: SNAPSHOTS, TAG: TAG if each_tag else TAGS, CHANGELOG: CHANGELOGS, HOLD: HOLDS}
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for at in sorted(range(len(roots)), key=lambda at: _place(roots[at])):
+        root = roots[at]
+        is_newest = root.kind == SNAPSHOT and root.snapshot.id == heads[root.branch]
+        kind = NEWEST if is_newest else kinds.get(root.kind, TRASHED)
+        groups.setdefault((root.branch, kind, root.name if kind == TAG else ""), []).append(at)
+    return [_holder(kind, roots, some, branch) for (branch, kind, _), some in groups.items()]
+
+
+def _place(root: Root) -> tuple[bool, str, int, str]:
+    return root.branch != MAIN, root.branch, root.snapshot.id, root.path
 
 
 def usages(

@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_identity, digest_of
 from airflow_paimon.core.erasure.end_tags import end_tags
 from airflow_paimon.core.erasure.proofs import keep_proof
-from airflow_paimon.core.erasure.reach_plan import NEWEST, PROTECTIVE_TAG, SNAPSHOTS, Holder
+from airflow_paimon.core.erasure.reach_plan import PROTECTIVE_TAG, Holder
 from airflow_paimon.core.errors import (
     ConflictError,
     PaimonError,
@@ -31,6 +31,7 @@ from airflow_paimon.core.metadata_expiry.ages import grace_millis
 from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
 from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
+from airflow_paimon.core.metadata_expiry.storage_usage_plan import NEWEST, SNAPSHOTS
 from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.publish.approval import approval_properties, check_four_eyes, needs_four_eyes
 from airflow_paimon.core.publish.audit_properties import keep_record

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.erasure.reach_plan import NEWEST, Holder, holders_of, pinning_consumers
+from airflow_paimon.core.erasure.reach_plan import Holder, holders_of, pinning_consumers
 from airflow_paimon.core.erasure.stored_files import StoredFiles, read_stored_files
 from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.metadata_expiry.storage_usage_plan import NEWEST
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import FindRows
 from airflow_paimon.core.table.merge_options import combines_rows, keeps_values
