@@ -26,7 +26,8 @@ class Changes(NamedTuple):
 class NamedFiles:
     """What one root names: the files that are live by ``state``, all that ``changelog`` adds, and ``others``.
 
-    ``state`` and ``changelog`` are names of manifests, in order.
+    ``state`` and ``changelog`` are names of manifests, in order. Of a changelog also what a manifest adds as often as
+    it deletes it: a file that was moved to another level is deleted on one and added on the other.
     """
 
     state: tuple[str, ...]
@@ -101,6 +102,6 @@ class _Walk:
         held: Mask = self._counts != 0
         for name in named.changelog:
             change = changes[name]
-            held[change.files[change.counts > 0]] = True
+            held[change.files[change.counts >= 0]] = True
         held[named.others] = True
         return held

@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
+from tests.core.metadata_expiry.test_remove_orphan_files import clean
 from tests.core.tables import append, cut_off, make_table, overwrite, run
 from tests.randomness import moments
 from tests.soundness import assert_sound, files_on_disk
@@ -109,6 +113,24 @@ def test_they_wait_in_the_trash_for_the_grace_time(table: Table) -> None:
     assert not run(table, OPERATION, delete_all=True).changed
     assert run(table, OPERATION, **AT_ONCE).changed
     assert files_on_disk(table) < there
+    assert_sound(table)
+
+
+def test_a_file_that_a_changelog_names_on_another_level_is_no_orphan() -> None:
+    """A compaction that moves a file deletes it on one level, and adds it on another one, under the same name."""
+    table = make_table(f"memory://{uuid.uuid4()}/wh", **OPTIONS)
+    append(table, "a")
+    (entry,) = live_entries(table, table.latest_snapshot()).values()
+    moved = entry.file._replace(level=entry.file.level + 1)
+    message = CommitMessage(partition=entry.partition, bucket=entry.bucket, total_buckets=entry.total_buckets,
+                            new_files=(moved,), replaced=(entry.file,))  # fmt: skip
+    commit_buckets(table, [message], kind=CommitKind.COMPACT, operation=None)
+    for _ in range(3):
+        overwrite(table, "a")
+    run(table, "expire_snapshots", **AT_ONCE, retain_max=2, retain_min=2)
+    run(table, OPERATION, **AT_ONCE, older_than="0 s", max_deletes=1)
+    assert (left(table), table.snapshot_ids()) == ([2, 3], [4, 5])
+    assert clean(table).details["files"] == 0
     assert_sound(table)
 
 
