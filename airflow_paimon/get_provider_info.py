@@ -49,7 +49,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "integer",
             "256",
             "1024",
-            "MiB of decoded manifests that the API server and the triggerer keep, each; 0 keeps none.",
+            "MiB of manifests that the API server and the triggerer keep, each; 0 keeps none.",
         ),
         ("sample", "integer", "5", "0", "Rows that diffs and checks show; 0 keeps data out of logs and XComs."),
     )

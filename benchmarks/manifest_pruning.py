@@ -18,8 +18,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage, commit_append
+from airflow_paimon.core.format.avro.container import read_header
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
-from airflow_paimon.core.format.manifest_io import EntryFilter, some_blocks
+from airflow_paimon.core.format.manifest_blocks import indexed_blocks
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
@@ -70,8 +71,9 @@ def measure(table: Table) -> dict[str, float]:
         for manifest in filter(selection.may_be_in, rows):
             number, size = number + 1, size + manifest.file_size
             data = table.store.read(manifest_path(manifest.file_name))
-            some = some_blocks(data, len(data), EntryFilter(selection, selection.may_be_in))
-            unpacked += len(data) if some is None else sum(end - start for run in some.runs for start, end, *_ in run)
+            blocks = indexed_blocks(read_header(data), len(data))
+            wanted = None if blocks is None else filter(selection.may_be_in, blocks)
+            unpacked += len(data) if wanted is None else sum(block.end - block.start for block in wanted)
     cpu = min(timed(table, stored) for _ in range(3))
     found = {"all": len(rows), "manifests": number, "kB": size / 1e3, "kB unpacked": unpacked / 1e3, "ms": cpu * 1e3}
     return {name: value if name == "all" else value / len(ASKED) for name, value in found.items()}

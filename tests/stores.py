@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-from airflow_paimon.core.store.base import FileInfo, Part, Store, join
+from airflow_paimon.core.store.base import FileInfo, Store, join
 from airflow_paimon.core.store.failures import from_os_error
 from airflow_paimon.core.store.over import StoreOver
 
@@ -34,9 +34,6 @@ class _Wrapper(StoreOver):
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         return self._call("read_many", ", ".join(paths), lambda: self.inner.read_many(paths))
-
-    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-        return self._call("read_parts", ", ".join(p.path for p in parts), lambda: self.inner.read_parts(parts))
 
     def exists(self, path: str) -> bool:
         return self._call("exists", path, lambda: self.inner.exists(path))
@@ -118,8 +115,7 @@ class Tally:
 class CountingStore(_Wrapper):
     """Count calls by method (``tally.calls``), requests and bytes; children count into the same tally.
 
-    ``tally.requests`` counts an object of ``read_many``, a part of ``read_parts`` and every other call as one, so it is
-    what a poke costs.
+    ``tally.requests`` counts an object of ``read_many`` and every other call as one, so it is what a poke costs.
     Bytes include what is read and written through open files. A pickled copy starts with a tally of its own.
     """
 
@@ -135,7 +131,7 @@ class CountingStore(_Wrapper):
         return CountingStore(self.inner.child(path), self.tally)
 
     def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
-        if method not in ("read_many", "read_parts"):
+        if method != "read_many":
             self.tally.add(method, join(self.uri, path), requests=1)
         return action()
 
@@ -148,12 +144,6 @@ class CountingStore(_Wrapper):
         self.tally.add("read_many", join(self.uri, ", ".join(paths)), requests=len(paths))
         found = super().read_many(paths)
         self.tally.add(read=sum(map(len, found)))
-        return found
-
-    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-        self.tally.add("read_parts", join(self.uri, ", ".join(p.path for p in parts)), requests=len(parts))
-        found = super().read_parts(parts)
-        self.tally.add(read=sum(len(data) for data, _ in found))
         return found
 
     def create(self, path: str, data: bytes) -> None:

@@ -24,9 +24,8 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import open_store
-from airflow_paimon.core.store.base import Part, side_by_side
-from airflow_paimon.core.table import read_once
-from airflow_paimon.core.table.read_once import read_files, read_parts, reading_once
+from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.table.read_once import KeptFiles, read_files, reading_once
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.execution import run_here
@@ -128,7 +127,7 @@ def check(table: Table, name: str, most: int, operation: Callable[[Table], objec
     operation(replace(own, store=store))
     read: Counter[str] = Counter()
     for method, uris in store.tally.log:
-        if method in ("read", "read_many", "read_parts"):
+        if method in ("read", "read_many"):
             read.update(uri.removeprefix(own.store.uri + "/") for uri in uris.split(", "))
     manifests = {path: count for path, count in read.items() if path.startswith("manifest/")}
     assert bool(manifests) == (name != "create_branch"), name
@@ -167,31 +166,28 @@ def test_only_what_was_not_read_is_asked_for(store: CountingStore) -> None:
         assert read_files(store, ["manifest/a", "manifest/b", "manifest/a"]) == [b"a" * 10, b"b" * 10, b"a" * 10]
         with reading_once():
             assert read_files(store, ["manifest/c", "manifest/b"]) == [b"c" * 10, b"b" * 10]
-        parts = [Part("manifest/a", 2, 4), Part("manifest/a", 3, 20)]
-        for _ in range(2):
-            assert read_parts(store, parts) == [(b"aa", 10), (b"a" * 7, 10)]
         with pytest.raises(NotFoundError):
             read_files(store, ["manifest/a", "manifest/none"])
         assert read_files(store, []) == []
-    assert store.tally.requests == 3 + 2 + 1
+    assert store.tally.requests == 3 + 1
     read_files(store, ["manifest/a"])
     read_files(store, ["manifest/a"])
-    assert store.tally.requests == 6 + 2
+    assert store.tally.requests == 4 + 2
 
 
-def test_no_more_is_kept_than_allowed(store: CountingStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_once, "MOST_BYTES", 25)
-    with reading_once():
-        for name in "abab":
-            read_files(store, [f"manifest/{name}"])
-        assert store.tally.requests == 2
-        for name in "acb":  # of a, b and c the one that was not asked for the longest goes
-            read_files(store, [f"manifest/{name}"])
-        assert store.tally.requests == 4
-    monkeypatch.setattr(read_once, "MOST_BYTES", 19)
-    with reading_once():
-        assert [read_files(store, ["manifest/a"]) for _ in range(2)] == [[b"a" * 10]] * 2
+def test_no_more_is_kept_than_allowed(store: CountingStore) -> None:
+    kept = KeptFiles(25)
+    for name in "abab":
+        kept.read("here", [f"manifest/{name}"], store.read_many)
+    assert store.tally.requests == 2
+    for name in "acb":  # of a, b and c the one that was not asked for the longest goes
+        kept.read("here", [f"manifest/{name}"], store.read_many)
+    assert store.tally.requests == 4
+    assert kept.bytes == 20
+    kept = KeptFiles(19)
+    assert [kept.read("here", ["manifest/a"], store.read_many) for _ in range(2)] == [[b"a" * 10]] * 2
     assert store.tally.requests == 6
+    assert kept.bytes == 0
 
 
 def test_threads_that_need_the_same_file_read_it_once(store: CountingStore) -> None:

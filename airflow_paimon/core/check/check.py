@@ -60,7 +60,6 @@ from airflow_paimon.core.requests.findings import (
 )
 from airflow_paimon.core.requests.requests import CheckTable, Compact, RepairTable
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
-from airflow_paimon.core.table.manifest_cache import ScopedManifests
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import (
     INDEX_DIR,
@@ -110,13 +109,11 @@ def find_all(
     keys: KeyHashes | None = None,
     keys_twice: FindKeysTwice | None = None,
     workers: Workers | None = None,
-    kept: ScopedManifests | None = None,
 ) -> list[Finding]:
     """Gather the findings of a table, errors first.
 
     ``duplicates`` compares row ids, ``double_keys`` the keys of partitions, ``keys_twice`` those of a bucket, ``keys``
-    gives the keys of dynamic buckets: they read rows. ``workers``: for what is about all files. ``kept``: where a
-    process that lives long keeps what it reads of row ids and schemas; all else is read from storage.
+    gives the keys of dynamic buckets: they read rows. ``workers``: for what is about all files.
     """
     views, states = all_views(table), LiveStates(table, workers or Workers())
     records = check_branches.unfinished_branches(table)
@@ -125,12 +122,11 @@ def find_all(
         if view.exists():
             findings += _guarded(view, check_branches.incomplete_branches(view))
             findings += _guarded(view, check_history.history_findings(view))
-            kept_view = replace(view, kept_manifests=kept)
-            findings += _guarded(view, check_schemas.schema_findings(kept_view, states))
+            findings += _guarded(view, check_schemas.schema_findings(view, states))
             findings += _guarded(view, check_history.option_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.changelog_findings(view))
-            findings += _guarded(view, check_keys.row_id_findings(kept_view, duplicates if verify_files else None))
+            findings += _guarded(view, check_keys.row_id_findings(view, duplicates if verify_files else None))
             findings += _guarded(
                 view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=keys)
             )

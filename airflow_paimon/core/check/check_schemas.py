@@ -28,7 +28,7 @@ def schema_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
     if head is None:
         return
     ids = set(view.schema_ids())
-    if view.kept_manifests is None and known.has_schemas(view, head, ids):
+    if known.has_schemas(view, head, ids):
         return
     missing = _missing(view, head, ids)
     if not missing:

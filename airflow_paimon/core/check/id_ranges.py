@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.check.live_states import live_entries_of
-from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids, ids_of, stored_ids
-from airflow_paimon.core.table.manifest_cache import ROW_IDS
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests, digests_of_bytes
-from airflow_paimon.core.table.paths import MANIFEST_DIR
 from airflow_paimon.core.table.scan import all_manifests, each_entries, live_entries
 from airflow_paimon.core.table.table import Table
 
@@ -45,7 +42,7 @@ def files_to_check(view: Table, head: Snapshot) -> list[DataFile]:
         FormatError: as ``live_entries`` does.
     """
     next_row_id = head.next_row_id or 0
-    known = _joined(_known(view, all_manifests(view, head)))
+    known = _joined([_numbers(entries) for entries in _blocks(view, head)])
     live = live_entries_of(known.files, known.added)
     if live is None:
         return [e.file for e in live_entries(view, head).values()]
@@ -75,23 +72,6 @@ def sharing(first: _Longs, last: _Longs) -> _Mask:
 
 def _blocks(view: Table, head: Snapshot) -> Iterator[list[ManifestEntry]]:
     return (entries for _, entries in each_entries(view, all_manifests(view, head)))
-
-
-def _known(view: Table, manifests: Sequence[ManifestFile]) -> list[_Entries]:
-    """Read manifests, one after the other, as numbers. A process that lives long keeps these, but sees what is gone."""
-    read = partial(_read_numbers, view)
-    if view.kept_manifests is None:
-        return read(manifests)
-    there = set(view.store.names(MANIFEST_DIR))
-    read([m for m in manifests if m.file_name not in there])
-    return view.kept_manifests.read(ROW_IDS, manifests, read)
-
-
-def _read_numbers(view: Table, manifests: Sequence[ManifestFile]) -> list[_Entries]:
-    parts: dict[str, list[_Entries]] = {m.file_name: [] for m in manifests}
-    for manifest, entries in each_entries(view, manifests):
-        parts[manifest.file_name].append(_numbers(entries))
-    return [_joined(parts[m.file_name]) for m in manifests]
 
 
 def _joined(parts: Sequence[_Entries]) -> _Entries:

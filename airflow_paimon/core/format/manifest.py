@@ -9,9 +9,8 @@ written again.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from enum import IntEnum
-from itertools import compress
 from typing import NamedTuple
 
 from airflow_paimon.core.format.avro.types import Unknown
@@ -138,11 +137,6 @@ class EntryColumns(NamedTuple):
         parts = (self.partitions, self.buckets, self.levels, self.file_names, self.extra_files,
                  self.embedded_file_indexes, self.external_paths)  # fmt: skip
         return map(FileId._make, zip(*parts, strict=True))
-
-    def where(self, kept: Iterable[bool]) -> EntryColumns:
-        """Return those entries for which ``kept``, one value for each, is true."""
-        flags = list(kept)
-        return self if all(flags) else EntryColumns._make(list(compress(column, flags)) for column in self)
 
 
 class ManifestFile(NamedTuple):

@@ -27,8 +27,6 @@ _FEWEST: Final = 4
 """Blocks from which on an index pays: decompressing one costs a fraction of a millisecond."""
 _LARGEST_PART: Final = 8
 """A longer index than this part of the file is left out, as very many partition columns would give one."""
-_GAP: Final = 64 * 1024
-"""Bytes between two blocks from which on they are read by two requests."""
 
 
 class ManifestBlock(NamedTuple):
@@ -49,6 +47,20 @@ class Bounded(Protocol):
 
     @property
     def partition_stats(self) -> Stats: ...
+
+
+class EntryFilter(Protocol):
+    """Which entries of manifests are read."""
+
+    def __call__(self, stored: bytes) -> bool:
+        """Whether a stored partition is selected, some buckets of it at least."""
+
+    def may_be_in(self, part: Bounded) -> bool:
+        """Whether a manifest, or a part of one, can hold entries of a selected partition. True if unknown."""
+
+    def holds(self, bucket: int, total_buckets: int) -> bool:
+        """Whether a bucket of a selected partition is selected, out of ``total_buckets``."""
+        return True
 
 
 def block_index(
@@ -100,26 +112,15 @@ def indexed_blocks(header: Header, size: int) -> list[ManifestBlock] | None:
     return blocks if ends[-1] == size and all(b.start < b.end for b in blocks) else None
 
 
-def runs_of(blocks: Iterable[ManifestBlock]) -> list[list[ManifestBlock]]:
-    """Divide blocks into those that one read gives."""
-    runs: list[list[ManifestBlock]] = []
-    for block in blocks:
-        if runs and block.start - runs[-1][-1].end <= _GAP:
-            runs[-1].append(block)
-        else:
-            runs.append([block])
-    return runs
-
-
-def blocks_of(run: Sequence[ManifestBlock], data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
-    """Return the blocks of a run, whose bytes are ``data``: (number of entries, decompressed bytes).
+def blocks_of(blocks: Iterable[ManifestBlock], data: bytes, header: Header) -> Iterator[tuple[int, bytes]]:
+    """Return some blocks of the file ``data``: (number of entries, decompressed bytes).
 
     Raises:
         FormatError: they are not what the index says, or corrupt. IndexError means truncated.
     """
-    first, unpacker = run[0].start, Unpacker(header.codec, len(data))
-    for block in run:
-        found = list(read_blocks(data[block.start - first : block.end - first], header, 0, unpacker))
+    unpacker = Unpacker(header.codec, len(data))
+    for block in blocks:
+        found = list(read_blocks(data[block.start : block.end], header, 0, unpacker))
         if [number for number, _ in found] != [block.entries]:
             raise FormatError("its index of blocks doesn't fit them")
         yield found[0]

@@ -4,12 +4,11 @@ Deletion vectors).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.avro.container import Header, read_blocks, read_container, read_header
+from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.format.avro.container import read_blocks, read_container, read_header
 from airflow_paimon.core.format.avro.decoder import END, RecordForm, decode_columns, decode_records, naming
 from airflow_paimon.core.format.avro.encoder import encode_records
 from airflow_paimon.core.format.avro.types import avro_schema, avro_text
@@ -24,13 +23,7 @@ from airflow_paimon.core.format.manifest import (
     ManifestFile,
     Stats,
 )
-from airflow_paimon.core.format.manifest_blocks import (
-    ManifestBlock,
-    block_index,
-    blocks_of,
-    indexed_blocks,
-    runs_of,
-)
+from airflow_paimon.core.format.manifest_blocks import EntryFilter, block_index, blocks_of, indexed_blocks
 from airflow_paimon.core.format.stats import stored_row_stats
 from airflow_paimon.core.format.types import DataType
 
@@ -77,117 +70,53 @@ _LISTS = RecordForm(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class EntryFilter:
-    """What a read is asked for: of blocks that an index describes those that ``may_be_in`` admits, and of entries those
-    of the ``wanted`` partitions, given as they are stored, and of buckets (bucket, number of buckets) ``in_buckets``.
-    """
-
-    wanted: Callable[[bytes], bool]
-    may_be_in: Callable[[ManifestBlock], bool] = lambda block: True
-    in_buckets: Callable[[int, int], bool] | None = None
-
-    def kept(self, schema: str, number: int, block: bytes) -> tuple[int, bytes]:
-        """Return how many entries of a block are kept, and their bytes; raises as ``decode_columns``."""
-        partitions, buckets, totals, ends = decode_columns(schema, [(number, block)], _ENTRIES, _WHERE)
-        known = {partition: self.wanted(partition) for partition in set(partitions)}
-        keep = [known[partition] for partition in partitions]
-        if self.in_buckets is not None:
-            keep = [kept and self.in_buckets(*at) for kept, *at in zip(keep, buckets, totals, strict=True)]
-        if all(keep):
-            return number, block
-        found = [block[start:end] for start, end, kept in zip([0, *ends], ends, keep, strict=False) if kept]
-        return len(found), b"".join(found)
-
-
-@dataclass(frozen=True, slots=True)
-class SomeBlocks:
-    """Which blocks of a manifest are to be read. ``ranges``: the bytes, from each start up to its end."""
-
-    header: Header
-    runs: Sequence[Sequence[ManifestBlock]]
-
-    @property
-    def ranges(self) -> list[tuple[int, int]]:
-        return [(run[0].start, run[-1].end) for run in self.runs]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredManifest:
-    """The bytes of a manifest, or of some of its blocks: one part for each of the ranges."""
-
-    parts: Sequence[bytes]
-    some: SomeBlocks | None = None
-
-    def blocks(self, only: EntryFilter | None) -> tuple[str, Iterable[tuple[int, bytes]]]:
-        """Return the schema and the blocks: (number of entries, decompressed bytes). Raises as ``read_manifest``."""
-        some = self.some
-        if some is None and only is not None:
-            some = some_blocks(self.parts[0], len(self.parts[0]), only)
-        if some is None:
-            header = read_header(self.parts[0])
-            return header.schema, self._kept(header, read_blocks(self.parts[0], header, header.end), only)
-        datas = self.parts if self.some is not None else [self.parts[0][start:end] for start, end in some.ranges]
-        header = some.header
-        found = (block for run, data in zip(some.runs, datas, strict=True) for block in blocks_of(run, data, header))
-        return header.schema, self._kept(header, found, only)
-
-    def _kept(
-        self, header: Header, blocks: Iterable[tuple[int, bytes]], only: EntryFilter | None
-    ) -> Iterable[tuple[int, bytes]]:
-        if only is None:
-            return blocks
-        return (only.kept(header.schema, number, block) for number, block in blocks)
-
-
-def some_blocks(head: bytes, size: int, only: EntryFilter) -> SomeBlocks | None:
-    """Choose blocks of a manifest of ``size`` bytes, of which ``head`` is the beginning.
-
-    None: it must be read whole, as it has no index, one that doesn't fit it, or one that goes on after ``head``.
-    """
-    try:
-        header = read_header(head)
-    except (FormatError, IndexError, ValueError):
-        return None  # what is damaged is found in the whole
-    blocks = indexed_blocks(header, size)
-    return None if blocks is None else SomeBlocks(header, runs_of(filter(only.may_be_in, blocks)))
-
-
-def read_manifest(
-    data: bytes | StoredManifest, *, name: str | None = None, only: EntryFilter | None = None
-) -> list[ManifestEntry]:
+def read_manifest(data: bytes, *, name: str | None = None, only: EntryFilter | None = None) -> list[ManifestEntry]:
     """Decode a manifest of any release since 0.4; fields that its release lacks are None.
 
     Raises:
         FormatError: truncated or corrupt; the message starts with ``name``.
         UnsupportedFeatureError: a later version of the format.
     """
-    stored = StoredManifest([data]) if isinstance(data, bytes) else data
-    with naming(name):
-        return decode_records(*stored.blocks(only), _ENTRIES)
+    return [entry for some in entry_blocks(data, name=name, only=only) for entry in some]
 
 
-def read_manifest_by_blocks(data: bytes, *, name: str | None = None) -> Iterator[list[ManifestEntry]]:
+def entry_blocks(
+    data: bytes, *, name: str | None = None, only: EntryFilter | None = None
+) -> Iterator[list[ManifestEntry]]:
     """Decode a manifest as ``read_manifest`` does, the entries of one block at a time."""
     with naming(name):
-        schema, blocks = StoredManifest([data]).blocks(None)
-    rest = iter(blocks)
-    while True:
-        with naming(name):
-            block = next(rest, None)
-            found = None if block is None else decode_records(schema, [block], _ENTRIES)
-        if found is None:
-            return
-        yield found
+        schema, blocks = _blocks(data, only)
+        for block in blocks:
+            yield decode_records(schema, [block], _ENTRIES)
 
 
-def read_manifest_columns(
-    data: bytes | StoredManifest, *, name: str | None = None, only: EntryFilter | None = None
-) -> EntryColumns:
+def read_manifest_columns(data: bytes, *, name: str | None = None, only: EntryFilter | None = None) -> EntryColumns:
     """Decode only some fields of a manifest, three times as fast; otherwise as ``read_manifest``."""
-    stored = StoredManifest([data]) if isinstance(data, bytes) else data
     with naming(name):
-        return EntryColumns(*decode_columns(*stored.blocks(only), _ENTRIES, _COLUMNS))
+        return EntryColumns(*decode_columns(*_blocks(data, only), _ENTRIES, _COLUMNS))
+
+
+def _blocks(data: bytes, only: EntryFilter | None) -> tuple[str, Iterable[tuple[int, bytes]]]:
+    """Return the schema, and of the blocks the wanted entries: their number, and their bytes."""
+    header = read_header(data)
+    if only is None:
+        return header.schema, read_blocks(data, header, header.end)
+    index = indexed_blocks(header, len(data))
+    if index is None:
+        blocks = read_blocks(data, header, header.end)
+    else:
+        blocks = blocks_of(filter(only.may_be_in, index), data, header)
+    return header.schema, (_kept(header.schema, number, block, only) for number, block in blocks)
+
+
+def _kept(schema: str, number: int, block: bytes, only: EntryFilter) -> tuple[int, bytes]:
+    partitions, buckets, totals, ends = decode_columns(schema, [(number, block)], _ENTRIES, _WHERE)
+    known = {partition: only(partition) for partition in set(partitions)}
+    keep = [known[p] and only.holds(*at) for p, *at in zip(partitions, buckets, totals, strict=True)]
+    if all(keep):
+        return number, block
+    found = [block[start:end] for start, end, kept in zip([0, *ends], ends, keep, strict=False) if kept]
+    return len(found), b"".join(found)
 
 
 def read_manifest_list(data: bytes, *, name: str | None = None) -> list[ManifestFile]:

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError
 from airflow_paimon.core.store.threads import AT_ONCE, in_threads
@@ -29,14 +29,6 @@ class FileInfo:
     is_dir: bool
     size: int
     modified_ms: int | None = None
-
-
-class Part(NamedTuple):
-    """The bytes of an object from ``start`` up to, without, ``end``."""
-
-    path: str
-    start: int
-    end: int
 
 
 @runtime_checkable
@@ -106,18 +98,6 @@ class Store(Protocol):
             size = min(len(data), len(memory))
             memory[:size] = data[:size]
         return [len(data) for data in found]
-
-    @property
-    def gives_parts(self) -> bool:
-        """Whether ``read_parts`` costs less than reading the objects."""
-        return False
-
-    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-        """Read some bytes of objects, concurrently if faster, each with the whole object's size, in order; fewer bytes
-        if the object ends before. A missing one raises.
-        """
-        wholes = self.read_many([part.path for part in parts])
-        return [(whole[part.start : part.end], len(whole)) for part, whole in zip(parts, wholes, strict=True)]
 
     def exists(self, path: str) -> bool:
         """Whether an *object* (not a folder) exists."""

@@ -23,7 +23,6 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.store.base import (
     AWAY,
     FileInfo,
-    Part,
     Store,
     away_beside,
     content_digest,
@@ -95,25 +94,6 @@ class LocalStore(Store):
                 while at < len(memory) and (more := stream.readinto(memory[at:])):
                     at += more
                 return at if at < len(memory) else os.fstat(stream.fileno()).st_size
-        except OSError as error:
-            raise self._failed(error, "reading", path) from error
-
-    @property
-    def gives_parts(self) -> bool:
-        return True
-
-    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-        return [self._read_part(*part) for part in parts]
-
-    def _read_part(self, path: str, start: int, end: int) -> tuple[bytes, int]:
-        try:
-            with open(self._object(path), "rb", buffering=0, opener=_no_link) as stream:
-                size = os.fstat(stream.fileno()).st_size
-                stream.seek(start)
-                data = bytearray()
-                while len(data) < end - start and (more := stream.read(end - start - len(data))):
-                    data += more
-                return bytes(data), size
         except OSError as error:
             raise self._failed(error, "reading", path) from error
 

@@ -22,7 +22,6 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.store.base import (
     FEW,
     FileInfo,
-    Part,
     Store,
     folder_name,
     inner_folder_name,
@@ -30,7 +29,6 @@ from airflow_paimon.core.store.base import (
     object_name,
 )
 from airflow_paimon.core.store.object_client import (
-    AT_ONCE,
     EXISTS,
     IN_CONFLICT,
     NO_BUCKET,
@@ -42,7 +40,6 @@ from airflow_paimon.core.store.object_client import (
 )
 from airflow_paimon.core.store.ranges import RangeInput
 from airflow_paimon.core.store.secrets import without_secrets
-from airflow_paimon.core.store.threads import in_threads
 
 T = TypeVar("T")
 
@@ -121,18 +118,6 @@ class ObjectStore(Store):
             return []
         where = paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
         return self._run("reading", where, lambda client: client.get_many(self._bucket, keys))
-
-    @property
-    def gives_parts(self) -> bool:
-        return True
-
-    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-        return in_threads(self._read_part, parts, AT_ONCE)
-
-    def _read_part(self, part: Part) -> tuple[bytes, int]:
-        key = self._key(part.path)
-        span = f"bytes={part.start}-{part.end - 1}"
-        return self._within(part.path, lambda client: client.get(self._bucket, key, span))
 
     def exists(self, path: str) -> bool:
         key = self._key(path)
@@ -281,7 +266,8 @@ class ObjectStore(Store):
         return self._within(path, lambda client: client.tail(self._bucket, key, size))
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        return self._read_part(Part(path, start, end))[0]
+        key, span = self._key(path), f"bytes={start}-{end - 1}"
+        return self._within(path, lambda client: client.get(self._bucket, key, span))[0]
 
     def _within(self, path: str, request: Callable[[ObjectClient], tuple[bytes, int]]) -> tuple[bytes, int]:
         """Read a range; nothing where the object ends before it, as one that is empty or has become shorter."""

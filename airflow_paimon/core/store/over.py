@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
-from airflow_paimon.core.store.base import FileInfo, Part, Store
+from airflow_paimon.core.store.base import FileInfo, Store
 
 
 class StoreOver(Store):
@@ -57,13 +57,6 @@ class StoreOver(Store):
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
         return self.inner.read_many(paths)
-
-    @property
-    def gives_parts(self) -> bool:
-        return self.inner.gives_parts
-
-    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-        return self.inner.read_parts(parts)
 
     def exists(self, path: str) -> bool:
         return self.inner.exists(path)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
-from airflow_paimon.core.store.base import FileInfo, Part, Store, folder_name, object_name
+from airflow_paimon.core.store.base import FileInfo, Store, folder_name, object_name
 from airflow_paimon.core.store.over import StoreOver
 
 
@@ -53,11 +53,6 @@ class Unpublished(StoreOver):
         others = [path for path in paths if path not in self._held]
         found = dict(zip(others, self.inner.read_many(others), strict=True)) if others else {}
         return [self._held[path] if path in self._held else found[path] for path in paths]
-
-    def read_parts(self, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-        if self._held.keys().isdisjoint(part.path for part in parts):
-            return self.inner.read_parts(parts)
-        return Store.read_parts(self, parts)
 
     def exists(self, path: str) -> bool:
         return object_name(path) in self._held or self.inner.exists(path)

@@ -43,17 +43,17 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
 
 
 def changed_files(
-    table: Table, old: Sequence[ManifestFile], new: Sequence[ManifestFile]
+    table: Table, old: Sequence[ManifestFile], new: Sequence[ManifestFile], merged_bytes: int = MERGED_BYTES
 ) -> tuple[dict[FileId, ManifestEntry], dict[FileId, ManifestEntry]]:
     """Compare the live files of two states, given by their manifests: files only in the new one, and only in the old.
 
     Reads only the manifests that the two don't share, and if those are many, as one side has merged its manifests,
-    makes objects only of files in partitions that differ.
+    makes objects only of files in partitions that differ. ``merged_bytes``: of both sides from which on they are many.
     """
     shared = {m.file_name for m in old} & {m.file_name for m in new}
     olds, news = ([m for m in some if m.file_name not in shared] for some in (old, new))
     differing = None
-    if min(sum(m.file_size for m in some) for some in (olds, news)) > MERGED_BYTES:
+    if min(sum(m.file_size for m in some) for some in (olds, news)) > merged_bytes:
         from airflow_paimon.core.table.unshared import differing_partitions  # numpy is not for every commit
 
         differing = StoredPartitions(table.schema()).those(differing_partitions(table, olds, news))

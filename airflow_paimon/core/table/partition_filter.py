@@ -83,7 +83,7 @@ def _values(part: Predicate, types: Mapping[str, DataType]) -> list[Any] | None:
     return [v for v in found if v is not None]
 
 
-class _Combined:
+class _Combined(Selection):
     """``how``: ``all`` or ``any``."""
 
     def __init__(self, parts: Sequence[Selection], how: Callable[[Iterable[bool]], bool]) -> None:
@@ -96,7 +96,7 @@ class _Combined:
         return self._how(selection.may_be_in(part) for selection in self._parts)
 
 
-class _Tested:
+class _Tested(Selection):
     def __init__(self, schema: TableSchema, may_hold: MayHold) -> None:
         self._stored = StoredPartitions(schema)
         self._may_hold = may_hold

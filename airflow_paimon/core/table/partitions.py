@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.binary_row import EPOCH_ORDINAL, decode_row, encode_row, is_compact, unscaled_of
 from airflow_paimon.core.format.char_text import compared_text, stored_text
-from airflow_paimon.core.format.manifest_blocks import Bounded, ManifestBlock
+from airflow_paimon.core.format.manifest_blocks import Bounded, EntryFilter, ManifestBlock
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
@@ -388,14 +388,8 @@ _PRUNABLE = frozenset((
 ))  # fmt: skip
 
 
-class Selection(Protocol):
-    """Some partitions of a table."""
-
-    def __call__(self, stored: bytes) -> bool:
-        """Whether a stored partition is selected."""
-
-    def may_be_in(self, part: Bounded) -> bool:
-        """Whether a manifest, or a part of one, can hold entries of a selected partition. True if unknown."""
+class Selection(EntryFilter, Protocol):
+    """Some partitions of a table, or some of their buckets."""
 
 
 def partition_types(schema: TableSchema) -> tuple[DataType, ...]:
@@ -455,7 +449,7 @@ def _once(function: Callable[[K], T]) -> Callable[[K], T]:
     return look_up
 
 
-class _Tested:
+class _Tested(Selection):
     def __init__(self, test: Callable[[bytes], bool]) -> None:
         self._test = test
 
@@ -466,7 +460,7 @@ class _Tested:
         return True
 
 
-class PartitionSelection:
+class PartitionSelection(Selection):
     """Partitions by values of their columns; whole manifests are excluded by their statistics.
 
     ``specs``: position of a partition column -> its value; a partition is selected if it agrees with all of one spec.
@@ -527,7 +521,7 @@ class PartitionSelection:
         return {i: _Wanted([s[i] for s in self._specs]) for i, root in roots.items() if root in _PRUNABLE}
 
 
-class BucketSelection:
+class BucketSelection(Selection):
     """Some buckets of some partitions.
 
     ``partitions``: None = all. ``buckets``: gives those that are selected where there are so many, None = all; in a
@@ -555,11 +549,6 @@ class BucketSelection:
             return True
         wanted = self._buckets(part.min_total_buckets)
         return wanted is None or any(part.min_bucket <= bucket <= part.max_bucket for bucket in wanted)
-
-
-def holds_bucket(selection: Selection | None, bucket: int, total_buckets: int) -> bool:
-    """Whether a selection of partitions, or of buckets, has this bucket of the partitions that it has."""
-    return not isinstance(selection, BucketSelection) or selection.holds(bucket, total_buckets)
 
 
 def selection_key(selection: Selection | None) -> Hashable | None:

@@ -1,4 +1,5 @@
-"""The bytes of manifests, manifest lists and index manifests that one operation has read, so that it reads none twice.
+"""The bytes of manifests, manifest lists and index manifests that were read, so that none is read twice: by an
+operation, or by a process that lives long and only shows them.
 
 They never change under their names, which hold a uuid. Snapshots, tags, schemas, holds and listings say whether they
 are still needed, or whether somebody took them away meanwhile: those are read again wherever an operation has to know.
@@ -8,12 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from airflow_paimon.core.store.base import Part, Store
+from airflow_paimon.core.store.base import Store
+from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.table.paths import MANIFEST_DIR
 
 MOST_BYTES: Final = 32 << 20
 """What an operation keeps: four manifests of the size that a table's options ask for by default, or thousands of small
@@ -21,23 +24,25 @@ ones."""
 
 _PATIENCE_S: Final = 30
 """How long to wait for another thread that reads the same file, before reading it as well."""
-_Key = tuple[str, Part]
-"""A store's address, and some bytes of a file; all of them: up to -1."""
-_Found = tuple[bytes, int]
-"""These bytes, and the size of the whole file."""
+_Key = tuple[Hashable, str]
+"""Where a file lies, and its path there."""
+_Read = Callable[[Sequence[str]], Sequence[bytes]]
 
 
-class _Kept:
-    """What was read; what was not asked for the longest goes first. ``_reading``: which thread reads what just now."""
+class KeptFiles:
+    """What was read, up to ``most_bytes``; what was not asked for the longest goes first. Thread-safe."""
 
-    def __init__(self) -> None:
-        self._found: OrderedDict[_Key, _Found] = OrderedDict()
+    def __init__(self, most_bytes: int) -> None:
+        self.most_bytes = most_bytes
+        self.bytes = 0
+        self._found: OrderedDict[_Key, bytes] = OrderedDict()
         self._reading: dict[_Key, tuple[int, threading.Event]] = {}
-        self._bytes = 0
+        """Which thread reads what just now."""
         self._lock = threading.Lock()
 
-    def read(self, keys: Sequence[_Key], read: Callable[[Sequence[_Key]], Sequence[_Found]]) -> list[_Found]:
-        """Return what is kept of these; ``read`` gives the others, once for all threads."""
+    def read(self, where: Hashable, paths: Sequence[str], read: _Read) -> list[bytes]:
+        """Return files; ``read`` gives those that are not kept, once for all threads."""
+        keys = [(where, path) for path in paths]
         thread, done = threading.get_ident(), threading.Event()
         with self._lock:
             found = self._find(keys)
@@ -59,34 +64,34 @@ class _Kept:
         found |= self._read([key for key in others if key not in found], read)
         return [found[key] for key in keys]
 
-    def _find(self, keys: Sequence[_Key]) -> dict[_Key, _Found]:
+    def _find(self, keys: Sequence[_Key]) -> dict[_Key, bytes]:
         found = {key: self._found[key] for key in keys if key in self._found}
         for key in found:
             self._found.move_to_end(key)
         return found
 
-    def _read(self, keys: Sequence[_Key], read: Callable[[Sequence[_Key]], Sequence[_Found]]) -> Mapping[_Key, _Found]:
-        new = dict(zip(keys, read(keys), strict=True)) if keys else {}
+    def _read(self, keys: Sequence[_Key], read: _Read) -> Mapping[_Key, bytes]:
+        new = dict(zip(keys, read([path for _, path in keys]), strict=True)) if keys else {}
         with self._lock:
-            for key, one in new.items():
-                if len(one[0]) * 2 <= MOST_BYTES and key not in self._found:
-                    self._found[key] = one
-                    self._bytes += len(one[0])
-            while self._bytes > MOST_BYTES:
-                _, (oldest, _) = self._found.popitem(last=False)
-                self._bytes -= len(oldest)
+            for key, data in new.items():
+                if len(data) * 2 <= self.most_bytes and key not in self._found:
+                    self._found[key] = data
+                    self.bytes += len(data)
+            while self.bytes > self.most_bytes:
+                _, oldest = self._found.popitem(last=False)
+                self.bytes -= len(oldest)
         return new
 
 
-_KEPT: ContextVar[_Kept | None] = ContextVar("kept", default=None)
+_KEPT: ContextVar[KeptFiles | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
 def reading_once(*, anew: bool = False) -> Iterator[None]:
-    """Keep what ``read_files`` and ``read_parts`` read within the block; if nested, within the outermost. ``anew``: an
-    operation of its own begins.
+    """Keep what ``read_files`` reads within the block; if nested, within the outermost. ``anew``: an operation of its
+    own begins.
     """
-    token = _KEPT.set(_Kept()) if anew or _KEPT.get() is None else None
+    token = _KEPT.set(KeptFiles(MOST_BYTES)) if anew or _KEPT.get() is None else None
     try:
         yield
     finally:
@@ -97,20 +102,28 @@ def reading_once(*, anew: bool = False) -> Iterator[None]:
 def read_files(store: Store, paths: Sequence[str]) -> list[bytes]:
     """Read files that never change under their names, as ``Store.read_many`` does."""
     kept = _KEPT.get()
-    if kept is None:
-        return store.read_many(paths) if paths else []
-
-    def read(keys: Sequence[_Key]) -> list[_Found]:
-        return [(data, len(data)) for data in store.read_many([part.path for _, part in keys])]
-
-    uri = store.uri
-    return [data for data, _ in kept.read([(uri, Part(path, 0, -1)) for path in paths], read)]
+    if kept is not None:
+        return kept.read(store.uri, paths, store.read_many)
+    return store.read_many(paths) if paths else []
 
 
-def read_parts(store: Store, parts: Sequence[Part]) -> list[tuple[bytes, int]]:
-    """Read parts of such files, as ``Store.read_parts`` does."""
-    kept = _KEPT.get()
-    if kept is None:
-        return store.read_parts(parts) if parts else []
-    uri = store.uri
-    return kept.read([(uri, part) for part in parts], lambda keys: store.read_parts([part for _, part in keys]))
+class KeepingStore(StoreOver):
+    """Keeps what it reads of such files, and so may show some that are deleted by now: for what only shows.
+
+    ``scope``: a connection with its present credentials. Nothing is shared across scopes: another connection may name
+    the same bucket on another server, or may not be allowed to read it.
+    """
+
+    __slots__ = ("_kept", "_where")
+
+    def __init__(self, inner: Store, kept: KeptFiles, scope: Hashable) -> None:
+        super().__init__(inner)
+        self._kept, self._where = kept, (scope, inner.uri)
+
+    def read_many(self, paths: Sequence[str]) -> list[bytes]:
+        if all(path.startswith(f"{MANIFEST_DIR}/") for path in paths):
+            return self._kept.read(self._where, paths, self.inner.read_many)
+        return self.inner.read_many(paths)
+
+    def few_names(self, path: str) -> list[str] | None:
+        return self.inner.few_names(path)

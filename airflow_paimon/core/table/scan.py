@@ -18,47 +18,33 @@ from airflow_paimon.core.format.manifest import (
     ManifestEntry,
     ManifestFile,
 )
+from airflow_paimon.core.format.manifest_blocks import EntryFilter
 from airflow_paimon.core.format.manifest_io import (
-    EntryFilter,
-    StoredManifest,
+    entry_blocks,
     read_index_manifest,
     read_manifest,
-    read_manifest_by_blocks,
     read_manifest_columns,
     read_manifest_list,
-    some_blocks,
 )
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
-from airflow_paimon.core.store.base import Part, read_if_there, side_by_side
+from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.threads import AT_ONCE
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
 from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
 from airflow_paimon.core.table.live_files import live_columns_of, net_change, never_added
-from airflow_paimon.core.table.manifest_cache import COLUMNS, ENTRIES
 from airflow_paimon.core.table.merge_options import options_in_older_names
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import (
-    BucketSelection,
-    Selection,
-    StoredPartitions,
-    holds_bucket,
-    partition_path,
-)
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_path
 from airflow_paimon.core.table.partitions import partition_types as partition_types
 from airflow_paimon.core.table.paths import MAIN, bucket_dir, checked_name, manifest_path
-from airflow_paimon.core.table.read_once import read_files, read_parts
+from airflow_paimon.core.table.read_once import read_files
 from airflow_paimon.core.table.table import Table, resolve_version
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
-_LARGE = 1 << 20
-"""Bytes from which on two requests for parts of a manifest cost less than one for it."""
-_HEAD = 1 << 17
-"""Bytes to read first of a large manifest: the index of one of 8 MiB has 50 KB."""
-
 _STATS, _STATS_COLS = (DataFile._fields.index(name) for name in ("key_stats", "value_stats_cols"))
 """Where the statistics of a file are, those of the key followed by those of the values."""
 
@@ -167,102 +153,46 @@ def _lost(table: Table, what: str, whose: str) -> LostMetadataError:
 
 
 def read_entries(
-    table: Table,
-    manifests: Sequence[ManifestFile],
-    selection: Selection | None = None,
+    table: Table, manifests: Iterable[ManifestFile], selection: Selection | None = None
 ) -> list[list[ManifestEntry]]:
-    """Read manifests, one list of entries each, in order: at least those of the selected partitions (None: all)."""
-    return _read_selected(table, manifests, selection, read_manifest, ENTRIES)
+    """Read manifests, one list of entries each, in order: those of the selected partitions (None: all)."""
+    return [found for _, found in _each(table, manifests, selection, read_manifest)]
 
 
-def read_columns(
-    table: Table, manifests: Sequence[ManifestFile], selection: Selection | None = None
-) -> list[EntryColumns]:
-    """Read some fields of manifests; three times as fast as ``read_entries``, and otherwise as that."""
-    return _read_selected(table, manifests, selection, read_manifest_columns, COLUMNS)
+def each_entries(
+    table: Table, manifests: Iterable[ManifestFile], selection: Selection | None = None
+) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
+    """Read manifests as ``read_entries`` does: the entries of one block are in memory at a time."""
+    for manifest, blocks in _each(table, manifests, selection, entry_blocks):
+        for entries in blocks:
+            yield manifest, entries
+
+
+def each_columns(
+    table: Table, manifests: Iterable[ManifestFile], selection: Selection | None = None
+) -> Iterator[tuple[ManifestFile, EntryColumns]]:
+    """Read some fields of manifests one after the other, in order; three times as fast as ``each_entries``."""
+    return _each(table, manifests, selection, read_manifest_columns)
+
+
+def read_columns(table: Table, manifests: Iterable[ManifestFile]) -> list[EntryColumns]:
+    """Read some fields of manifests, in order."""
+    return [found for _, found in each_columns(table, manifests)]
 
 
 class _Decode(Protocol[T_co]):
-    def __call__(self, data: StoredManifest, *, name: str | None, only: EntryFilter | None) -> T_co: ...
+    def __call__(self, data: bytes, *, name: str | None, only: EntryFilter | None) -> T_co: ...
 
 
-def _read_selected(
-    table: Table, manifests: Sequence[ManifestFile], selection: Selection | None, decode: _Decode[T], form: str
-) -> list[T]:
-    read = partial(_decode_selected, table, selection, decode)
-    if table.kept_manifests is None:
-        return read(manifests)
-    return table.kept_manifests.read(form, manifests, read, is_whole=selection is None)
-
-
-def _decode_selected(
-    table: Table, selection: Selection | None, decode: _Decode[T], manifests: Sequence[ManifestFile]
-) -> list[T]:
-    only = None
-    if selection is not None:
-        buckets = selection.holds if isinstance(selection, BucketSelection) else None
-        only = EntryFilter(selection, selection.may_be_in, buckets)
-    if only is None:
-        stored = [StoredManifest([data]) for data in _read_manifests(table, manifests)]
-    else:
-        stored = _read_parts(table, manifests, only)
-    names = [f"{table.label}: {m.file_name}" for m in manifests]
-    return [decode(s, name=n, only=only) for n, s in zip(names, stored, strict=True)]
-
-
-def _read_parts(table: Table, manifests: Sequence[ManifestFile], only: EntryFilter) -> list[StoredManifest]:
-    """Read manifests, of large ones only the blocks that an index tells to be needed."""
-    large = [m for m in manifests if m.file_size >= _LARGE] if table.store.gives_parts else []
-    heads = _parts(table, large, [Part(manifest_path(m.file_name), 0, _HEAD) for m in large])
-    chosen = {
-        m.file_name: some
-        for m, head in zip(large, heads, strict=True)
-        if (some := some_blocks(head, m.file_size, only)) is not None
-    }
-    split = [(m, r) for m in large if m.file_name in chosen for r in chosen[m.file_name].ranges]
-    parts = _parts(table, [m for m, _ in split], [Part(manifest_path(m.file_name), *r) for m, r in split])
-    read: dict[str, list[bytes]] = {name: [] for name in chosen}
-    for (manifest, _), part in zip(split, parts, strict=True):
-        read[manifest.file_name].append(part)
-    whole = [m for m in manifests if m.file_name not in chosen]
-    found = {m.file_name: StoredManifest([data]) for m, data in zip(whole, _read_manifests(table, whole), strict=True)}
-    found |= {name: StoredManifest(read[name], some) for name, some in chosen.items()}
-    return [found[m.file_name] for m in manifests]
-
-
-def _parts(table: Table, manifests: Sequence[ManifestFile], parts: Sequence[Part]) -> list[bytes]:
-    """Read one part each of some manifests."""
-    try:
-        found = read_parts(table.store, parts)
-    except NotFoundError:
-        raise _lost_manifest(table, manifests) from None
-    for manifest, (_, size) in zip(manifests, found, strict=True):
-        _check_size(table, manifest.file_name, size, manifest.file_size)
-    return [data for data, _ in found]
-
-
-def _lost_manifest(table: Table, manifests: Sequence[ManifestFile]) -> LostMetadataError:
-    names = (m.file_name for m in manifests)
-    missing = next((n for n in names if not table.store.exists(manifest_path(n))), "one")
-    return _lost(table, f"manifest {missing}", "a live snapshot")
+def _each(
+    table: Table, manifests: Iterable[ManifestFile], selection: Selection | None, decode: _Decode[T]
+) -> Iterator[tuple[ManifestFile, T]]:
+    for some in _batches(manifests):
+        for manifest, data in zip(some, _read_manifests(table, some), strict=True):
+            yield manifest, decode(data, name=f"{table.label}: {manifest.file_name}", only=selection)
 
 
 _AT_ONCE_BYTES = 32 << 20
-
-
-def each_columns(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, EntryColumns]]:
-    """Read some fields of manifests one after the other, in order: those of one are in memory at a time."""
-    for some in _batches(manifests):
-        for manifest, blob in zip(some, _read_manifests(table, some), strict=True):
-            yield manifest, read_manifest_columns(blob, name=f"{table.label}: {manifest.file_name}")
-
-
-def each_entries(table: Table, manifests: Iterable[ManifestFile]) -> Iterator[tuple[ManifestFile, list[ManifestEntry]]]:
-    """Read manifests one after the other, in order: the entries of one block are in memory at a time."""
-    for some in _batches(manifests):
-        for manifest, blob in zip(some, _read_manifests(table, some), strict=True):
-            for entries in read_manifest_by_blocks(blob, name=f"{table.label}: {manifest.file_name}"):
-                yield manifest, entries
 
 
 def _batches(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
@@ -284,7 +214,8 @@ def _read_manifests(table: Table, manifests: Sequence[ManifestFile]) -> list[byt
     try:
         blobs = read_files(table.store, [manifest_path(n) for n in names])
     except NotFoundError:
-        raise _lost_manifest(table, manifests) from None
+        missing = next((n for n in names if not table.store.exists(manifest_path(n))), "one")
+        raise _lost(table, f"manifest {missing}", "a live snapshot") from None
     for manifest, blob in zip(manifests, blobs, strict=True):
         _check_size(table, manifest.file_name, len(blob), manifest.file_size)
     return blobs
@@ -316,11 +247,8 @@ def live_entries(
     if snapshot is None:
         return {}
     manifests = all_manifests(table, snapshot)
-    if statistics or table.kept_manifests is not None:
-        return live_of_entries(table, snapshot, selected_entries(table, manifests, selection))
-    wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
-    entries = _selected((e for _, some in each_entries(table, wanted) for e in some), selection)
-    return live_of_entries(table, snapshot, map(without_statistics, entries))
+    entries = selected_entries(table, manifests, selection)
+    return live_of_entries(table, snapshot, entries if statistics else map(without_statistics, entries))
 
 
 def without_statistics(entry: ManifestEntry) -> ManifestEntry:
@@ -346,17 +274,8 @@ def live_columns(table: Table, snapshot: Snapshot | None, selection: Selection |
     otherwise as that.
     """
     manifests = all_manifests(table, snapshot) if snapshot else []
-    if selection is None:
-        return live_of_parts(table, snapshot, read_columns(table, manifests))
-    parts = read_columns(table, [m for m in manifests if selection.may_be_in(m)], selection)
-    return live_of_parts(table, snapshot, [_selected_columns(p, selection) for p in parts])
-
-
-def _selected_columns(columns: EntryColumns, selection: Selection) -> EntryColumns:
-    kept = columns.where(map(selection, columns.partitions))
-    if not isinstance(selection, BucketSelection):
-        return kept
-    return kept.where(map(selection.holds, kept.buckets, kept.total_buckets))
+    wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
+    return live_of_parts(table, snapshot, [found for _, found in each_columns(table, wanted, selection)])
 
 
 def live_of_parts(table: Table, snapshot: Snapshot | None, parts: Sequence[EntryColumns]) -> EntryColumns:
@@ -371,13 +290,7 @@ def selected_entries(
 ) -> Iterator[ManifestEntry]:
     """Read the entries of the selected partitions (None: all), in order, from those manifests that can hold any."""
     wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
-    return _selected((e for part in read_entries(table, wanted, selection) for e in part), selection)
-
-
-def _selected(entries: Iterator[ManifestEntry], selection: Selection | None) -> Iterator[ManifestEntry]:
-    if selection is None:
-        return entries
-    return (e for e in entries if selection(e.partition) and holds_bucket(selection, e.bucket, e.total_buckets))
+    return (e for _, some in each_entries(table, wanted, selection) for e in some)
 
 
 def plan_scan(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -28,7 +28,6 @@ from airflow_paimon.core.store import FileInfo, Store, open_store
 from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.none import NoStore
 from airflow_paimon.core.table.lineage import began_empty
-from airflow_paimon.core.table.manifest_cache import ManifestCache, ScopedManifests
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
@@ -59,7 +58,7 @@ _MILLIS = re.compile(r"-?[0-9]{1,18}")
 class Table:
     """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages. ``catalog``: None = by path.
 
-    ``known_tags``: see ``reading_tags_once``. ``kept_manifests``: see ``keeping_manifests``.
+    ``known_tags``: see ``reading_tags_once``.
     """
 
     store: Store
@@ -67,7 +66,6 @@ class Table:
     branch_name: str = MAIN
     catalog: Catalog | None = field(default=None, compare=False, repr=False)
     known_tags: dict[tuple[str, FileInfo], Tag] | None = field(default=None, compare=False, repr=False)
-    kept_manifests: ScopedManifests | None = field(default=None, compare=False, repr=False)
 
     @property
     def paths(self) -> BranchPaths:
@@ -85,13 +83,6 @@ class Table:
     def reading_tags_once(self) -> Self:
         """Return the same view for one call in which ``tags_once`` reads each tag once, of any branch."""
         return replace(self, known_tags={})
-
-    def keeping_manifests(self, cache: ManifestCache, scope: Hashable) -> Self:
-        """Return the same view, which keeps the manifests that it decodes, and may show files that are deleted by now.
-
-        For what only shows: what checks or changes a table reads storage.
-        """
-        return replace(self, kept_manifests=cache.of((scope, self.store.uri)))
 
     # -- schemas ---------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,6 @@ from airflow_paimon.core.chain.check import check_chain_table
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.requests.findings import Finding
-from airflow_paimon.core.table.manifest_cache import ScopedManifests
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.panel import PageContext, Panel
@@ -18,9 +17,9 @@ _MARKS = {"error": "bad", "warning": "warn", "info": "muted"}
 _MOST = 500
 
 
-def findings_of(main: Table, now_ms: int, kept: ScopedManifests | None = None) -> list[Finding]:
-    """Look through a table, without asking for every data file. ``kept``: see ``find_all``."""
-    found = find_all(main, now_ms, verify_files=False, kept=kept)
+def findings_of(main: Table, now_ms: int) -> list[Finding]:
+    """Look through a table, without asking for every data file."""
+    found = find_all(main, now_ms, verify_files=False)
     try:
         if TableOptions(main.schema().options).chain_table:
             found += check_chain_table(main).findings
@@ -41,7 +40,7 @@ def show(context: PageContext) -> Panel:
     """Show the findings."""
     found = context.reader.get(
         (context.uri, "check"),
-        lambda: findings_of(context.main, context.now_ms, context.cached.kept_manifests),
+        lambda: findings_of(context.main, context.now_ms),
         until=context.until,
         fresh=FRESH_SECONDS,
     )

@@ -6,21 +6,15 @@ import random
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 from airflow_paimon.core.check.id_ranges import files_to_check, sharing
 from airflow_paimon.core.commit.committer import Draft, commit
-from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.row_tracking.row_ids_plan import beyond, files_without_ids, overlapping, ranged, torn_groups
-from airflow_paimon.core.table.manifest_cache import ManifestCache
-from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import all_manifests, live_entries
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.scan import live_entries
 from tests.core.tables import make_table
-from tests.stores import CountingStore
 
 
 def file(name: str, first: int | None, rows: int) -> DataFile:
@@ -46,7 +40,6 @@ def test_the_same_findings_as_of_all_files(tmp_path: Path) -> None:
     table = make_table(tmp_path, primary=False, **{"row-tracking.enabled": "true"})
     live: dict[str, ManifestEntry] = {}
     looked_at = 0
-    page = table.keeping_manifests(ManifestCache(1 << 20), "scope")
     for turn in range(12):
         new = [
             ManifestEntry(0, b"\0\0\0\1" + bytes(16), 0, -1,
@@ -61,7 +54,6 @@ def test_the_same_findings_as_of_all_files(tmp_path: Path) -> None:
         assert head is not None
         files = [e.file for e in live_entries(table, head).values()]
         found = files_to_check(table, head)
-        assert files_to_check(page, head) == found
         looked_at += len(files) - len(found)
         next_row_id = head.next_row_id or 0
         everything, some = ranged(files, next_row_id), ranged(found, next_row_id)
@@ -70,31 +62,3 @@ def test_the_same_findings_as_of_all_files(tmp_path: Path) -> None:
         assert list(overlapping(some)) == list(overlapping(everything))
         assert torn_groups(some) == torn_groups(everything)
     assert looked_at > 0
-
-
-def test_a_page_that_keeps_manifests(tmp_path: Path) -> None:
-    table = make_table(tmp_path, primary=False, **{"row-tracking.enabled": "true"})
-    store = CountingStore(table.store)
-    page = Table(store, table.name).keeping_manifests(ManifestCache(1 << 20), "scope")
-
-    def put(name: str, first: int | None) -> Snapshot:
-        entry = ManifestEntry(0, b"\0\0\0\1" + bytes(16), 0, -1, file(name, first, 3))
-        draft = Draft(kind=CommitKind.APPEND, entries=[entry], schema=table.schema())
-        return commit(table, lambda _: draft).snapshot
-
-    def manifests_read(head: Snapshot) -> int:
-        store.tally.log.clear()
-        assert [f.file_name for f in files_to_check(page, head)] == []
-        names = {m.file_name for m in all_manifests(table, head)}
-        return sum(uri.count(name) for _, uri in store.tally.log for name in names)
-
-    put("a", None)
-    head = put("b", None)
-    assert [manifests_read(head), manifests_read(head)] == [2, 0]
-    head = put("c", None)
-    assert manifests_read(head) == 1
-    [gone, *_] = all_manifests(table, head)
-    table.store.delete(manifest_path(gone.file_name))
-    for view in (table, page):
-        with pytest.raises(FormatError, match=f"manifest {gone.file_name} of a live snapshot is missing"):
-            files_to_check(view, head)

@@ -1,4 +1,4 @@
-"""Avro files through fastavro, an implementation that is not ours."""
+"""Avro files through fastavro, an implementation that is not ours, and a filter of their entries."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import json
 from typing import Any
 
 import fastavro
+
+from airflow_paimon.core.format.manifest_blocks import Bounded, EntryFilter
 
 
 def _without_logical_types(schema: Any) -> Any:
@@ -30,3 +32,16 @@ def write_with_fastavro(schema: Any, records: list[Any], codec: str = "deflate")
     out = io.BytesIO()
     fastavro.writer(out, fastavro.parse_schema(_without_logical_types(json.loads(json.dumps(schema)))), records, codec)
     return out.getvalue()
+
+
+class Only(EntryFilter):
+    """Entries of some partitions."""
+
+    def __init__(self, *partitions: bytes) -> None:
+        self.partitions = partitions
+
+    def __call__(self, stored: bytes) -> bool:
+        return stored in self.partitions
+
+    def may_be_in(self, part: Bounded) -> bool:
+        return True

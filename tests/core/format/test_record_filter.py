@@ -11,8 +11,9 @@ from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.avro.container import read_container, write_container
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry, Stats
-from airflow_paimon.core.format.manifest_io import EntryFilter, read_manifest, write_manifest
+from airflow_paimon.core.format.manifest_io import read_manifest, write_manifest
 from airflow_paimon.core.format.types import AtomicType
+from tests.core.format.avro_files import Only
 
 STRING = AtomicType("STRING")
 DAYS = [encode_row([f"day-{'x' * (i % 11)}{i:03d}"], [STRING]) for i in range(50)]
@@ -55,7 +56,7 @@ def one_block(data: bytes) -> tuple[int, bytes]:
 def test_all_entries_of_the_partitions_come_and_no_others(wanted: int) -> None:
     written = entries(6000)
     days = set(DAYS[:wanted])
-    only = EntryFilter(days.__contains__)
+    only = Only(*days)
     read = [e for part in (written[:4000], written[4000:]) for e in read_manifest(write_manifest(part), only=only)]
     assert read == [e for e in written if e.partition in days]
 
@@ -67,14 +68,14 @@ def test_a_value_of_another_field_is_no_partition() -> None:
     inside = next(block for _, block in blocks(looks))
     others = [e for e in entries(200, seed=1) if e.partition != wanted.partition]
     others = [e._replace(file=e.file._replace(min_key=inside, embedded_file_index=inside * 2)) for e in others]
-    read = read_manifest(write_manifest([*others, wanted]), only=EntryFilter(wanted.partition.__eq__))
+    read = read_manifest(write_manifest([*others, wanted]), only=Only(wanted.partition))
     assert read == [wanted]
 
 
 def test_damaged_blocks_are_refused() -> None:
     data = write_manifest(entries(300))
     schema, (number, block) = read_container(data).schema, one_block(data)
-    nothing = EntryFilter(lambda _: False)
+    nothing = Only()
     for wrong in [(number, block[:-1]), (number, block + b"\0"), (number, block[1:])]:
         with pytest.raises((FormatError, UnsupportedFeatureError), match="x: "):
             read_manifest(write_container(schema, [wrong]), name="x", only=nothing)
@@ -87,4 +88,4 @@ def test_a_later_format_version_is_refused_although_nobody_asked_for_its_entry()
     (_, first) = one_block(write_manifest(entries(1)))
     later = write_container(schema, [(number + 1, block + b"\x06" + first[1:])])
     with pytest.raises(UnsupportedFeatureError, match="format version 3"):
-        read_manifest(later, only=EntryFilter(lambda _: False))
+        read_manifest(later, only=Only())

@@ -19,7 +19,7 @@ import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.base import Part, away_beside
+from airflow_paimon.core.store.base import away_beside
 from tests.core.store.racer import content, race
 
 ODD_NAMES = [
@@ -150,16 +150,6 @@ class StoreContract:
         assert store.read_into([]) == []
         with pytest.raises(NotFoundError, match="gone"):
             store.read_into([("manifest/gone", longer), ("m1", shorter)])
-
-    def test_read_parts_with_the_size_of_the_whole(self, store: Store) -> None:
-        whole = bytes(range(200)) * 10
-        store.create("manifest/m0", whole)
-        store.create("m1", b"1234")
-        wanted = [Part("m1", 0, 100), Part("manifest/m0", 10, 20), Part("manifest/m0", 1999, 2000), Part("m1", 3, 9)]
-        assert store.read_parts(wanted) == [(b"1234", 4), (whole[10:20], 2000), (whole[-1:], 2000), (b"4", 4)]
-        assert store.read_parts([]) == []
-        with pytest.raises(NotFoundError, match="gone"):
-            store.read_parts([Part("m1", 0, 1), Part("manifest/gone", 0, 1)])
 
     # Folders
 

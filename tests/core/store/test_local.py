@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, OutcomeUnknownError, StorageError, UnsafeOperationError
-from airflow_paimon.core.store.base import Part
 from airflow_paimon.core.store.local import LocalStore
 from tests.core.store.contract import SharedStoreContract, check_files_that_are_away
 from tests.core.store.restricted import run_restricted
@@ -149,7 +148,7 @@ def test_no_link_below_the_folder_is_followed(store: LocalStore, tmp_path: Path)
     memory = memoryview(bytearray(1))
     calls: list[Callable[[str], Any]] = [
         store.read, store.exists, store.open_input, lambda p: store.read_many([p]),
-        lambda p: store.read_into([(p, memory)]), lambda p: store.read_parts([Part(p, 0, 1)]),
+        lambda p: store.read_into([(p, memory)]),
     ]  # fmt: skip
     below: list[Callable[[str], Any]] = [
         store.delete, store.open_output, lambda p: store.create(p, b"2"), lambda p: store.replace(p, b"2"),

@@ -21,13 +21,7 @@ from airflow_paimon.core.format.avro.container import Header, read_header
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
 from airflow_paimon.core.format.manifest_blocks import KEY, indexed_blocks
-from airflow_paimon.core.format.manifest_io import (
-    EntryFilter,
-    read_manifest,
-    read_manifest_columns,
-    some_blocks,
-    write_manifest,
-)
+from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_columns, write_manifest
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.tables import create_table
@@ -39,7 +33,6 @@ from tests.core.format.avro_files import fastavro_records
 from tests.core.tables import append, make_table
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
-from tests.stores import CountingStore
 
 DAYS: list[str | None] = [None, *(f"day-{i:02d}" for i in range(20))]
 
@@ -64,10 +57,6 @@ def random_entries(schema: TableSchema, draw: random.Random, number: int) -> lis
     return [e.deleted() if draw.random() < 0.2 else e for e in made]
 
 
-def filtered(selection: Selection) -> EntryFilter:
-    return EntryFilter(selection, selection.may_be_in)
-
-
 def header_of(data: bytes) -> Header:
     return read_header(data)
 
@@ -86,7 +75,6 @@ def test_the_same_entries_as_without_an_index(monkeypatch: pytest.MonkeyPatch, l
     chance = chance_of(life)
     monkeypatch.setattr(encoder, "BLOCK_BYTES", chance.choice([300, 2000, 9000]))
     monkeypatch.setattr(manifest_blocks, "_LARGEST_PART", 0)
-    monkeypatch.setattr(manifest_blocks, "_GAP", chance.choice([0, 1000, 1 << 20]))
     schema = new_table().schema()
     stored = StoredPartitions(schema)
     entries = random_entries(schema, chance, chance.choice([50, 600, 2000]))
@@ -99,13 +87,11 @@ def test_the_same_entries_as_without_an_index(monkeypatch: pytest.MonkeyPatch, l
     assert fastavro_records(indexed) == fastavro_records(plain), "another reader doesn't look at it"
     for _ in range(10):
         selection = some_selection(stored, chance, entries)
-        only = filtered(selection)
         wanted = [e for e in entries if selection(e.partition)]
         for data in (plain, indexed):
-            assert read_manifest(data, only=only) == wanted
-            assert read_manifest_columns(data, only=only) == read_manifest_columns(plain).where(
-                selection(e.partition) for e in entries
-            )
+            assert read_manifest(data, only=selection) == wanted
+            found = read_manifest_columns(data, only=selection)
+            assert list(found.identifiers()) == [e.identifier for e in wanted]
 
 
 def test_a_partition_needs_few_blocks_of_a_manifest_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,15 +102,13 @@ def test_a_partition_needs_few_blocks_of_a_manifest_in_order(monkeypatch: pytest
     entries = in_order([entry(schema, draw.choice(DAYS[1:]), 1, i, draw) for i in range(3000)], stored)
     data = write_manifest(entries, stored.types)
     one = stored.those([entries[1500].partition])
-    some = some_blocks(data[:20_000], len(data), filtered(one))
-    assert some is not None
-    ((start, end),) = some.ranges
-    assert end - start < len(data) / 5
-    assert len(read_manifest(data, only=filtered(one))) < 1000
-    nothing = some_blocks(data, len(data), filtered(stored.selection([{"dt": "day-99"}])))
-    assert nothing is not None
-    assert nothing.ranges == []
-    assert some_blocks(data[:1000], len(data), filtered(one)) is None, "a head that is too short"
+    blocks = indexed_blocks(header_of(data), len(data))
+    assert blocks is not None
+    assert sum(b.end - b.start for b in blocks if one.may_be_in(b)) < len(data) / 5
+    assert [e.partition for e in read_manifest(data, only=one)] == [
+        e.partition for e in entries if e.partition == entries[1500].partition
+    ]
+    assert not any(map(stored.selection([{"dt": "day-99"}]).may_be_in, blocks))
 
 
 def test_bounds_of_blocks_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +156,7 @@ def test_a_damaged_index_is_no_reason_to_miss_entries(monkeypatch: pytest.Monkey
     for _ in range(150):
         at = start + draw.randrange(len(value))
         damaged = data[:at] + bytes([data[at] ^ (1 << draw.randrange(8))]) + data[at + 1 :]
-        assert [e for e in read_manifest(damaged, only=filtered(selection)) if selection(e.partition)] == wanted
+        assert read_manifest(damaged, only=selection) == wanted
     index = json.loads(value[9:])
     for change in ({"version": 2}, {"blocks": []}, {"blocks": index["blocks"][1:]}, {"rows": []}, {"rows": 7},
                    {"blocks": [[1, 2]]}, {"blocks": [b[:2] + [None] * 7 for b in index["blocks"]]}):  # fmt: skip
@@ -189,69 +173,39 @@ def test_damaged_blocks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = StoredPartitions(schema)
     entries = in_order(random_entries(schema, random.Random(4), 1000), stored)
     data = write_manifest(entries, stored.types)
-    only = filtered(stored.those([entries[500].partition]))
-    some = some_blocks(data, len(data), only)
-    assert some is not None
-    ((start, end),) = some.ranges
-    first = some.runs[0][0]
+    only = stored.those([entries[500].partition])
+    header = header_of(data)
+    chosen = [b for b in indexed_blocks(header, len(data)) or () if only.may_be_in(b)]
+    first, (start, end) = chosen[0], (chosen[0].start, chosen[-1].end)
     for at in (start, start + 1, start + 6, first.end - 3, end - 1):  # the numbers, the content, the markers
         damaged = data[:at] + bytes([data[at] ^ 0x55]) + data[at + 1 :]
         with pytest.raises(FormatError, match=r"^m: "):
             read_manifest(damaged, name="m", only=only)
-    for size in (end - 1, start + 3, some.header.end - 1):
+    for size in (end - 1, start + 3, header.end - 1):
         with pytest.raises(FormatError, match=r"^m: "):
             read_manifest(data[:size], name="m", only=only)
 
 
-@pytest.fixture
-def big(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """A table whose manifests count as large, with many blocks; some files were deleted by a later commit."""
+def test_a_manifest_that_is_cut_off_damaged_or_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder, "BLOCK_BYTES", 4000)
-    monkeypatch.setattr(scan, "_LARGE", 10_000)
-    monkeypatch.setattr(scan, "_HEAD", 12_000)
-    monkeypatch.setattr(manifest_blocks, "_GAP", 1000)
-    table = new_table(str(tmp_path / "wh"))
+    table = new_table()
     schema, draw = table.schema(), random.Random(6)
-    added = [entry(schema, draw.choice(DAYS), 1, i, draw) for i in range(4000)]
+    added = [entry(schema, draw.choice(DAYS), 1, i, draw) for i in range(1000)]
     commit(table, lambda head: Draft(kind=CommitKind.APPEND, entries=added, schema=schema))
-    gone = [e.deleted() for e in draw.sample(added, 900)]
-    commit(table, lambda head: Draft(kind=CommitKind.OVERWRITE, entries=gone, schema=schema))
-    return table
-
-
-def test_parts_of_large_manifests_are_read(big: Table) -> None:
-    head, stored = big.latest_snapshot(), StoredPartitions(big.schema())
-    whole = live_entries(big, head)
-    assert len(whole) == 3100
-    size = sum(m.file_size for m in all_manifests(big, head))
-    for day in DAYS:
-        selection = stored.selection([{"dt": day}])
-        store = CountingStore(big.store)
-        table = Table(store, big.name)
-        wanted = {k: e for k, e in whole.items() if selection(e.partition)}
-        assert live_entries(table, head, selection) == wanted
-        assert store.tally.bytes_read < size / 2
-        assert store.tally.calls["read_parts"] == 2
-        assert sorted(live_columns(big, head, selection).identifiers()) == sorted(wanted)
-
-
-def test_a_large_manifest_that_is_cut_off_damaged_or_gone_is_named(big: Table) -> None:
-    head, stored = big.latest_snapshot(), StoredPartitions(big.schema())
-    selection = stored.selection([{"dt": "day-05"}])
-    manifest = max(all_manifests(big, head), key=lambda m: m.file_size)
+    head, selection = table.latest_snapshot(), StoredPartitions(schema).selection([{"dt": "day-05"}])
+    (manifest,) = all_manifests(table, head)
     path = f"manifest/{manifest.file_name}"
-    data = big.store.read(path)
-    some = some_blocks(data, len(data), filtered(selection))
-    assert some is not None
-    at = some.ranges[0][0] + 40
+    data = table.store.read(path)
+    chosen = [b for b in indexed_blocks(header_of(data), len(data)) or () if selection.may_be_in(b)]
+    at = chosen[0].start + 40
     for other in (data[:-1], data[: len(data) // 2], data[:100], b"", data + b"x", data[:at] + b"!" + data[at + 1 :]):
-        big.store.replace(path, other)
+        table.store.replace(path, other)
         for read in (live_entries, live_columns):
             with pytest.raises(FormatError, match=manifest.file_name):
-                read(big, head, selection)
-    big.store.delete(path)
+                read(table, head, selection)
+    table.store.delete(path)
     with pytest.raises(FormatError, match=f"{manifest.file_name} of a live snapshot is missing"):
-        live_entries(big, head, selection)
+        live_entries(table, head, selection)
 
 
 def test_manifests_begin_with_a_partition_and_stay_apart() -> None:
@@ -305,8 +259,7 @@ def test_manifests_of_other_engines(golden: Callable[[str], Path], archive: str)
             if not entries or not stored.keys:
                 continue
             selection = stored.those([entries[len(entries) // 2].partition])
-            found = read_manifest(path.read_bytes(), only=filtered(selection))
-            assert [e for e in found if selection(e.partition)] == [e for e in entries if selection(e.partition)]
+            assert read_manifest(path.read_bytes(), only=selection) == [e for e in entries if selection(e.partition)]
             again = write_manifest(in_order(entries, stored), stored.types)
             assert sorted(e.identifier for e in read_manifest(again)) == sorted(e.identifier for e in entries)
             read += 1

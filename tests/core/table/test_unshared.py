@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,12 +12,13 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import describe_manifest, write_manifest
-from airflow_paimon.core.table import history, scan
-from airflow_paimon.core.table.history import changed_files, difference
+from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
+from airflow_paimon.core.table.scan import all_manifests
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
+from tests.stores import CountingStore
 
 BESIDE = ({}, {}, {}, {"extra_files": ("x",)}, {"external_path": "s3://b/x"}, {"embedded_file_index": b""})
 
@@ -43,7 +45,7 @@ def state(table: Table, name: str, chance: random.Random, live: list[ManifestEnt
     return [stored(table, f"{name}-{n}", some) for n, some in enumerate(both) if some]
 
 
-def test_the_same_difference_as_of_all_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_difference_as_of_all_files(tmp_path: Path) -> None:
     table, chance = make_table(tmp_path), random.Random(5)
     differed = 0
     for number in range(60):
@@ -52,41 +54,33 @@ def test_the_same_difference_as_of_all_files(tmp_path: Path, monkeypatch: pytest
         new += [e for e in (entry(table, chance) for _ in range(2)) if e.identifier not in {x.identifier for x in old}]
         new = list({e.identifier: e for e in new}.values())
         sides = state(table, f"o{number}", chance, old), state(table, f"n{number}", chance, new)
-        monkeypatch.setattr(history, "MERGED_BYTES", 1 << 30)
-        whole = changed_files(table, *sides)
-        monkeypatch.setattr(history, "MERGED_BYTES", 0)
-        found = changed_files(table, *sides)
+        whole = changed_files(table, *sides, merged_bytes=1 << 30)
+        found = changed_files(table, *sides, merged_bytes=0)
         assert found == whole
         assert set(whole[0]) == {e.identifier for e in new} - {e.identifier for e in old}
         differed += found != ({}, {})
     assert 20 < differed < 60
 
 
-def test_a_file_added_twice_is_an_error_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_added_twice_is_an_error_here_too(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     one = entry(table, random.Random(0))
     twice = [stored(table, "m-0", [one]), stored(table, "m-1", [one])]
-    monkeypatch.setattr(history, "MERGED_BYTES", 0)
     with pytest.raises(FormatError, match="added twice"):
-        changed_files(table, [stored(table, "m-2", [one])], twice)
+        changed_files(table, [stored(table, "m-2", [one])], twice, merged_bytes=0)
 
 
-def test_objects_are_made_of_partitions_that_differ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_are_made_of_partitions_that_differ(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     for day in "abcd":
         append(table, day)
-    before = table.latest_snapshot()
+    old = all_manifests(table, table.latest_snapshot())
     append(table, "b")
     run(table, "compact_manifest")
-    monkeypatch.setattr(history, "MERGED_BYTES", 0)
-    read: list[str] = []
-    entries = scan.read_entries
-
-    def watched(view: Table, manifests: list[ManifestFile], selection: object = None) -> list[list[ManifestEntry]]:
-        read.extend(m.file_name for m in manifests)
-        return entries(view, manifests, selection)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(scan, "read_entries", watched)
-    found = difference(table, before, table.latest_snapshot())
-    assert (sum(map(len, found.added.values())), len(found.removed)) == (1, 0)
-    assert len(read) == 2, "the manifest of b of before, and the merged one"
+    store = CountingStore(table.store)
+    added, removed = changed_files(
+        replace(table, store=store), old, all_manifests(table, table.latest_snapshot()), merged_bytes=0
+    )
+    assert (len(added), len(removed)) == (1, 0)
+    read = [uris.count("manifest/") for method, uris in store.tally.log if method == "read_many"]
+    assert read == [4, 1, 1, 1], "of both sides for digests; the manifest of b of before, and the merged one"
