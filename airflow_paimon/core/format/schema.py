@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.option_lists import listed
-from airflow_paimon.core.format.recent import Recent
 from airflow_paimon.core.format.snapshot import RESTORE, load_json_object
 from airflow_paimon.core.format.types import DataField, field_to_json, max_field_id, parse_field
 
@@ -144,12 +144,10 @@ def parse_schema(data: bytes, name: str) -> TableSchema:
     Raises:
         FormatError: corrupt. UnsupportedFeatureError: a later version, or a type of one.
     """
-    return _recent.find(data, lambda: _parsed(data, name))
+    return _parsed(data, name)
 
 
-_recent: Recent[TableSchema] = Recent(most=16, largest=1 << 18)
-
-
+@lru_cache(maxsize=16)
 def _parsed(data: bytes, name: str) -> TableSchema:
     raw = load_json_object(data, name)
     version = raw.get("version", _VERSION_OF_0_7)

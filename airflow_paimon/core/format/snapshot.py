@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.recent import Recent
 
 J = TypeVar("J", dict[str, Any], list[Any])
 
@@ -254,10 +254,12 @@ def parse_snapshot(data: bytes, name: str) -> Snapshot:
     Raises:
         FormatError: corrupt. UnsupportedFeatureError: a version this release does not know.
     """
-    return _recent.find(data, lambda: snapshot_from_json(load_json_object(data, name), name))
+    return _parsed(data, name)
 
 
-_recent: Recent[Snapshot] = Recent(most=64, largest=1 << 14)
+@lru_cache(maxsize=64)
+def _parsed(data: bytes, name: str) -> Snapshot:
+    return snapshot_from_json(load_json_object(data, name), name)
 
 
 def snapshot_from_json(raw: Mapping[str, Any], name: str) -> Snapshot:

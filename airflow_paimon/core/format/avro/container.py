@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import NamedTuple
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
@@ -26,10 +25,6 @@ _ZSTD: dict[int, int] = {
     zstd.CompressionParameter.checksum_flag: 1,  # every decoder checks it
 }
 _MAX_HEADER_FIELDS = 1000
-_PLAIN = {"avro.schema", "avro.codec"}
-_MOST_KNOWN = 8
-_known: tuple[tuple[bytes, Header], ...] = ()
-"""Beginnings of files read lately, up to their sync marker, with what they say: most files begin alike."""
 _mine = threading.local()
 
 
@@ -116,32 +111,16 @@ def read_header(data: bytes) -> Header:
         )
     if not data.startswith(MAGIC):
         raise FormatError("it is not an Avro file (the first bytes are wrong)" if data else "it is empty")
-    for beginning, known in _known:
-        if data.startswith(beginning):
-            return _with_sync(known, data)
     metadata, position = _read_metadata(data)
     codec = metadata.get("avro.codec", b"null").decode()
     if "avro.schema" not in metadata:
         raise FormatError("its Avro header has no schema")
     if codec not in CODECS:
         raise FormatError(f"its Avro codec {codec!r} is unknown")
-    schema = metadata["avro.schema"].decode()
-    header = Header(schema, MappingProxyType(metadata), b"", position + SYNC_BYTES, codec)
-    if metadata.keys() <= _PLAIN:
-        _remember(data[:position], header)
-    return _with_sync(header, data)
-
-
-def _with_sync(header: Header, data: bytes) -> Header:
-    sync = data[header.end - SYNC_BYTES : header.end]
+    sync = data[position : position + SYNC_BYTES]
     if len(sync) < SYNC_BYTES:
         raise FormatError("it is truncated")
-    return Header(header.schema, header.metadata, sync, header.end, header.codec)
-
-
-def _remember(beginning: bytes, header: Header) -> None:
-    global _known  # another thread's addition may get lost, which does no harm
-    _known = ((beginning, header), *_known[: _MOST_KNOWN - 1])
+    return Header(metadata["avro.schema"].decode(), metadata, sync, position + SYNC_BYTES, codec)
 
 
 def _read_metadata(data: bytes) -> tuple[dict[str, bytes], int]:
