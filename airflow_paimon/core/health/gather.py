@@ -6,17 +6,14 @@ manifests, and, where snapshots are due, as many more as a binary search over th
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import chain
 
 from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
 from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.chain.state import splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
-from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.health.files_plan import FileGroup, groups_of_columns, groups_of_splits, rules_of
 from airflow_paimon.core.health.health_plan import (
@@ -37,6 +34,7 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import SNAPSHOTS
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
 from airflow_paimon.core.requests.findings import ERROR
 from airflow_paimon.core.table.consumers import Consumer, read_consumers
+from airflow_paimon.core.table.history import files_only_in
 from airflow_paimon.core.table.lineage import Lineage, read_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
@@ -49,7 +47,8 @@ from airflow_paimon.core.table.paths import (
     numbered,
     protects,
 )
-from airflow_paimon.core.table.scan import all_manifests, each_columns, live_of_parts, read_columns, read_index
+from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.scan import all_manifests, live_columns, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero
 
@@ -83,7 +82,8 @@ def read_health(table: Table, now_ms: int, rules: HealthRules | None = None) -> 
     for number in range(1, _TRIES + 1):
         ids = main.snapshot_ids()
         try:
-            return plan_health(_observe(main, now_ms, rules or HealthRules()))
+            with reading_once():
+                return plan_health(_observe(main, now_ms, rules or HealthRules()))
         except (FormatError, NotFoundError):  # an expiry may take away what was listed
             if number == _TRIES or main.snapshot_ids() == ids:
                 raise
@@ -95,9 +95,8 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
     options = TableOptions(schema.options)
     views = _read_views(main, options)
     head = main.latest_snapshot()
-    contents = _Contents(main, head)
     check = check_chain_table(main) if options.chain_table else None
-    live = contents.live() if check is None or check.state is None else None
+    live = live_columns(main, head) if check is None or check.state is None else None
     schema_ids = set(main.schema_ids())
     groups = groups_of_columns(MAIN, live) if live is not None else _chain_files(check)
     file_rules = rules_of(
@@ -118,49 +117,11 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
         groups=groups,
         unreadable_files=sum(i not in schema_ids for i in live.schema_ids) if live is not None else 0,
         index=read_index(main, head),
-        manifests=contents.manifests,
-        held=_held(main, views, contents, now_ms, rules),
+        manifests=() if head is None else all_manifests(main, head),
+        held=_held(main, views, head, now_ms, rules),
         chain=None if check is None else _chain_figures(check),
         storage=_storage(main, now_ms) if rules.storage else None,
     )
-
-
-# -- files -------------------------------------------------------------------------------------------------------------
-
-
-class _Contents:
-    """The manifests of main's newest snapshot; of an older one only those are read that the newest doesn't have."""
-
-    def __init__(self, main: Table, head: Snapshot | None) -> None:
-        self._main = main
-        self._head = head
-        self.manifests: Sequence[ManifestFile] = () if head is None else all_manifests(main, head)
-        self._columns = dict(
-            zip((m.file_name for m in self.manifests), read_columns(main, self.manifests), strict=True)
-        )
-
-    def live(self) -> EntryColumns:
-        """Return the live files; raises as ``live_columns`` does."""
-        return live_of_parts(self._main, self._head, [self._columns[m.file_name] for m in self.manifests])
-
-    def replaced_bytes(self, oldest: Snapshot) -> int:
-        """Count the bytes of data files of an older snapshot that the newest one doesn't have."""
-        manifests = all_manifests(self._main, oldest)
-        known = (self._columns[m.file_name] for m in manifests if m.file_name in self._columns)
-        new = each_columns(self._main, (m for m in manifests if m.file_name not in self._columns))
-        then, now = _sizes(chain(known, (columns for _, columns in new))), _sizes(self._columns.values())
-        return sum(size for name, size in then.items() if name not in now)
-
-
-def _sizes(parts: Iterable[EntryColumns]) -> dict[str, int]:
-    """Return the live files with their bytes. A file may be deleted and added again on another level."""
-    counts: Counter[str] = Counter()
-    sizes: dict[str, int] = {}
-    for part in parts:
-        for kind, name, size in zip(part.kinds, part.file_names, part.file_sizes, strict=True):
-            counts[name] += 1 if kind == FileKind.ADD else -1
-            sizes[name] = size
-    return {name: sizes[name] for name, count in counts.items() if count > 0}
 
 
 # -- what holds old states ---------------------------------------------------------------------------------------------
@@ -202,7 +163,7 @@ def _read_view(view: Table, options: TableOptions | None) -> _View:
     )
 
 
-def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int, rules: HealthRules) -> HeldFigures:
+def _held(main: Table, views: Sequence[_View], head: Snapshot | None, now_ms: int, rules: HealthRules) -> HeldFigures:
     records = {v.name: v.record for v in views}
     due = {v.name: _due_snapshots(v, now_ms, rules) for v in views}
     blocked = {v.name: _due_snapshots(v, now_ms, rules, consumers=False) - due[v.name] for v in views if v.consumers}
@@ -210,7 +171,7 @@ def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int,
     oldest = _oldest(views[0])
     pins = [*([] if oldest is None else [_snapshot_pin(views[0], oldest)]), *_pins(views, records)]
     unlimited = [p for p in pins if p.kind != "snapshot" and not _ends(p, views, records)]
-    several = len(views[0].ids) > 1 and oldest is not None
+    several = len(views[0].ids) > 1
     return HeldFigures(
         snapshots=sum(len(v.ids) for v in views),
         tags=sum(len(v.tags) for v in views),
@@ -226,10 +187,18 @@ def _held(main: Table, views: Sequence[_View], contents: _Contents, now_ms: int,
         due_branches=sum(_is_over(record, now_ms) for record in records.values()),
         blocked_snapshots=sum(blocked.values()),
         blocked_by=_first_consumer(views, worst) if any(blocked.values()) else None,
-        replaced_bytes=contents.replaced_bytes(oldest) if several and oldest is not None else 0,
+        replaced_bytes=_replaced_bytes(main, oldest, head) if several else 0,
         oldest=_first(pins),
         unlimited=_first(unlimited),
     )
+
+
+def _replaced_bytes(main: Table, oldest: Snapshot | None, head: Snapshot | None) -> int:
+    """Count the bytes of data files of the oldest snapshot that the newest one doesn't have."""
+    if oldest is None or head is None:
+        return 0
+    gone = files_only_in(main, all_manifests(main, oldest), all_manifests(main, head))
+    return sum(entry.file.file_size for entry in gone.values())
 
 
 def _automatic_tags(main: _View) -> bool:

@@ -26,7 +26,7 @@ from airflow_paimon.core.metadata_expiry.references import (
 from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.store.threads import in_threads
-from airflow_paimon.core.table.history import changed_files
+from airflow_paimon.core.table.history import files_only_in
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, is_outside, manifest_path
 from airflow_paimon.core.table.reachability import entry_paths
@@ -206,11 +206,9 @@ def _changes(
     def change(pair: tuple[RootNames, Root | None]) -> dict[FileId, ManifestEntry] | None:
         one, names = pair[0], _of(pair[1], (*living, *own))
         try:
-            added, removed = changed_files(table, list(one.state), list(names.state) if names else [])
+            return files_only_in(table, one.state, names.state if names else ())
         except FormatError:
             return None
-        again = {key.file_name for key in added}
-        return {key: entry for key, entry in removed.items() if key.file_name not in again}
 
     pairs = list(zip(own, successors, strict=True))
     return [(*pair, found) for pair, found in zip(pairs, in_threads(change, pairs, _AT_ONCE), strict=True)]

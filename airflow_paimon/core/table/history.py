@@ -67,6 +67,15 @@ def changed_files(
     return added, removed
 
 
+def files_only_in(
+    table: Table, state: Sequence[ManifestFile], other: Sequence[ManifestFile]
+) -> dict[FileId, ManifestEntry]:
+    """Return the live files of a state that another one has on no level. Reads what ``changed_files`` reads."""
+    added, removed = changed_files(table, state, other)
+    again = {key.file_name for key in added}
+    return {key: entry for key, entry in removed.items() if key.file_name not in again}
+
+
 def _index_difference(
     table: Table, before: Snapshot | None, after: Snapshot | None, form: Form
 ) -> dict[BucketKey, frozenset[IndexEntry]]:
