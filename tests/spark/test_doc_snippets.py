@@ -6,6 +6,8 @@ Spark session where it reads or writes rows. Shell lines run in this process.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import linecache
 import re
@@ -23,10 +25,11 @@ import pytest
 
 from airflow_paimon import create_table, open_table
 from airflow_paimon.cli.main import run
+from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.arguments import build_request, parse_arguments
 from airflow_paimon.core.requests.local_execution import NONE
 from airflow_paimon.core.requests.operations import OPERATIONS
-from airflow_paimon.data import write_arrow
+from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.execution import run_operation
 from airflow_paimon.plugin import macros
 from airflow_paimon.rule_text import rules_as_json
@@ -266,6 +269,36 @@ def test_the_pipeline_does_what_its_tutorial_says(page: Page, monkeypatch: pytes
     head = open_table(str(page.warehouse), conf["table"]).latest_snapshot()
     assert head is not None
     assert head.commit_kind not in page.names["trigger"].filter.kinds, "a publish would start the second DAG again"
+
+
+def test_the_undo_row_by_row_keeps_what_changed_since(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Monday amounts are multiplied by mistake, a row is deleted and one added; on Thursday order 1 is corrected."""
+    monkeypatch.chdir(page.warehouse.parent)
+    make_orders(page.warehouse, with_branch=False)
+    orders = open_table(str(page.warehouse), "sales.orders")
+    day = "2026-11-18"
+    write_arrow(orders, pa.table({"id": [1, 2, 3], "dt": [day] * 3, "amount": [10.0, 20.0, 30.0]}), "overwrite")
+    wrong = f"""UPDATE branch SET amount = amount * 100 WHERE id IN (1, 2); DELETE FROM branch WHERE id = 3;
+        INSERT INTO branch (id, dt, amount) VALUES (9, '{day}', 900)"""
+    monday = {"warehouse": str(page.warehouse), "table": "sales.orders", "branch": "monday"}
+    page.request(build_request("create_branch", {**monday, "snapshot": 2}))
+    page.warehouse.with_suffix(".sql").write_text(wrong)
+    page.request(build_request("correct_branch", {**monday, "sql": str(page.warehouse.with_suffix(".sql"))}))
+    published = page.request(build_request("merge_branch", {**monday, "operation_id": "monday"}))
+    write_arrow(orders, pa.table({"id": [1, 4], "dt": [day] * 2, "amount": [11.0, 40.0]}))
+    undo = {"warehouse": str(page.warehouse), "table": "sales.orders", "tag": published.details["undo_tag"]}
+    with pytest.raises(ConflictError, match="changed again after the publish"):
+        run_operation(build_request("rollback_to", {**undo, "keep_later": True}))
+    text = (_DOCS / "howto" / "undo-later.md").read_text()
+    statement, commands = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(re.findall(r"-c '(.*?)'", statement)[0].replace('"W"', repr(str(page.warehouse))), {})
+    Path("undo.sql").write_text(printed.getvalue())
+    for old, now in (("--snapshot 3", "--snapshot 4"), ("orders@2", f"orders@{published.snapshot_after}")):
+        commands = commands.replace(old, now)
+    page.shell(commands.replace("--warehouse W", f"--warehouse {page.warehouse}"))
+    rows = {row["id"]: row["amount"] for row in read_arrow(orders).to_pylist()}
+    assert rows == {1: 11.0, 2: 20.0, 3: 30.0, 4: 40.0}  # 2 and 3 are restored, 9 is removed; the later 1 and 4 stay
 
 
 def make_orders(warehouse: Path, with_branch: bool) -> None:

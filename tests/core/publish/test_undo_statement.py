@@ -1,4 +1,4 @@
-"""The MERGE that takes a publish back row by row; that it does so is held by the page docs/howto/undo-later.md."""
+"""The MERGE that takes a publish back row by row; that it does so is held by tests/spark/test_doc_snippets.py."""
 
 from __future__ import annotations
 
