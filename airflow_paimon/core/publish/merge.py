@@ -18,36 +18,30 @@ from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
     UnsafeOperationError,
-    UnsupportedFeatureError,
 )
-from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.publish.audit_properties import changes_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
     bucket_namer,
-    check_bucket_counts,
     check_deletion_vectors,
-    check_moving_keys,
-    check_snapshot_numbers,
-    highest_sequence,
     sequences_too_high,
-    too_high,
     warn_of_bucket_counts,
 )
-from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ids, check_ranges
-from airflow_paimon.core.publish.compare import Compared, gather_sides, keys_stay, published_difference
+from airflow_paimon.core.publish.checks import CHECKS, check_approved, check_evolved, to_fold
+from airflow_paimon.core.publish.column_merge_plan import ColumnOrder
+from airflow_paimon.core.publish.compare import Compared, gather_sides
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import UnfinishedPublish, unfinished_publishes, while_there
 from airflow_paimon.core.publish.key_merge import MergeKeys
 from airflow_paimon.core.publish.moved_rows import RowsStay
-from airflow_paimon.core.publish.other_keys import refuse_other_keys
 from airflow_paimon.core.publish.own_files import FindSharedId, KeyFiles, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
 from airflow_paimon.core.publish.publication import Publication
-from airflow_paimon.core.publish.relatives import family_properties, refuse_other_ids
+from airflow_paimon.core.publish.relatives import family_properties
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
 from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -55,17 +49,10 @@ from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
 from airflow_paimon.core.store.base import side_by_side
 from airflow_paimon.core.table.history import (
-    Difference,
-    difference,
     publish_target,
-    really_changed,
-    snapshots_between,
 )
-from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries
 from airflow_paimon.core.table.table import Table
 
 _SPARE_IDS = 100_000
@@ -172,7 +159,7 @@ class _Merging:
         looked = self.gate.look(compared.head if whole else compared.base, is_main=whole)
         decided = _plan(planner, compared, logs, self.spare)
         self.rows_stay.check(main, branch, compared, decided)
-        high = _too_high(planner, compared, decided.changes)
+        high = to_fold(planner, compared, decided.changes)
         folds = {"folds": sorted(map(bucket_namer(compared.schema), high))[:MAX_LISTED]} if high else {}
         decided = replace(decided, summary={**decided.summary, **folds, **looked.summary})
         if request.dry_run:
@@ -202,7 +189,7 @@ def _with_keys(planner: Merge, compared: Compared, decided: Publication, keys: K
     decided = keys.into(decided, writers_stopped=planner.request.writers_stopped)
     if decided.merged is not None and decided.merged.overlapping:  # some may be replaced: see ``on_overlap``
         replaced = [c for c in decided.changes if c.bucket in decided.merged.files]
-        _check_approved(planner, compared, replace(decided, changes=replaced))
+        check_approved(planner, compared, replace(decided, changes=replaced))
     return decided
 
 
@@ -295,8 +282,8 @@ def _plan(planner: Merge, compared: Compared, logs: SchemaLogs, spare: _SpareIds
         decided = replace(decided, id_space=_id_space(compared, planned, spare=ids_after))
     if options.data_evolution:  # an update adds a file and removes none
         decided = replace(decided, columns=_column_order(compared), follows=None)
-        _check_columns(planner, compared, logs, decided)
-    for check in _CHECKS:
+        check_evolved(planner, compared, logs, decided)
+    for check in CHECKS:
         check(planner, compared, decided)
     if warned := warn_of_bucket_counts(planned.changes, compared.schema):
         decided = replace(decided, summary={**decided.summary, "warnings": warned})
@@ -308,109 +295,6 @@ def _column_order(compared: Compared) -> ColumnOrder:
         return ColumnOrder(known=compared.base.next_row_id or 0, floor=compared.base.id)
     known = max(compared.base.next_row_id or 0, compared.last.branch.next_row_id or 0)
     return ColumnOrder(known=known, floor=max(compared.base.id, compared.last.main.id))
-
-
-def _check_columns(planner: Merge, compared: Compared, logs: SchemaLogs, planned: Publication) -> None:
-    main, changes, space, name = planner.main, planned.changes, planned.id_space, bucket_namer(compared.schema)
-    if space is None:
-        return
-    check_ids(main.name, changes, *compared.since_base, space=space, name_bucket=name)
-    if planner.takes_all:
-        return
-    if planned.merge is None:
-        raise UnsupportedFeatureError(
-            f"{main.name}: with data-evolution.enabled and fixed buckets (bucket-append-ordered) a branch can't be "
-            f"merged; fast_forward publishes it if main has not changed since the branch was made"
-        )
-    schemas = {s.id: s for s in logs.main}, {s.id: s for s in logs.branch}
-    sides = compared.sides
-    check_columns(main.name, changes, sides.theirs, sides.ours, space=space, schemas=schemas, name_bucket=name)
-    stored = StoredPartitions(compared.schema)
-    live = live_entries(main, compared.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
-    by_bucket = group_by_bucket(live.values(), stored.canonical)
-    check_ranges(main.name, by_bucket, changes, space=space, name_bucket=name)
-
-
-def _check_relatives(planner: Merge, compared: Compared, planned: Publication) -> None:
-    if planned.id_space is not None and compared.standing.relatives:
-        brought = published_difference(planner.branch, compared.base, replace(compared.standing, publishes=()))
-        name = bucket_namer(compared.schema)
-        refuse_other_ids(planner.main.name, brought, planned.changes, planned.id_space, name)
-
-
-def _check_counts(planner: Merge, compared: Compared, planned: Publication) -> None:
-    main, by_file = planner.main, planned.merge is not None
-    check_bucket_counts(main.name, compared.sides, planned.changes, compared.schema, main.branch_name, by_file=by_file)
-
-
-def _check_numbers(planner: Merge, compared: Compared, planned: Publication) -> None:
-    check_snapshot_numbers(planner.main.name, planned.changes, compared.schema, compared.head.id + 1)
-
-
-def _check_writers(planner: Merge, compared: Compared, planned: Publication) -> None:
-    """Refuse what a writer that is open on main would not know of."""
-    main, request, schema, changes = planner.main, planner.request, compared.schema, planned.changes
-    if not schema.primary_keys or request.writers_stopped:
-        return
-    if not keys_stay(planner.branch, compared.base, compared.theirs, compared.sides):
-        check_moving_keys(main.name, changes, schema)
-    refuse_other_keys(main, schema, changes, compared.since_base[0], compared.head)
-    if not request.dry_run:  # a plan describes them: they may be closed by then
-        refuse_open(main, schema, planned.buckets, compared.head, planner.context.now_ms, "published")
-
-
-def _check_approved(planner: Merge, compared: Compared, planned: Publication) -> None:
-    """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it."""
-    main, head, said = planner.main, compared.head, planner.request.approved_main_snapshot
-    if said is None or not (planned.changes or planned.schemas.new or planned.is_begun):
-        return
-    approved = KnownHead.named(said)
-    there = head if head.id == approved.id else main.find_snapshot(approved.id)
-    known = approved.id <= head.id and (there is None or approved.is_of(there))
-    if known and (approved.id == head.id or planned.merge is not None):
-        return
-    taken = {c.bucket for c in planned.changes}
-    since = snapshots_between(main, approved.id, head.id) if known else None
-    if since is not None:
-        moved = really_changed(main, since, taken)
-        if not any(s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) for s in since):
-            moved = taken & difference(main, main.snapshot(approved.id), head).buckets
-        if not moved:
-            return
-    raise ConflictError(
-        f"{main.name}: {main.branch_name} moved from snapshot {approved.beside(head.id)}, which was approved, to "
-        f"{head.id} in partitions that this publish replaces; review the new diff and approve again",
-        details={"approved_main_snapshot": said, "main_snapshot": head.id},
-    )
-
-
-_CHECKS = (_check_relatives, _check_counts, _check_numbers, _check_writers, _check_approved)
-"""What must hold of every publish of a branch, in the order of the messages."""
-
-
-def _too_high(planner: Merge, compared: Compared, changes: Sequence[BucketChange]) -> dict[BucketKey, int]:
-    """Return the buckets to fold first, with the highest number allowed. The base's manifests are read only if the
-    replaced files are not sufficient.
-    """
-    request, schema = planner.request, compared.schema
-    if not schema.primary_keys or TableOptions(schema.options).sequence_fields:
-        return {}
-    if request.writers_stopped and not request.rewrite:
-        return {}
-    return too_high(changes, base_highest(planner.main, compared.base, compared.since_base[0], changes))
-
-
-def base_highest(
-    table: Table, base: Snapshot, theirs: Difference, changes: Sequence[BucketChange]
-) -> dict[BucketKey, int]:
-    """The highest sequence number at the branch point, of each bucket that needs it; -1 where it was empty."""
-    removed = {b: highest_sequence([e.file for e in group.values()]) for b, group in theirs.removed.items()}
-    doubtful = {c.bucket for c in changes if highest_sequence([e.file for e in c.add]) > removed.get(c.bucket, -1)}
-    if doubtful:
-        found = live_entries(table, base if base.id else None)
-        live = group_by_bucket(found.values(), StoredPartitions(table.schema()).canonical)
-        removed |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
-    return removed
 
 
 def _id_space(compared: Compared, planned: Publication, *, spare: int) -> IdSpace:

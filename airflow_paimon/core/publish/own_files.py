@@ -9,15 +9,16 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.committer import Draft, execute
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
 from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys, MergeKeys, not_by_key, overlapping_keys
-from airflow_paimon.core.publish.publication import BucketReach, Publication
+from airflow_paimon.core.publish.publication import BucketReach, Publication, draft_of
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket
@@ -157,11 +158,6 @@ def _with_merged(decided: Publication, wanted: KeyMerge, merged: MergedKeys) -> 
     )
 
 
-def names_of(entries: Mapping[int, ManifestEntry]) -> set[str]:
-    """Return the names of the files of these entries."""
-    return {e.file.file_name for e in entries.values()}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketsState:
     """All files of some buckets, and the index entries of the snapshot that they are in."""
@@ -212,13 +208,37 @@ class ChangelogFiles:
         return self.made[key]
 
 
-def with_changelog(published: Publication, changelog: Sequence[ManifestEntry] | None) -> Publication:
-    """Return it with the size of its changelog in the summary."""
-    if changelog is None:
-        return published
+@dataclass(slots=True)
+class OwnFiles:
+    """All files that a call writes besides its snapshot. ``used``: the names of those that its last draft names."""
+
+    rewritten: RewrittenFiles
+    changelog: ChangelogFiles
+    keys: KeyFiles
+    used: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, rewrite: Rewrite | None, changelog: WriteChangelog | None, keys: KeyFiles) -> OwnFiles:
+        return cls(RewrittenFiles(rewrite), ChangelogFiles(changelog), keys)
+
+    def draft(self, d: Publication, properties: Mapping[str, str]) -> Draft:
+        """Write what is missing, and return the content of the snapshot."""
+        changelog, rewritten = self.changelog.entries_of(d), self.rewritten.entries_of(d)
+        self.used = {e.file.file_name for e in (*rewritten.values(), *(changelog or ()))}
+        self.used |= set() if d.merged is None else d.merged.file_names
+        return draft_of(d, properties, rewritten, changelog)
+
+    def discard(self, table: Table, used: Collection[str] = ()) -> None:
+        """Delete the files that were written, but for the used ones."""
+        for written in (self.rewritten.made.values(), *self.changelog.made.values()):
+            delete_unused(table, [e for e in written if e.file.file_name not in used])
+        self.keys.discard(used)
+
+
+def changelog_counts(d: Publication, changelog: Sequence[ManifestEntry]) -> dict[str, Any]:
+    """Return what the summary says of streaming readers, with the size of the changelog."""
     counts = {"changelog_files": len(changelog), "changelog_rows": sum(e.file.row_count for e in changelog)}
-    readers = {**published.summary["streaming_readers"], **counts}
-    return replace(published, summary={**published.summary, "streaming_readers": readers})
+    return {"streaming_readers": {**d.summary["streaming_readers"], **counts}}
 
 
 def _names(state: BucketsState) -> frozenset[str]:

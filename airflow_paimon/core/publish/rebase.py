@@ -17,7 +17,6 @@ from airflow_paimon.core.branches.branch_plan import Parent
 from airflow_paimon.core.branches.create import create_branch
 from airflow_paimon.core.branches.retention_tags import missing_protection_of
 from airflow_paimon.core.commit.committer import CommitOptions, commit, execute, require_committable
-from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -28,16 +27,16 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.snapshot import Operation, Snapshot
-from airflow_paimon.core.plan import Delete, Plan
+from airflow_paimon.core.plan import Delete, HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.columns import bring_schemas
 from airflow_paimon.core.publish.compare import Compared
 from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
 from airflow_paimon.core.publish.key_merge import MergeKeys
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
-from airflow_paimon.core.publish.own_files import KeyFiles, Rewrite, RewrittenFiles, delete_unused, names_of
+from airflow_paimon.core.publish.own_files import KeyFiles, OwnFiles, Rewrite
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
-from airflow_paimon.core.publish.publication import Publication, completed, draft_of
+from airflow_paimon.core.publish.publication import Publication, completed
 from airflow_paimon.core.publish.safeguards import check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
@@ -82,7 +81,7 @@ def rebase_branch(
         )
     theirs = branch_head(branch, request.expected_branch_snapshot)
     with attempt_of(context, name, commits=False), while_there(branch, theirs):
-        return _Rebase(context, request, branch, theirs, RewrittenFiles(rewrite), KeyFiles(merge_keys)).run()
+        return _Rebase(context, request, branch, theirs, OwnFiles.of(rewrite, None, KeyFiles(merge_keys))).run()
 
 
 class _Rebase:
@@ -94,12 +93,11 @@ class _Rebase:
         request: RebaseBranch,
         branch: Table,
         theirs: Snapshot,
-        files: RewrittenFiles,
-        keys: KeyFiles,
+        files: OwnFiles,
     ) -> None:
         self.context, self.request, self.branch, self.theirs = context, request, branch, theirs
         self.main, self.target = context.table, context.table.branch(request.to_branch)
-        self.files, self.keys = files, keys
+        self.files = files
         self.asked = MergeBranch(
             table=request.table,
             branch=request.branch,
@@ -126,12 +124,12 @@ class _Rebase:
         except OutcomeUnknownError:
             raise
         except PaimonError:
-            self.keys.discard()
+            self.files.discard(self.main)
             raise
 
     def _on(self, planner: Merge, compared: Compared, first: Publication, record: Lineage | None) -> OperationResult:
         if not self.request.dry_run:
-            first = self.keys.into(first, writers_stopped=True)
+            first = self.files.keys.into(first, writers_stopped=True)
         completed(self.asked, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
         details = self._details(compared, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
@@ -222,33 +220,22 @@ class _Rebase:
         decided = replace(
             plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
         )
-        published = completed(self.asked, self.keys.into(decided, writers_stopped=True), writes_rows=False)
-        rewritten = self.files.entries_of(published)
-        content = draft_of(published, self._properties(compared), rewritten, None)
+        published = completed(self.asked, self.files.keys.into(decided, writers_stopped=True), writes_rows=False)
+        content = self.files.draft(published, self._properties(compared))
         if published.merge is not None and not published.merge.replaced:
             # Else a later merge would take it for one that replaces whole partitions.
             content = replace(content, operation=Operation.UPDATE)
 
-        def draft(head: Snapshot | None) -> Draft:
-            if head is None or head.identity != compared.head.identity:
-                raise ConflictError(
-                    f"{self.target.label} was written before the rebase had put its commit on it; delete it and run "
-                    f"the rebase again"
-                )
-            check_files_exist(self.target, content.schema, published.changes, published.index or (), set())
-            return replace(content, prepare=partial(bring_schemas, self.target, published.schemas.new))
-
+        why = "it was written before the rebase had put its commit on it; delete it and run the rebase again"
+        content = replace(
+            content,
+            prepare=partial(bring_schemas, self.target, published.schemas.new),
+            conditions=[HeadIs.of(self.target.branch_name, compared.head, why=why)],
+        )
+        check_files_exist(self.target, content.schema, published.changes, published.index or (), set())
         identity = commit_identity(self.request.operation_id, self.request.to_branch, self.request.operation)
-        try:
-            receipt = commit(self.target, draft, CommitOptions(identity=identity))
-        except OutcomeUnknownError:
-            raise
-        except PaimonError:
-            delete_unused(self.target, list(self.files.made.values()))
-            raise
-        self.keys.made = None  # they are the branch's now
-        unused = [e for e in self.files.made.values() if e.file.file_name not in names_of(rewritten)]
-        delete_unused(self.target, unused)
+        receipt = commit(self.target, lambda head: content, CommitOptions(identity=identity))
+        self.files.discard(self.target, self.files.used)
         assert receipt.snapshot is not None
         return receipt.snapshot
 

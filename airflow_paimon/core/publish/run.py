@@ -33,7 +33,7 @@ from airflow_paimon.core.commit.conditions import BucketsAreClosed, Condition, H
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import delete_files
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError
-from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
+from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import KnownHead, Snapshot, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
@@ -41,17 +41,8 @@ from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_m
 from airflow_paimon.core.publish.audit_properties import keep_record
 from airflow_paimon.core.publish.columns import bring_schemas, keep_columns, take_back
 from airflow_paimon.core.publish.hold import drop_hold, put_hold
-from airflow_paimon.core.publish.own_files import (
-    ChangelogFiles,
-    KeyFiles,
-    Rewrite,
-    RewrittenFiles,
-    WriteChangelog,
-    delete_unused,
-    names_of,
-    with_changelog,
-)
-from airflow_paimon.core.publish.publication import Publication, completed, draft_of, with_follow
+from airflow_paimon.core.publish.own_files import KeyFiles, OwnFiles, Rewrite, WriteChangelog, changelog_counts
+from airflow_paimon.core.publish.publication import Publication, completed, with_follow
 from airflow_paimon.core.publish.replace_main import complete
 from airflow_paimon.core.publish.safeguards import (
     PublishIdentity,
@@ -98,8 +89,8 @@ def run_publication(
     four_eyes = check_four_eyes(request, target, "published")
     with attempt_of(context, target.branch_name) as tried:
         identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
-        files = RewrittenFiles(rewrite), ChangelogFiles(changelog), keys or KeyFiles(None)
-        own = _Try(context, request, target, identity, *files)
+        files = OwnFiles.of(rewrite, changelog, keys or KeyFiles(None))
+        own = _Try(context, request, target, identity, files)
         landed = tried.landed(identity.operation)
         return _execute(own, make_decide()) if landed is None else _landed_before(own, landed)
 
@@ -108,7 +99,7 @@ def run_publication(
 class _Try:
     """A try, and what it writes in addition to its snapshot, under names of its own: one that doesn't land deletes it.
 
-    ``planned``: by the last attempt; ``used``: the names of those files that it refers to; ``tags``: the paths of held
+    ``planned``: by the last attempt; ``tags``: the paths of held
     tags; ``hold``: keeps what the publish takes; ``checked``: files that were found; ``before``: the target's
     schema before it may have got the versions ``brought``.
     """
@@ -117,11 +108,8 @@ class _Try:
     request: Publish
     target: Table
     identity: PublishIdentity
-    files: RewrittenFiles
-    changelog: ChangelogFiles
-    keys: KeyFiles
+    files: OwnFiles
     planned: Publication | None = None
-    used: set[str] = field(default_factory=set)
     tags: set[str] = field(default_factory=set)
     hold: str | None = None
     checked: set[str] = field(default_factory=set)
@@ -157,9 +145,7 @@ class _Try:
         """Delete the files that were written, but for the used ones, and the hold on what they were taken from."""
         if self.hold is not None:
             drop_hold(self.target, self.hold)
-        for written in (self.files.made.values(), *self.changelog.made.values()):
-            delete_unused(self.target, [e for e in written if e.file.file_name not in used])
-        self.keys.discard(used)
+        self.files.discard(self.target, used)
 
     def leave_nothing(self, *, columns: bool = True) -> None:
         """Delete all of it, and take the ``columns`` back. A failure is only logged, so that it doesn't hide why the
@@ -190,14 +176,12 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
         for condition in expected if at.head is not None else ():
             condition.check(at)
         decided = decide(at.head, {s.id for s in own.brought})
-        planned = own.planned = completed(request, decided, writes_rows=own.changelog.write is not None)
+        planned = own.planned = completed(request, decided, writes_rows=own.files.changelog.write is not None)
         check_known([at.head, planned.wanted], table=own.target.name)
         writers.update(writers or _writers(own, planned))
         if not planned.changes_anything or request.dry_run:
             return None
-        changelog = own.changelog.entries_of(planned)
-        own.planned = with_changelog(planned, changelog)
-        return _protected(own, planned, moved, changelog, expected)
+        return _protected(own, planned, moved, expected)
 
     def moved(head: Snapshot) -> None:
         own.hold_tag(Tag(name=identity.undo_tag, snapshot=head))
@@ -210,7 +194,7 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
     warnings: list[str] = []
     if receipt.snapshot is not None:
         warnings = _finish(own, receipt.snapshot, just_now=True)
-        own.discard(own.used)
+        own.discard(own.files.used)
     elif not request.dry_run:
         own.leave_nothing()
         identity.tried.forget()
@@ -303,7 +287,6 @@ def _protected(
     own: _Try,
     d: Publication,
     moved: Callable[[Snapshot], None],
-    changelog: Sequence[ManifestEntry] | None,
     conditions: Sequence[Condition],
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
@@ -312,10 +295,9 @@ def _protected(
         is_publish = d.source.branch_name != d.target.branch_name
         user, schema = (identity.commit_identity.user, d.target.schema_ids()[-1]) if is_publish else (None, None)
         own.hold = put_hold(d.source, d.wanted, user, d.scope, schema)
-    rewritten = own.files.entries_of(d)
-    own.used = names_of(rewritten) | {e.file.file_name for e in changelog or ()}
-    own.used |= set() if d.merged is None else d.merged.file_names
-    draft = draft_of(d, identity.properties(own.context), rewritten, changelog)
+    draft = own.files.draft(d, identity.properties(own.context))
+    if draft.changelog is not None:
+        own.say(changelog_counts(d, draft.changelog))
     tags = (*map(keep_tag, d.held), Tag(name=identity.undo_tag, snapshot=d.head))
     side_by_side(d.target.store, [partial(own.hold_tag, tag) for tag in tags])
     own.release_expired([s for s in d.held if s.identity != d.wanted.identity])
