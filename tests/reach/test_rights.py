@@ -151,7 +151,7 @@ def run_steps(place: Place, denied: Place, without: Callable[[], AbstractContext
             if isinstance(error, StorageError) or step != "merge_branch":
                 assert seen(place) == before, step
             else:
-                assert "landed" in error.message, error
+                assert "was committed" in error.message, error
             assert_readable(place.open("t"))
             action(place)
         assert_readable(place.open("t"))

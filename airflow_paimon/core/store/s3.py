@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.store import s3_client
@@ -40,9 +40,18 @@ class S3Store(ProbedStore):
     def _server(self) -> str:
         return s3_client.server_of(self._options)
 
+    def delete_empty(self, path: str) -> None:
+        super().delete_empty(path)
+        self._delete_folders(path, [join(self._prefix, name) for name in self.walk(path)])
+
     def delete_tree(self, path: str) -> None:
-        """Delete the objects, and then the folder where a server goes on listing it, as SeaweedFS does for minutes."""
         super().delete_tree(path)
+        self._delete_folders(path)
+
+    def _delete_folders(self, path: str, files: Sequence[str] = ()) -> None:
+        """Delete a folder and those below, but for those of ``files``, where a server goes on listing them empty, as
+        SeaweedFS does for minutes.
+        """
         folder = f"{join(self._prefix, inner_folder_name(path))}/"
         if folder not in self._folders(path, folder.removesuffix("/")):
             return
@@ -50,7 +59,7 @@ class S3Store(ProbedStore):
         while below := [name for above in levels[-1] for name in self._folders(path, above)]:
             levels.append(below)
         for level in reversed(levels):  # the server keeps a folder that is not empty
-            self._delete_many(path, level)
+            self._delete_many(path, [name for name in level if not any(file.startswith(name) for file in files)])
 
     def _folders(self, path: str, prefix: str) -> list[str]:
         return self._run("listing", path, lambda client: client.list_all(self._bucket, prefix, "/"))[1]

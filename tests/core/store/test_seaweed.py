@@ -31,13 +31,5 @@ class TestSeaweedFS(SharedStoreContract):
         # One bucket for all: each has volumes of its own.
         return open_store(f"s3://bucket/{uuid.uuid4()}/ware house%3A", storage_options(seaweed))
 
-    def test_delete_empty(self, store: Store) -> None:
-        """SeaweedFS goes on listing a folder that has become empty; nothing of it is an object."""
-        store.create("branch/branch-b/snapshot/1", b"1")
-        store.create("branch/branch-b/tag/x", b"1")
-        store.delete("branch/branch-b/snapshot/1")
-        store.delete_empty("branch/branch-b")
-        assert store.walk("") == ["branch/branch-b/tag/x"]
-
     def test_processes_commit_at_the_same_time(self, store: Store) -> None:
         assert_commits_race(store, commits=2)
