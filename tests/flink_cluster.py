@@ -210,6 +210,7 @@ class Flink:
         asked = _ask(f"{self.manager}/jobs/{job}/stop", {"drain": False})["request-id"]
         at = f"{self.manager}/jobs/{job}/savepoints/{asked}"
         self._wait(lambda: _ask(at)["status"]["id"] == "COMPLETED", f"a savepoint of {job}")
+        self._wait(lambda: self.state(job) == "FINISHED", f"the end of {job}")
         return str(_ask(at)["operation"]["location"])
 
     def cancel(self, *jobs: str) -> None:

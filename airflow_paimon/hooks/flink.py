@@ -278,7 +278,7 @@ class FlinkHook(BaseHook):
                 return JobState("stopped", job_id, str(asked["operation"]["location"]))
             latest = self._last_checkpoints(job_id)
             got_on = one["state"] == "FINISHED" or latest.get("completed") or latest.get("savepoint")
-            left = self.savepoint_in(job_id) if got_on else (latest.get("restored") or {}).get("external_path")
+            left = _stopped_with(latest) if got_on else (latest.get("restored") or {}).get("external_path")
             if left and f"/{place}/" in left and (not got_on or one["state"] == "FINISHED"):
                 return JobState("stopped", job_id, left)
             if got_on:
@@ -326,15 +326,14 @@ class FlinkHook(BaseHook):
 
     def savepoint_in(self, job_id: str, folder: str | None = None) -> str | None:
         """Return the savepoint that a job was stopped with, if it lies in a folder, or in one below it."""
-        last = self._latest_checkpoints(job_id).get("savepoint") or {}
-        path = str(last.get("external_path") or "")
-        is_there = folder is None or _path(path).startswith(f"{_path(folder)}/")
-        return path if is_there and last.get("checkpoint_type") == "SYNC_SAVEPOINT" else None
+        path = _stopped_with(self._last_checkpoints(job_id))
+        is_there = path is not None and (folder is None or _path(path).startswith(f"{_path(folder)}/"))
+        return path if is_there else None
 
     def left_by(self, job_id: str) -> str | None:
         """Return what a job that has ended can be started from: a savepoint, or a checkpoint, if it was kept."""
-        completed = self._latest_checkpoints(job_id).get("completed") or {}
-        return self.savepoint_in(job_id) or completed.get("external_path")
+        latest = self._last_checkpoints(job_id)
+        return _stopped_with(latest) or (latest.get("completed") or {}).get("external_path")
 
     def how_it_ended(self, job_id: str) -> str:
         """Say how a job has ended, and what it has left to start from."""
@@ -342,19 +341,15 @@ class FlinkHook(BaseHook):
         return f"{job_id} {_ENDS[self.state(job_id)]}" + (f" and left {left}" if left else "")
 
     def _last_checkpoints(self, job_id: str) -> dict[str, Any]:
-        """Return the ``latest`` checkpoints of a job that has ended. Without any it looks twice: Flink may answer with
-        what it knew some seconds ago.
+        """Return the ``latest`` checkpoints of each kind (``completed``, ``savepoint``, ``restored``) of a job that has
+        ended. Unless it was stopped with one, it looks twice: Flink may answer with what it knew some seconds ago.
         """
-        found = self._latest_checkpoints(job_id)
-        if not (found.get("completed") or found.get("savepoint")):
-            time.sleep(self._manager("GET", "/config")["refresh-interval"] / 1000)
-            found = self._latest_checkpoints(job_id)
+        for pause in (0, self._manager("GET", "/config")["refresh-interval"] / 1000):
+            time.sleep(pause)
+            found = (self._manager("GET", f"/jobs/{job_id}/checkpoints", may_miss=True) or {}).get("latest") or {}
+            if _stopped_with(found) is not None:
+                break
         return found
-
-    def _latest_checkpoints(self, job_id: str) -> dict[str, Any]:
-        """Return the ``latest`` checkpoints of each kind: ``completed``, ``savepoint``, ``restored``."""
-        found = self._manager("GET", f"/jobs/{job_id}/checkpoints", may_miss=True) or {}
-        return found.get("latest") or {}
 
     def _only_running(self, job: str, known: list[dict[str, Any]]) -> str:
         active = [one["jid"] for one in known if one["state"] not in ENDED]
@@ -445,7 +440,8 @@ class FlinkHook(BaseHook):
                 return job_id, False
             if state not in ENDED:
                 return job_id, True
-            last, stopped = self._last_checkpoints(job_id).get("completed") or {}, self.savepoint_in(job_id)
+            latest = self._last_checkpoints(job_id)
+            last, stopped = latest.get("completed") or {}, _stopped_with(latest)
             if state == "FINISHED" and stopped is None:
                 return job_id, True
             if left := stopped or last.get("external_path") or last.get("id"):
@@ -518,6 +514,11 @@ _CLASS = re.compile(r"^(?:(?:[\w$]+\.)+[\w$]+: )+")
 def _id(*parts: Any) -> str:
     """Return an id as Flink's are, 32 hexadecimal digits, that the parts alone decide."""
     return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def _stopped_with(latest: Mapping[str, Any]) -> str | None:
+    last = latest.get("savepoint") or {}
+    return last.get("external_path") if last.get("checkpoint_type") == "SYNC_SAVEPOINT" else None
 
 
 def _path(uri: str) -> str:

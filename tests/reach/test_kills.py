@@ -18,10 +18,10 @@ import pytest
 
 from airflow_paimon.core.metadata_expiry.references import read_names
 from airflow_paimon.core.metadata_expiry.roots import RootReader
-from airflow_paimon.core.publish.hold import HOLDS_DIR
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.table.reachability import entry_paths
+from airflow_paimon.core.table.record_kinds import HOLDS
 from airflow_paimon.core.table.scan import read_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
@@ -152,7 +152,7 @@ def clean(life: Life) -> None:
     life.dies_and_ends(0, "create_branch", branch="live", snapshot=head, operation_id="live")
     life.write(life.table.branch("live"), ("a", 2, "only here"))
     living = life.seen("live")
-    life.table.store.delete_tree(HOLDS_DIR)  # the week of those who died is over
+    life.table.store.delete_tree(HOLDS.folder)  # the week of those who died is over
     life.dies_and_ends(0, "expire_snapshots", **EXPIRED, keep_undo=False, operation_id="last")
     request = build_request("remove_orphan_files", life.place.request("t"))
     context = open_context(request)

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.publish.approval import is_read_with_main
-from airflow_paimon.core.publish.audit_properties import AUDIT_DIR, record_path
+from airflow_paimon.core.publish.audit_properties import record_path
 from airflow_paimon.core.table.properties import UNDO_TAG_PROPERTY
+from airflow_paimon.core.table.record_kinds import AUDIT
 from airflow_paimon.core.table.table import Table
 
 
@@ -23,7 +24,7 @@ def missing_records(view: Table, snapshots: Iterable[Snapshot]) -> dict[int, Put
     ours = [s for s in snapshots if UNDO_TAG_PROPERTY in s.properties and not s.repeats_properties]
     if not ours or not is_read_with_main(view):
         return {}
-    there = set(view.store.names(f"{AUDIT_DIR}/{view.branch_name}"))
+    there = set(view.store.names(f"{AUDIT.folder}/{view.branch_name}"))
     paths = {s.id: record_path(view.branch_name, s) for s in ours}
     reason = "the audit has no record of it yet"
     return {

@@ -8,7 +8,7 @@ from airflow_paimon.core.audit.audit_record import AuditRecord, correction_recor
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
-from airflow_paimon.core.publish.audit_properties import AUDIT_DIR, readable_snapshots
+from airflow_paimon.core.publish.audit_properties import readable_snapshots
 from airflow_paimon.core.publish.earlier_publishes import undone_snapshots
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.lineage import Lineage, read_lineage
@@ -21,6 +21,7 @@ from airflow_paimon.core.table.properties import (
     SQL_PROPERTY,
     UNDO_TAG_PROPERTY,
 )
+from airflow_paimon.core.table.record_kinds import AUDIT
 from airflow_paimon.core.table.table import Table
 
 _CLOCKS_MS = 24 * 3_600_000
@@ -88,7 +89,7 @@ def _recorded(view: Table, there: Iterable[Snapshot], since_ms: int | None) -> l
     publish is later still, and so is the publish of a later correction.
     """
     found = {s.identity: s for s in there if s.properties.keys() & {UNDO_TAG_PROPERTY, CONDITION_PROPERTY}}
-    folder, oldest = f"{AUDIT_DIR}/{view.branch_name}", None if since_ms is None else since_ms - _CLOCKS_MS
+    folder, oldest = f"{AUDIT.folder}/{view.branch_name}", None if since_ms is None else since_ms - _CLOCKS_MS
     files = [i for i in view.store.list(folder) if i.name.endswith(".json")]
     wanted = (i for i in files if oldest is None or i.modified_ms is None or i.modified_ms >= oldest)
     paths = sorted(f"{folder}/{info.name}" for info in wanted)

@@ -27,6 +27,7 @@ from airflow_paimon.core.branches.delete import (
 )
 from airflow_paimon.core.branches.ownership import checked_retention, described, refuse_protected
 from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import execute_at_once
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -184,8 +185,14 @@ def recheck_source(table: Table, source: BranchSource) -> None:
 log = logging.getLogger(__name__)
 
 
-def create_branch(context: Context, request: CreateBranch, parent: Parent | None = None) -> OperationResult:
-    """Create a branch from a tag, a snapshot, or empty (neither given).
+def create_branch(context: Context, request: CreateBranch) -> OperationResult:
+    """Create a branch from a tag, a snapshot, or empty (neither given); raises as ``make_branch`` does."""
+    with attempt_of(context, commits=False):
+        return make_branch(context, request)
+
+
+def make_branch(context: Context, request: CreateBranch, parent: Parent | None = None) -> OperationResult:
+    """Create a branch, as an operation or as a part of one.
 
     ``parent``: whose changes are to be put on it; None: those of the source, if that is a branch.
 

@@ -40,7 +40,6 @@ from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
     CONSUMER_PREFIX,
     MAIN,
-    PRIVATE_DIR,
     RESERVED_TAG_PREFIX,
     SCHEMA_PREFIX,
     SNAPSHOT_PREFIX,
@@ -50,6 +49,7 @@ from airflow_paimon.core.table.paths import (
     protective_tag,
     protects,
 )
+from airflow_paimon.core.table.record_kinds import BRANCHES
 
 if TYPE_CHECKING:
     from airflow_paimon.core.catalogs.base import Catalog
@@ -63,7 +63,6 @@ _METADATA = re.compile(
     rf"|(?:changelog/{CHANGELOG_PREFIX}|consumer/{CONSUMER_PREFIX})(?P<other>[^/]+))"
 )
 _SNAPSHOTS = re.compile(rf"{_BRANCH}snapshot")
-_RECORDS = f"{PRIVATE_DIR}/branches/"
 _SERVERS = (BRANCH_DIR, "snapshot", "schema", "tag", "changelog", "consumer")
 _FILLER = "airflow-paimon.schema"
 """An option that makes a schema version of a branch, so that the next one has the id that it must have."""
@@ -218,7 +217,7 @@ class RestTableStore(StoreOver):
 
         What is there after that is another branch, and a retry of the deletion leaves that and its tags alone.
         """
-        if not path.startswith(_RECORDS) or (record := Lineage.parse(data, path)).state != DELETED:
+        if not path.startswith(BRANCHES.folder) or (record := Lineage.parse(data, path)).state != DELETED:
             return
         tags = [tag for tag in self._tag_names() if protects(tag) == record.branch]
         self.table.client.delete(self.table.path(MAIN, "branches", record.branch))

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from airflow_paimon.core.chain.layout import Branch, ChainLayout, TimeLines, Values
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
@@ -34,18 +33,16 @@ from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.format.records import record_bytes
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_json
+from airflow_paimon.core.format.records import Record
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.partitions import parse_partition_spec
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.record_kinds import CHAIN
 from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
 
-FOLDER = f"{PRIVATE_DIR}/chain"
-"""Parent of one folder per group."""
 _LISTED_ONE_BY_ONE = 8
 
 
@@ -63,10 +60,48 @@ def replace_record(table: Table, layout: ChainLayout, built: Provenance) -> None
     execute(table, [Replace(path=path, data=_to_bytes(layout, built), reason="its inputs lie in other files now")])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Input:
+    """``Part`` as it is stored."""
+
+    partition: Mapping[str, str]
+    files: str
+    vectors: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stored(Record):
+    """``Provenance`` as it is stored, in a folder for each group."""
+
+    partition: Mapping[str, str]
+    files: str
+    anchor: _Input | None
+    deltas: tuple[_Input, ...]
+    snapshots: Mapping[str, int | None]
+    identities: Mapping[str, str]
+    origin: str
+    created_at: str
+    KIND = CHAIN
+
+
+_SAME = ("files", "snapshots", "identities", "origin", "created_at")
+
+
 def _parse(layout: ChainLayout, data: bytes | None) -> Provenance | None:
+    def part(one: _Input) -> Part:
+        return Part(values=_values(layout, one.partition), files=one.files, vectors=one.vectors)
+
+    if data is None:
+        return None
     try:
-        return None if data is None else _from_json(layout, parse_json(data))
-    except (ValueError, KeyError, TypeError, PaimonError):
+        stored = _Stored.parse(data, "A record of a chain")
+        return Provenance(
+            values=_values(layout, stored.partition),
+            anchor=None if stored.anchor is None else part(stored.anchor),
+            deltas=tuple(map(part, stored.deltas)),
+            **{name: getattr(stored, name) for name in _SAME},
+        )
+    except (PaimonError, ValueError, KeyError):
         return None
 
 
@@ -108,7 +143,7 @@ class Records:
 
 def _listed(table: Table, layout: ChainLayout, groups: Collection[Values]) -> Iterable[str]:
     if len(groups) > _LISTED_ONE_BY_ONE:
-        return table.store.walk(FOLDER)
+        return table.store.walk(CHAIN.folder)
     folders = [group_folder(layout, group) for group in groups]
     return [f"{folder}/{name}" for folder in folders for name in table.store.names(folder)]
 
@@ -120,7 +155,7 @@ def read_provenances(table: Table, layout: ChainLayout, digests: Mapping[Values,
 
 def group_folder(layout: ChainLayout, group: Values) -> str:
     """Return the name of the folder of a group's records."""
-    return f"{FOLDER}/{hashlib.sha256(layout.group_text(group).encode()).hexdigest()[:16]}"
+    return f"{CHAIN.folder}/{hashlib.sha256(layout.group_text(group).encode()).hexdigest()[:16]}"
 
 
 def _path(layout: ChainLayout, values: Values, files: str) -> str:
@@ -133,40 +168,15 @@ def _prefix(layout: ChainLayout, values: Values) -> str:
 
 
 def _to_bytes(layout: ChainLayout, built: Provenance) -> bytes:
-    return record_bytes(_to_json(layout, built))
+    def part(one: Part) -> _Input:
+        return _Input(partition=layout.spec_of(one.values), files=one.files, vectors=one.vectors)
 
-
-def _to_json(layout: ChainLayout, built: Provenance) -> dict[str, Any]:
-    def part(one: Part) -> dict[str, Any]:
-        vectors = {} if one.vectors is None else {"vectors": one.vectors}
-        return {"partition": layout.spec_of(one.values), "files": one.files, **vectors}
-
-    return {
-        "partition": layout.spec_of(built.values),
-        "files": built.files,
-        "anchor": part(built.anchor) if built.anchor else None,
-        "deltas": [part(d) for d in built.deltas],
-        "snapshots": dict(built.snapshots),
-        "identities": dict(built.identities),
-        "origin": built.origin,
-        "created_at": built.created_at,
-    }
-
-
-def _from_json(layout: ChainLayout, raw: Mapping[str, Any]) -> Provenance:
-    def part(one: Mapping[str, Any]) -> Part:
-        return Part(values=_values(layout, one["partition"]), files=str(one["files"]), vectors=one.get("vectors"))
-
-    return Provenance(
-        values=_values(layout, raw["partition"]),
-        files=str(raw["files"]),
-        anchor=part(raw["anchor"]) if raw["anchor"] else None,
-        deltas=tuple(part(d) for d in raw["deltas"]),
-        snapshots=dict(raw["snapshots"]),
-        origin=str(raw["origin"]),
-        created_at=str(raw["created_at"]),
-        identities=dict(raw.get("identities", {})),
-    )
+    return _Stored(
+        partition=layout.spec_of(built.values),
+        anchor=None if built.anchor is None else part(built.anchor),
+        deltas=tuple(map(part, built.deltas)),
+        **{name: getattr(built, name) for name in _SAME},
+    ).to_bytes()
 
 
 def _values(layout: ChainLayout, spec: Mapping[str, str]) -> Values:

@@ -22,6 +22,7 @@ from airflow_paimon.core.check import (
     check_files,
     check_history,
     check_keys,
+    check_records,
     check_schemas,
     check_sets,
 )
@@ -82,7 +83,7 @@ def check_table(
     keys: KeyHashes | None = None,
     keys_twice: FindKeysTwice | None = None,
 ) -> OperationResult:
-    """Check all branches, tags, hints and journals of a table; changes nothing.
+    """Check all branches, tags, hints and records of a table; changes nothing.
 
     ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
@@ -151,7 +152,7 @@ def find_all(
     for view in (table, *living):
         findings += _guarded(view, _expired_tags(view, now_ms))
         findings += _guarded(view, _publish_findings(view))
-    findings += _guarded(table, check_history.journal_findings(table, now_ms))
+    findings += _guarded(table, check_records.unreadable_records(table))
     findings += _guarded(table, check_history.temporary_findings(table, views, now_ms))
     # One damaged file ends several checks in the same words.
     return worst_first(list({(f.id, f.message): f for f in findings}.values()))

@@ -25,10 +25,10 @@ from airflow_paimon.core.table.lineage import (
     read_lineage,
     recorded_branches,
 )
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths, protective_tag, protects, published_tag
+from airflow_paimon.core.table.paths import MAIN, BranchPaths, protective_tag, protects, published_tag
+from airflow_paimon.core.table.record_kinds import BRANCHES
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
 
-_RECORDS = f"{PRIVATE_DIR}/branches/"
 _UNDER_WAY = "The operation is still running, or was interrupted"
 _AT_RISK = (
     "nothing of main; commits of airflow-paimon are refused there; while its folder has no schema, Paimon's "
@@ -107,7 +107,11 @@ def _from_here(table: Table, actions: Sequence[Action]) -> tuple[Action, ...]:
     out: list[Action] = []
     changed: set[str] = set()
     for action in actions:
-        if isinstance(action, Delete | Replace) and action.path not in changed and action.path.startswith(_RECORDS):
+        if (
+            isinstance(action, Delete | Replace)
+            and action.path not in changed
+            and action.path.startswith(BRANCHES.folder)
+        ):
             action = replace(action, expected=read_if_there(table.store, action.path))
         changed.add(action.path)
         out.append(action)

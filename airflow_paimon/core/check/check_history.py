@@ -1,4 +1,4 @@
-"""Findings about one branch: snapshot ids, hints, schemas, journals, temporary files."""
+"""Findings about one branch: snapshot ids, hints, schemas, temporary files."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from airflow_paimon.core.branches.tag_files import deletion
-from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_json, parse_snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_snapshot
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.publish.earlier_publishes import takes_back
 from airflow_paimon.core.publish.published import publishes
@@ -25,7 +24,6 @@ from airflow_paimon.core.table.properties import BRANCH_SNAPSHOT_PROPERTY, REPLA
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
 
 _DAY_MS = 24 * 3600 * 1000
-_JOURNAL_AGE_MS = 30 * _DAY_MS
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f-]{32,36}\.tmp")
 
 
@@ -254,33 +252,6 @@ def _hints(view: Table, ids: list[int]) -> Iterator[Finding]:
         )
 
 
-def journal_findings(table: Table, now_ms: int) -> Iterator[Finding]:
-    """Journals of operations older than 30 days, and unreadable ones."""
-    folder = f"{PRIVATE_DIR}/operations"
-    for info in table.store.list(folder):
-        if info.is_dir:
-            continue
-        path = f"{folder}/{info.name}"
-        if _TEMPORARY.fullmatch(info.name):
-            continue
-        try:
-            entry = parse_json(table.store.read(path))
-            what = str(entry["operation_id"])
-        except (ValueError, KeyError, TypeError):
-            yield _journal(
-                path,
-                info.name,
-                WARNING,
-                f"Journal {path} is unreadable: the run that wrote it was cut off",
-                "a retry of that operation can't determine whether it committed",
-            )
-            continue
-        except NotFoundError:
-            continue
-        if info.modified_ms is not None and now_ms - info.modified_ms > _JOURNAL_AGE_MS:
-            yield _journal(path, info.name, INFO, f"Journal of operation {what!r} is older than 30 days", "nothing")
-
-
 def temporary_findings(table: Table, views: Sequence[Table], now_ms: int) -> Iterator[Finding]:
     """Temporary files that a killed writer left, once they are a day old: a younger one may be in use."""
     folders = [f"{PRIVATE_DIR}/{e.name}" for e in table.store.list(PRIVATE_DIR) if e.is_dir]
@@ -301,20 +272,3 @@ def temporary_findings(table: Table, views: Sequence[Table], now_ms: int) -> Ite
                 repair="delete them",
                 actions=tuple(Delete(path=f"{folder}/{name}", reason="an interrupted write left it") for name in old),
             )
-
-
-def _journal(path: str, name: str, severity: str, message: str, at_risk: str) -> Finding:
-    # A mark without its record would void the next record of that id (see core.commit.idempotency).
-    mark = f"{PRIVATE_DIR}/retried/{name.removesuffix('.json')}"
-    return Finding(
-        kind="journal",
-        subject=name,
-        severity=severity,
-        message=message,
-        at_risk=at_risk,
-        repair="delete the journal",
-        actions=(
-            Delete(path=mark, reason="the mark of the journal"),
-            Delete(path=path, reason="old or unreadable journal"),
-        ),
-    )

@@ -41,12 +41,13 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedError,
 )
-from airflow_paimon.core.format.records import Record
+from airflow_paimon.core.format.records import Record, is_record
 from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.base import read_if_there
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.record_kinds import CHECKS, EXPIRY_PLANS, MARKS, OPERATIONS, RESULTS
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -62,9 +63,6 @@ REFUSALS = (
     UnsupportedError,
 )
 """Errors after which nothing is published: the try's files can be discarded and its operation id can be reused."""
-RESULTS_DIR = f"{PRIVATE_DIR}/results"
-EXPIRY_PLAN = "-expiry-"
-"""Between operation id and number in the name of a plan of ``expire_partitions``, which lies beside the records."""
 _FOUND, _REFUSED = b"", b"refused"
 _RECORD = re.compile(r"([0-9a-f]{32})(?:-\d+)?(?:\.json)?")
 _NOT_PART_OF_REQUEST = frozenset({"storage_options", "operation_id", "warehouse", "restricted_sql"})
@@ -85,17 +83,19 @@ class AttemptRecord(Record):
     head_time: int = 0
     content: str | None = None
     commits: bool = True
+    KIND = OPERATIONS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptResult(Record):
     """The result of an operation that has ended. ``request``: as in ``AttemptRecord``; ``commit``: the identity of the
-    snapshot that it ends with, None if it has made none.
+    snapshot that it ends with, of a new branch that of its base, None if there is none.
     """
 
     request: str
     result: Mapping[str, Any]
     commit: str | None = None
+    KIND = RESULTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,12 +219,10 @@ def _first_result(context: Context, asked: Callable[[Request], Request]) -> Oper
     request = context.request
     if request.operation_id is None or request.dry_run:
         return None
-    path = _result_path(request.operation_id)
-    data = read_if_there(context.table.store, path)
-    if data is None:
-        return None
     try:
-        kept = KeptResult.parse(data, path)
+        kept = KeptResult.find(context.table.store, RESULTS.path(name_of_try(request.operation_id)), context.table.name)
+        if kept is None:
+            return None
         known = {f.name: kept.result[f.name] for f in dataclasses.fields(OperationResult)}
         result = OperationResult(**known | {"details": {**known["details"], "replayed": True}})
     except (FormatError, KeyError, TypeError):
@@ -259,11 +257,12 @@ def _keep_result(context: Context, result: OperationResult, published: Published
         return
     mine = {(t.name, t.branch_name, s.id): s.identity for t, s in published}
     commit = mine.get((context.table.name, result.branch, result.snapshot_after or 0))
+    commit = commit or result.details.get("base_identity")
     if commit is None and result.snapshot_after not in (None, result.snapshot_before):
         return
     kept = KeptResult(request=context.attempts[operation_id], commit=commit, result=result.to_json())
     try:
-        put_new(context.table, _result_path(operation_id), kept.to_bytes())
+        put_new(context.table, RESULTS.path(name_of_try(operation_id)), kept.to_bytes())
     except AlreadyExistsError:
         pass  # a concurrent try was faster
     except (StorageError, OutcomeUnknownError, TypeError, ValueError) as error:  # a retry looks for the commit
@@ -310,24 +309,20 @@ def name_part(operation_id: str) -> str:
     return clean if clean == operation_id and len(clean) <= 100 else f"{clean[:90].rstrip('-.')}-{digest}"
 
 
-def is_attempt_record(path: str) -> bool:
-    """Whether a file among the operations is such a record, and not a plan of ``expire_partitions``."""
-    return EXPIRY_PLAN not in path
-
-
 def old_records(table: Table, before_ms: int) -> list[str]:
-    """Return the operation records, their marks and results that were put before a time (epoch milliseconds), in the
-    order in which to delete them.
+    """Return the files that go by their age and were put before a time (epoch milliseconds), in the order in which to
+    delete them.
 
-    All files of an id go or none. Marks go first, and the first record last: a record without its mark counts as one
-    that was tried, whereas a mark without its record would void the next one.
+    All files of an operation id go or none. Marks go first, and the first record last: a record without its mark counts
+    as one that was tried, whereas a mark without its record would void the next one.
     """
     groups: dict[str, list[tuple[str, int | None]]] = {}
-    for folder in (f"{PRIVATE_DIR}/retried", f"{PRIVATE_DIR}/operations", RESULTS_DIR):
-        for info in table.store.list(folder):
+    for kind in (MARKS, EXPIRY_PLANS, OPERATIONS, RESULTS, CHECKS):
+        for info in table.store.list(kind.folder):
             match = _RECORD.fullmatch(info.name)
-            if match is not None:
-                groups.setdefault(match[1], []).append((f"{folder}/{info.name}", info.modified_ms))
+            path = f"{kind.folder}/{info.name}"
+            if match is not None or (kind is CHECKS and is_record(path)):
+                groups.setdefault(path if match is None else match[1], []).append((path, info.modified_ms))
     old = (files for files in groups.values() if all(ms is not None and ms < before_ms for _, ms in files))
     return [path for files in old for path, _ in sorted(files, key=lambda f: _deletion_order(f[0]))]
 
@@ -351,7 +346,7 @@ def _enter(table: Table, operation_id: str, branch: str, request: str, content: 
     )
     for number in itertools.count():
         try:
-            put_new(table, _record_path(operation_id, number), record.to_bytes())
+            put_new(table, OPERATIONS.path(name_of_try(operation_id, number)), record.to_bytes())
             return Attempt(table=table, operation_id=operation_id, branch=branch, head=head, number=number)
         except AlreadyExistsError:
             pass
@@ -406,26 +401,15 @@ def _check_same(table: Table, operation_id: str, found: AttemptRecord, record: A
 
 
 def _read_record(table: Table, operation_id: str, number: int) -> AttemptRecord:
-    path = _record_path(operation_id, number)
-    name, way_out = (
-        f"{table.name}: {path}",
-        f"check whether operation {operation_id!r} was committed, then delete the file",
-    )
-    return AttemptRecord.parse(read_if_there(table.store, path) or b"", name, way_out)
-
-
-def _record_path(operation_id: str, number: int) -> str:
-    return f"{PRIVATE_DIR}/operations/{_file_name(operation_id, number)}.json"
-
-
-def _result_path(operation_id: str) -> str:
-    return f"{RESULTS_DIR}/{_file_name(operation_id, 0)}.json"
+    path = OPERATIONS.path(name_of_try(operation_id, number))
+    return AttemptRecord.parse(read_if_there(table.store, path) or b"", f"{table.name}: {path}")
 
 
 def _mark_path(operation_id: str, number: int) -> str:
-    return f"{PRIVATE_DIR}/retried/{_file_name(operation_id, number)}"
+    return f"{MARKS.folder}/{name_of_try(operation_id, number)}"
 
 
-def _file_name(operation_id: str, number: int) -> str:
+def name_of_try(operation_id: str, number: int = 0) -> str:
+    """Return how the files of a try of an operation, or of a round of an expiry, are named."""
     digest = hashlib.sha256(operation_id.encode()).hexdigest()[:32]
     return f"{digest}-{number}" if number else digest

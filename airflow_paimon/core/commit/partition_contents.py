@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionContent:
-    """The content of a partition in one snapshot. ``key``: its canonical stored form in hex, also used in a journal.
+    """The content of a partition in one snapshot. ``key``: its canonical stored form in hex, also of recorded plans.
 
     ``digest`` identifies its files; file names are never reused. ``updated``: the newest file's creation, local time as
     stored.

@@ -18,8 +18,7 @@ from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
-from airflow_paimon.core.store.base import read_if_there
-from airflow_paimon.core.table.paths import STREAMS_DIR
+from airflow_paimon.core.table.record_kinds import STREAMS
 from airflow_paimon.core.table.table import Table
 
 ROWS_PROPERTY = "airflow-paimon.stream-rows"
@@ -37,6 +36,7 @@ class BatchRecord(Record):
     batch: int
     head: int
     identity: str
+    KIND = STREAMS
 
 
 _QUERY = re.compile(r"[A-Za-z0-9-]{1,64}")
@@ -167,13 +167,10 @@ def _write(table: Table, query: str, batch: int, head: Snapshot | None) -> None:
 
 
 def _read(table: Table, query: str) -> BatchRecord | None:
-    path = _path(table, query)
-    data = read_if_there(table.store, path)
-    way_out = f"check which of its batches were committed (commit user {query}), then delete the file"
-    return None if data is None else BatchRecord.parse(data, f"{table.label}: the record {path} of a stream", way_out)
+    return BatchRecord.find(table.store, _path(table, query), table.label)
 
 
 def _path(table: Table, query: str) -> str:
     if not _QUERY.fullmatch(query):
         raise FormatError(f"{table.label}: {query!r} is not the id of a streaming query")
-    return f"{STREAMS_DIR}/{query}.json"
+    return STREAMS.path(query)

@@ -9,10 +9,9 @@ from typing import Any
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError
 from airflow_paimon.core.format.records import record_bytes
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.record_kinds import ERASURES
 from airflow_paimon.core.table.table import Table
 
-FOLDER = f"{PRIVATE_DIR}/erasures"
 _DIGITS = 16
 _KEPT = ("time", "condition_sha256", "proven", "erased", "state", "files", "not_looked_at", "warnings")
 
@@ -26,10 +25,10 @@ def keep_proof(table: Table, details: Mapping[str, Any], said: Mapping[str, str]
         StorageError: it can't be written.
     """
     digest = details["condition_sha256"][:_DIGITS]
-    if not changed and any(name.endswith(f"-{digest}.json") for name in table.store.names(FOLDER)):
+    if not changed and any(name.endswith(f"-{digest}.json") for name in table.store.names(ERASURES.folder)):
         return None
     mark = "".join(c for c in details["time"] if c.isalnum())
-    path = f"{FOLDER}/{mark}-{digest}.json"
+    path = ERASURES.path(f"{mark}-{digest}")
     record = {"table": table.name, **{name: details[name] for name in _KEPT}, "properties": dict(said)}
     with suppress(AlreadyExistsError):
         put_new(table, path, record_bytes(record))

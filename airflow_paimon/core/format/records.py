@@ -7,40 +7,79 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Self, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.snapshot import RESTORE, parse_json
+from airflow_paimon.core.format.snapshot import Snapshot, parse_json, snapshot_from_json
+from airflow_paimon.core.store.base import Store, read_if_there
 
 NOT_STORED = {"stored": False}
 """Metadata of a field that is not in the file."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordKind:
+    """What files of one kind have in common; all are in ``core/table/record_kinds.py``.
+
+    ``at_risk``: what one that is unreadable endangers; ``way_out``: what to do about it, for messages.
+    """
+
+    folder: str
+    at_risk: str
+    way_out: str
+
+    def path(self, name: str) -> str:
+        """Return the path of a file."""
+        return f"{self.folder}/{name}.json"
+
+    def listed(self, store: Store) -> list[str]:
+        """Return the paths of the files right in the folder, without those that are being written."""
+        return [f"{self.folder}/{name}" for name in sorted(store.names(self.folder)) if is_record(name)]
+
+
+def is_record(path: str) -> bool:
+    """Whether it is a file of this package's, and none that is being written."""
+    return path.endswith(".json") and not path.rpartition("/")[2].startswith(".")
+
+
 class Record:
-    """Base of such dataclasses. Fields are JSON values, datetimes, bytes of UTF-8, tuples, mappings, dataclasses."""
+    """Base of such dataclasses. Fields are JSON values, datetimes, bytes of UTF-8, snapshots, tuples, mappings,
+    dataclasses.
+    """
 
     __slots__ = ()
+    KIND: ClassVar[RecordKind]
 
     def to_bytes(self) -> bytes:
         """Return the file's content."""
         return record_bytes(_to_json(self))
 
     @classmethod
-    def parse(cls, data: bytes, name: str, way_out: str = RESTORE) -> Self:
-        """Parse a file. ``name``: the table's and the file's, for messages; ``way_out``: what to do if it is damaged.
+    def parse(cls, data: bytes, name: str) -> Self:
+        """Parse a file. ``name``: the table's and the file's, for messages.
 
         Raises:
             FormatError: truncated, or not what ``to_bytes`` writes.
         """
         try:
             found: Self = _dataclass(cls, parse_json(data))
-        except (ValueError, TypeError, AttributeError) as error:
-            raise FormatError(f"{name} is unreadable ({error}); {way_out}") from None
+        except (FormatError, ValueError, TypeError, AttributeError) as error:
+            raise FormatError(f"{name} is unreadable ({error}); {cls.KIND.way_out}") from None
         return found
+
+    @classmethod
+    def find(cls, store: Store, path: str, table: str) -> Self | None:
+        """Read a file of the table of this name; None: there is none.
+
+        Raises:
+            FormatError: it is unreadable.
+        """
+        data = read_if_there(store, path)
+        return None if data is None else cls.parse(data, f"{table}: {path}")
 
 
 def record_bytes(values: Mapping[str, Any]) -> bytes:
@@ -49,6 +88,8 @@ def record_bytes(values: Mapping[str, Any]) -> bytes:
 
 
 def _to_json(value: Any) -> Any:
+    if isinstance(value, Snapshot):
+        return value.to_json()
     if is_dataclass(value):
         return {f.name: _to_json(getattr(value, f.name)) for f in _stored(type(value))}
     if isinstance(value, Mapping):
@@ -85,6 +126,8 @@ def _value(kind: Any, raw: Any) -> Any:
         return raw
     if origin in (Union, UnionType):
         return None if raw is None and NoneType in inner else _value(inner[0], raw)
+    if origin is Snapshot:
+        return snapshot_from_json(_of_type(dict, raw), "its snapshot")
     if is_dataclass(origin):
         return _dataclass(origin, raw)
     if origin is tuple:

@@ -28,7 +28,6 @@ from airflow_paimon.core.health.health_plan import (
 )
 from airflow_paimon.core.metadata_expiry.automatic_tags import automatic_tags_due
 from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule, expiry_rule
-from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import SNAPSHOTS
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
@@ -48,6 +47,7 @@ from airflow_paimon.core.table.paths import (
     protects,
 )
 from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.record_kinds import TRASH_ENTRIES
 from airflow_paimon.core.table.scan import all_manifests, live_columns, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero
@@ -179,7 +179,7 @@ def _held(main: Table, views: Sequence[_View], head: Snapshot | None, now_ms: in
         branches=len(views) - 1,
         changelogs=sum(v.changelogs for v in views),
         consumers=sum(len(v.consumers) for v in views),
-        trash=len(main.store.walk(TRASH_DIR)),
+        trash=len(main.store.walk(TRASH_ENTRIES.folder)),
         due_snapshots=sum(due.values()),
         automatic_tags=_automatic_tags(views[0]),
         partitions_expire=views[0].options is not None and bool(views[0].options.text(EXPIRATION_TIME)),

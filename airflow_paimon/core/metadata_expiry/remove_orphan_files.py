@@ -19,6 +19,7 @@ from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
+from airflow_paimon.core.format.records import is_record
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time, time_before
 from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, store_index
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
@@ -40,12 +41,12 @@ from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
-from airflow_paimon.core.rules.results import old_checks
 from airflow_paimon.core.store.base import batches, read_present
-from airflow_paimon.core.streaming.replays import REPLAYS_DIR, find_replay, stream_key
+from airflow_paimon.core.streaming.replays import find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
 from airflow_paimon.core.table.name_digests import Digests, digests_of
-from airflow_paimon.core.table.paths import MAIN, STREAMS_DIR
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.record_kinds import REPLAYS, STREAMS
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     look = _Look(table, RootReader(table), workers)
     living, index = look.named(SortedRuns(workers.runs_bytes // 2))
     found, referenced = _judge(files, living, index, workers.range_bytes)
-    records = [*old_records(table, now_ms - records_age_ms), *old_checks(table, now_ms - records_age_ms)]
+    records = old_records(table, now_ms - records_age_ms)
     streams = stream_leftovers(table, now_ms - records_age_ms)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
     old = [Delete(path=path, reason=_OLD_RECORD) for path in records]
@@ -267,9 +268,9 @@ def stream_leftovers(table: Table, before_ms: int) -> list[str]:
     """
     recorded = recorded_branches(table)
     branches = {MAIN, *table.branch_names(), *recorded}
-    old = [i.name for i in table.store.list(STREAMS_DIR) if i.modified_ms is not None and i.modified_ms < before_ms]
-    queries = [n.removesuffix(".json") for n in old if n.endswith(".json") and not n.startswith(".")]
-    found = [f"{STREAMS_DIR}/{q}.json" for q in queries if branch_of_stream(table, q) not in branches]
+    listed = (i for i in table.store.list(STREAMS.folder) if is_record(i.name))
+    old = [i.name.removesuffix(".json") for i in listed if i.modified_ms is not None and i.modified_ms < before_ms]
+    found = [STREAMS.path(query) for query in old if branch_of_stream(table, query) not in branches]
     if all(read_lineage(table, name) is not None for name in recorded):
         found += _replays(table, branches, before_ms)
     return found
@@ -279,14 +280,14 @@ def _replays(table: Table, branches: set[str], before_ms: int) -> list[str]:
     living = {stream_key(table.branch(name)) for name in branches}
     groups: dict[str, list[str]] = {}
     young: set[str] = set()
-    for info in table.store.files(REPLAYS_DIR):
-        key = info.name.removeprefix(f"{REPLAYS_DIR}/").partition("/")[0].removesuffix(".json")
+    for info in table.store.files(REPLAYS.folder):
+        key = info.name.removeprefix(f"{REPLAYS.folder}/").partition("/")[0].removesuffix(".json")
         groups.setdefault(key, []).append(info.name)
         if info.modified_ms is None or info.modified_ms >= before_ms:
             young.add(key)
     found: list[str] = []
     for key in sorted(groups.keys() - living - young):
-        record = f"{REPLAYS_DIR}/{key}.json"
+        record = REPLAYS.path(key)
         if record in groups[key] and find_replay(table, key) is not None:
             found += [*(path for path in groups[key] if path != record), record]
     return found

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, overload
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.records import NOT_STORED, Record
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.record_kinds import TRASH_ENTRIES
 
 if TYPE_CHECKING:
     # The values of plans: they must not load the stores.
     from airflow_paimon.core.table.consumers import Consumer
-
-
-TRASH_DIR = f"{PRIVATE_DIR}/trash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +42,7 @@ class TrashEntry(Record):
     operation_id: str | None = None
     reaping: bool = False
     put_ms: int | None = field(default=None, compare=False, repr=False, metadata=NOT_STORED)
+    KIND = TRASH_ENTRIES
 
     @property
     def gone_since_ms(self) -> int:
@@ -54,7 +53,7 @@ class TrashEntry(Record):
     def trash_path(self) -> str:
         """Where the entry lies; two files that had one path have two entries."""
         digest = hashlib.sha256(self.content).hexdigest()[:16]
-        return f"{TRASH_DIR}/{self.branch}/{self.kind}-{self.name}-{digest}.json"
+        return self.KIND.path(f"{self.branch}/{self.kind}-{self.name}-{digest}")
 
 
 SNAPSHOT, TAG, CHANGELOG, TRASH, HOLD = "snapshot", "tag", "changelog", "trash", "hold"

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from airflow_paimon.core.commit.idempotency import RESULTS_DIR, AttemptRecord, is_attempt_record
+from airflow_paimon.core.commit.idempotency import AttemptRecord
 from airflow_paimon.core.commit.stream_batch import BatchRecord
 from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.format.records import is_record
 from airflow_paimon.core.format.snapshot import RESTORE, parse_snapshot, parse_tag
 from airflow_paimon.core.metadata_expiry.references import is_whole
 from airflow_paimon.core.metadata_expiry.root_values import (
@@ -24,7 +25,6 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     SNAPSHOT,
     TAG,
     TRASH,
-    TRASH_DIR,
     OperationRecord,
     Roots,
     Snapshots,
@@ -32,7 +32,7 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     Vanished,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root as Root
-from airflow_paimon.core.publish.hold import HOLDS_DIR, parse_hold
+from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.store.base import FileInfo, read_present
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.lineage import READY, read_lineage, recorded_branches
@@ -40,12 +40,11 @@ from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
     MAIN,
     MANIFEST_DIR,
-    PRIVATE_DIR,
     SNAPSHOT_PREFIX,
-    STREAMS_DIR,
     TAG_PREFIX,
     numbered,
 )
+from airflow_paimon.core.table.record_kinds import HOLDS, OPERATIONS, RESULTS, STREAMS
 from airflow_paimon.core.table.table import Table
 
 T = TypeVar("T")
@@ -168,16 +167,16 @@ class RootReader:
 
     def _holds(self, main: Table) -> Iterator[Root]:
         """What publishes and rollbacks that are running take their files from."""
-        infos = {f"{HOLDS_DIR}/{i.name}": i for i in main.store.list(HOLDS_DIR) if _is_record(i.name)}
+        infos = {f"{HOLDS.folder}/{i.name}": i for i in main.store.list(HOLDS.folder) if is_record(i.name)}
 
         def parse(path: str, data: bytes) -> Root:
-            held = parse_hold(data, f"{main.name}: {path}")
+            held = Hold.parse(data, f"{main.name}: {path}")
             return Root(kind=HOLD, branch=held.branch, name=path, path=path, data=data, snapshot=held.snapshot)
 
         yield from self._read_new(infos, parse)
 
     def _trash(self, main: Table) -> Iterator[Root]:
-        infos = {i.name: i for i in main.store.files(TRASH_DIR) if _is_record(i.name)}
+        infos = {i.name: i for i in main.store.files(TrashEntry.KIND.folder) if is_record(i.name)}
 
         def parse(path: str, data: bytes) -> Root:
             entry = replace(TrashEntry.parse(data, f"{main.name}: {path}"), put_ms=infos[path].modified_ms)
@@ -229,11 +228,6 @@ def unfinished_warnings(roots: Roots) -> list[str]:
     ]
 
 
-def _is_record(path: str) -> bool:
-    """Whether it is a file of this package's, and none that is being written."""
-    return path.endswith(".json") and not path.rpartition("/")[2].startswith(".")
-
-
 def _numbered(names: list[str], prefix: str) -> list[str]:
     return [name for name in names if name in {f"{prefix}{i}" for i in numbered([name], prefix) if i > 0}]
 
@@ -253,21 +247,21 @@ def _root(view: Table, path: str, kind: str, name: str, data: bytes) -> Root:
 
 def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
     """Operations without a result, and the last batches of streams, which are tried again in the same way."""
-    ended = {info.name for info in main.store.list(RESULTS_DIR)}
+    ended = {info.name for info in main.store.list(RESULTS.folder)}
     young = [
         f"{folder}/{info.name}"
-        for folder in (f"{PRIVATE_DIR}/operations", STREAMS_DIR)
+        for folder in (OPERATIONS.folder, STREAMS.folder)
         for info in main.store.list(folder)
-        if not info.is_dir and _is_record(info.name) and info.name not in ended
+        if not info.is_dir and is_record(info.name) and info.name not in ended
         if since_ms is None or info.modified_ms is None or info.modified_ms >= since_ms
     ]
     for path, data in read_present(main.store, young).items():
         name = f"{main.name}: {path}"
-        if path.startswith(STREAMS_DIR):
-            batch = BatchRecord.parse(data, name, "check which batches of the stream are in, then delete it")
+        if path.startswith(STREAMS.folder):
+            batch = BatchRecord.parse(data, name)
             yield OperationRecord(operation_id=f"stream {batch.query}", branch=batch.branch, start=batch.head or 1)
-        elif is_attempt_record(path):
-            tried = AttemptRecord.parse(data, name, "see check_table, repair_table deletes it")
+        else:
+            tried = AttemptRecord.parse(data, name)
             if tried.commits:
                 yield OperationRecord(operation_id=tried.operation_id, branch=tried.branch, start=tried.head or 1)
 

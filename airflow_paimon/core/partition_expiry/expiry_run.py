@@ -3,9 +3,9 @@
 A killed run goes on with the recorded plan: a step that landed is found by its identity, one whose partitions are all
 gone is done, whoever did it. Where somebody changed what is to go, it is planned again, for the same cutoff.
 
-The plan is written to its journal, ``_airflow_paimon/operations/<id>-expiry-<round>.json``, before its first commit, so
-that a killed run goes on, hours later too, with what was planned. Each round of planning has a file of its own; none is
-ever changed.
+The plan is written to ``_airflow_paimon/expiry_plans/<hash of id>-<round>.json`` before its first commit, so that a
+killed run goes on, hours later too, with what was planned. Each round of planning has a file of its own; none is ever
+changed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from airflow_paimon.core.commit.committer import (
 from airflow_paimon.core.commit.conditions import Condition
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import drop_if_unchanged
-from airflow_paimon.core.commit.idempotency import EXPIRY_PLAN, attempt_of, commit_identity, name_part
+from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity, name_of_try
 from airflow_paimon.core.commit.partition_contents import PartitionContent
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -42,8 +42,9 @@ from airflow_paimon.core.format.snapshot import KnownHead
 from airflow_paimon.core.plan import DropPartition, HeadIs, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import CUTOFF_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
+from airflow_paimon.core.table.record_kinds import EXPIRY_PLANS
 from airflow_paimon.core.table.success_files import plan_unmark
 from airflow_paimon.core.table.table import Table
 
@@ -86,7 +87,7 @@ class ExpiryPlan(Record):
     """Commits in order. ``cutoff``: the local time before which partitions expire. ``report``: JSON values.
 
     ``anchors``: partitions that must stay, each with the digest of its files by its key, in the last step's branch.
-    ``operation_id``: of the journal.
+    ``operation_id``: of the operation that planned it.
     """
 
     cutoff: datetime
@@ -95,6 +96,7 @@ class ExpiryPlan(Record):
     report: Mapping[str, Any] = field(default_factory=dict)
     anchors: Mapping[str, str] = field(default_factory=dict)
     operation_id: str | None = None
+    KIND = EXPIRY_PLANS
 
     def keys(self, branch: str) -> frozenset[str]:
         return frozenset(d.key for s in self.steps if s.branch == branch for d in s.drops)
@@ -116,7 +118,7 @@ class ExpiryPlan(Record):
 
 
 def save_plan(table: Table, operation_id: str, number: int, plan: ExpiryPlan) -> ExpiryPlan:
-    """Write a round's plan to the journal and return it, or the plan of a faster process of the same operation."""
+    """Record a round's plan and return it, or the plan of a faster process of the same operation."""
     plan = dataclasses.replace(plan, operation_id=operation_id)
     try:
         put_new(table, _path(operation_id, number), plan.to_bytes())
@@ -129,7 +131,7 @@ def load_plans(table: Table, operation_id: str) -> list[ExpiryPlan]:
     """Read the plans of earlier tries of an operation, by round.
 
     Raises:
-        FormatError: a journal is unreadable.
+        FormatError: one is unreadable.
     """
     plans: list[ExpiryPlan] = []
     while table.store.exists(_path(operation_id, len(plans))):
@@ -139,12 +141,11 @@ def load_plans(table: Table, operation_id: str) -> list[ExpiryPlan]:
 
 def _read(table: Table, operation_id: str, number: int) -> ExpiryPlan:
     path = _path(operation_id, number)
-    way_out = "delete it and run the expiry again, with a new plan"
-    return ExpiryPlan.parse(table.store.read(path), f"{table.name}: {path}", way_out)
+    return ExpiryPlan.parse(table.store.read(path), f"{table.name}: {path}")
 
 
 def _path(operation_id: str, number: int) -> str:
-    return f"{PRIVATE_DIR}/operations/{name_part(operation_id)}{EXPIRY_PLAN}{number}.json"
+    return EXPIRY_PLANS.path(name_of_try(operation_id, number))
 
 
 log = logging.getLogger(__name__)

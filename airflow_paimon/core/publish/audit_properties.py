@@ -18,7 +18,6 @@ from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, summarize
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.made_by import bounded, made_by, stored_bytes
-from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.properties import (
     CHANGES_PROPERTY,
     DETAILS_PROPERTY,
@@ -26,11 +25,11 @@ from airflow_paimon.core.table.properties import (
     MODE_PROPERTY,
     OPERATION_PROPERTY,
 )
+from airflow_paimon.core.table.record_kinds import AUDIT
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-AUDIT_DIR = f"{PRIVATE_DIR}/audit"
 MAX_CHANGES = 20
 """How many commits of a branch a publish describes at most, the newest ones."""
 MAX_CHANGES_BYTES = 32_000
@@ -110,7 +109,7 @@ def recorded_between(view: Table, after: int, up_to: int) -> list[Snapshot]:
     Raises:
         FormatError: one is damaged.
     """
-    folder = f"{AUDIT_DIR}/{view.branch_name}"
+    folder = f"{AUDIT.folder}/{view.branch_name}"
     names = [n for n in view.store.names(folder) if n.endswith(".json") and n.partition("-")[0].isdigit()]
     wanted = sorted(n for n in names if after < int(n.partition("-")[0]) <= up_to)
     data = read_present(view.store, [f"{folder}/{n}" for n in wanted])
@@ -122,7 +121,7 @@ def record_path(branch: str, snapshot: Snapshot) -> str:
     id again.
     """
     mark = "".join(c if c.isalnum() or c in "-_." else "-" for c in snapshot.identity)
-    return f"{AUDIT_DIR}/{branch}/{snapshot.id}-{mark}.json"
+    return AUDIT.path(f"{branch}/{snapshot.id}-{mark}")
 
 
 def _details(said: Mapping[str, str]) -> Mapping[str, Any]:

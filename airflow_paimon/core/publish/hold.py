@@ -8,7 +8,6 @@ another branch's snapshot id among main's tags would mislead Paimon's expiry.
 
 from __future__ import annotations
 
-import json
 import logging
 import uuid
 from collections.abc import Iterator
@@ -17,19 +16,19 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.commit.put import delete_files, put_new
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
-from airflow_paimon.core.format.snapshot import RESTORE, Snapshot, load_json_object, snapshot_from_json
+from airflow_paimon.core.format.records import Record, is_record
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, recorded_scope
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.record_kinds import HOLDS
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-HOLDS_DIR = f"{PRIVATE_DIR}/holds"
 _LEFT_AFTER_MS = 7 * 24 * 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class Hold(Record):
     """The content of a hold: a snapshot of a branch. ``user``: the commit user of a publish, None of anything else;
     ``partitions``: those that it is about, as ``PartitionScope.json`` has them, None: all. ``schema``: the target's
     newest one before the publish's.
@@ -40,28 +39,7 @@ class Hold:
     user: str | None = None
     partitions: str | None = None
     schema: int | None = None
-
-    def to_bytes(self) -> bytes:
-        more = {"user": self.user, "partitions": self.partitions, "schema": self.schema}
-        known = {k: v for k, v in more.items() if v is not None}
-        said = {"branch": self.branch, "snapshot": self.snapshot.to_json(), **known}
-        return json.dumps(said, indent=2).encode()
-
-
-def parse_hold(data: bytes, name: str) -> Hold:
-    """Parse a hold; ``name`` is its path, for messages.
-
-    Raises:
-        FormatError: truncated, or not what ``Hold.to_bytes`` writes.
-    """
-    raw = load_json_object(data, name)
-    branch, snapshot = raw.get("branch"), raw.get("snapshot")
-    if not isinstance(branch, str) or not isinstance(snapshot, dict):
-        raise FormatError(f"{name} is corrupt: it lacks branch or snapshot; {RESTORE}, or delete it")
-    user, partitions = (raw.get(key) if isinstance(raw.get(key), str) else None for key in ("user", "partitions"))
-    schema, held = raw.get("schema"), snapshot_from_json(snapshot, name)
-    number = schema if isinstance(schema, int) else None
-    return Hold(branch=branch, snapshot=held, user=user, partitions=partitions, schema=number)
+    KIND = HOLDS
 
 
 def put_hold(
@@ -80,7 +58,7 @@ def put_hold(
     Raises:
         ConflictError: the snapshot, and each tag on it, is gone already; nothing is held.
     """
-    path = f"{HOLDS_DIR}/{uuid.uuid4()}.json"
+    path = HOLDS.path(str(uuid.uuid4()))
     only = None if scope.is_whole else scope.json
     hold = Hold(branch=source.branch_name, snapshot=wanted, user=user, partitions=only, schema=schema)
     put_new(source, path, hold.to_bytes())
@@ -131,14 +109,14 @@ def drop_hold(table: Table, path: str) -> None:
 
 
 def _drop_left(table: Table, own: str) -> None:
-    infos = {f"{HOLDS_DIR}/{i.name}": i.modified_ms for i in table.store.list(HOLDS_DIR) if not i.is_dir}
+    infos = {f"{HOLDS.folder}/{i.name}": i.modified_ms for i in table.store.list(HOLDS.folder) if is_record(i.name)}
     now = infos.get(own)
     left = [p for p, put in infos.items() if now is not None and put is not None and put < now - _LEFT_AFTER_MS]
     delete_files(table, [path for path in left if _is_over(table, path)])
 
 
 def _is_over(table: Table, path: str) -> bool:
-    hold = _read(table, path)
+    hold = Hold.find(table.store, path, table.name)
     if hold is None or hold.user is None:
         return hold is not None
     then = table.branch(hold.branch).find_snapshot(hold.snapshot.id)
@@ -164,8 +142,8 @@ def unfinished_publishes(branch: Table) -> list[UnfinishedPublish]:
         FormatError: a hold is damaged.
     """
     found: list[UnfinishedPublish] = []
-    for name in branch.store.names(HOLDS_DIR):
-        hold = _read(branch, f"{HOLDS_DIR}/{name}")
+    for path in HOLDS.listed(branch.store):
+        hold = Hold.find(branch.store, path, branch.name)
         if hold is None or hold.user is None:
             continue
         then = branch.find_snapshot(hold.snapshot.id)
@@ -173,12 +151,3 @@ def unfinished_publishes(branch: Table) -> list[UnfinishedPublish]:
             scope = recorded_scope(branch.schema(), hold.partitions, branch.label)
             found.append(UnfinishedPublish(user=hold.user, snapshot=hold.snapshot.id, scope=scope, schema=hold.schema))
     return found
-
-
-def _read(table: Table, path: str) -> Hold | None:
-    if not path.endswith(".json") or path.rpartition("/")[2].startswith("."):
-        return None
-    try:
-        return parse_hold(table.store.read(path), f"{table.name}: {path}")
-    except NotFoundError:  # deleted meanwhile
-        return None

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import Parent
-from airflow_paimon.core.branches.create import create_branch
+from airflow_paimon.core.branches.create import make_branch
 from airflow_paimon.core.branches.retention_tags import missing_protection_of
 from airflow_paimon.core.commit.committer import CommitOptions, commit, execute, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
@@ -212,7 +212,7 @@ class _Rebase:
             protected=record is not None and record.protected,
             operation_id=self.request.operation_id,
         )
-        create_branch(replace(self.context, request=request), request, Parent(record, self.theirs))
+        make_branch(replace(self.context, request=request), request, Parent(record, self.theirs))
 
     def _commit(self, planner: Merge, compared: Compared) -> Snapshot:
         schemas = self.target.schemas()

@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import branch_options
-from airflow_paimon.core.branches.create import create_branch
+from airflow_paimon.core.branches.create import make_branch
 from airflow_paimon.core.branches.tag_files import replacement
 from airflow_paimon.core.commit.committer import execute, put_new
 from airflow_paimon.core.errors import (
@@ -183,7 +183,7 @@ def _keep_replaced(context: Context, main: Table, landed: Snapshot, carried: Car
         operation_id=f"{landed.commit_user}@{landed.id - 1}",
     )
     try:
-        create_branch(replace(context, request=request), request)
+        make_branch(replace(context, request=request), request)
     except AlreadyExistsError:
         return [f"branch {name!r} was made by somebody else meanwhile: main as it was is kept by tag {undo!r} only"]
     kept, then = main.branch(name), main.schema(carried.kept_schema)

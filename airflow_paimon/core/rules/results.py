@@ -13,10 +13,9 @@ from airflow_paimon.core.format.records import NOT_STORED, Record
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.rules.rules import ERROR, Rule
 from airflow_paimon.core.store.base import read_present
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.record_kinds import CHECKS
 from airflow_paimon.core.table.table import Table
 
-CHECKS_DIR = f"{PRIVATE_DIR}/checks"
 PASSED, WARNED, FAILED, SKIPPED = "passed", "warned", "failed", "skipped"
 
 
@@ -69,6 +68,7 @@ class CheckRecord(Record):
     rules: Mapping[str, Outcome] = field(default_factory=dict)
     """By the digest of the rule."""
     modified_ms: int = field(default=0, metadata=NOT_STORED)
+    KIND = CHECKS
 
 
 def put_record(
@@ -86,7 +86,7 @@ def put_record(
         compared_with="" if compared_with is None else compared_with.identity,
         rules={r.digest: Outcome(name=r.name, outcome=r.outcome) for r in results},
     )
-    put_new(table, f"{CHECKS_DIR}/{_prefix(branch, snapshot)}{uuid.uuid4()}.json", record.to_bytes())
+    put_new(table, CHECKS.path(f"{_prefix(branch, snapshot)}{uuid.uuid4()}"), record.to_bytes())
 
 
 def records_of(table: Table, branch: str, snapshots: Sequence[Snapshot]) -> list[CheckRecord]:
@@ -97,14 +97,13 @@ def records_of(table: Table, branch: str, snapshots: Sequence[Snapshot]) -> list
     """
     begins = tuple(_prefix(branch, snapshot) for snapshot in snapshots)
     put_at = {
-        f"{CHECKS_DIR}/{info.name}": info.modified_ms or 0
-        for info in table.store.list(CHECKS_DIR)
+        f"{CHECKS.folder}/{info.name}": info.modified_ms or 0
+        for info in table.store.list(CHECKS.folder)
         if info.name.startswith(begins)
     }
     known = {snapshot.identity for snapshot in snapshots}
     data = read_present(table.store, list(put_at))
-    way_out = "delete it and check the branch again"
-    found = [replace(CheckRecord.parse(d, path, way_out), modified_ms=put_at[path]) for path, d in data.items()]
+    found = [replace(CheckRecord.parse(d, path), modified_ms=put_at[path]) for path, d in data.items()]
     return [record for record in found if record.branch == branch and record.identity in known]
 
 
@@ -115,15 +114,6 @@ def newest_outcomes(records: Sequence[CheckRecord]) -> dict[str, Outcome]:
     """
     said = [(r.modified_ms, one.outcome == FAILED, digest, one) for r in records for digest, one in r.rules.items()]
     return {digest: one for _, _, digest, one in sorted(said, key=lambda s: s[:2])}
-
-
-def old_checks(table: Table, before_ms: int) -> list[str]:
-    """Return the records that were put before a time (epoch milliseconds)."""
-    return [
-        f"{CHECKS_DIR}/{info.name}"
-        for info in table.store.list(CHECKS_DIR)
-        if info.modified_ms is not None and info.modified_ms < before_ms
-    ]
 
 
 def _prefix(branch: str, snapshot: Snapshot) -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.plan import Delete, FileAction, PutNew, Replace
 from airflow_paimon.core.table.paths import BRANCH_DIR, PRIVATE_DIR, BranchPaths
+from airflow_paimon.core.table.record_kinds import DROPPING
 
 _METADATA = {PRIVATE_DIR, BRANCH_DIR, "schema", "snapshot", "tag", "changelog", "consumer"}
-RECORD = f"{PRIVATE_DIR}/dropping.json"
+RECORD = DROPPING.path("dropping")
 """Lies in a table while it is being dropped: what brings it back, and tells a later try what is left to do."""
 
 
@@ -24,6 +25,7 @@ class Dropping(Record):
     schemas: Mapping[int, str]
     snapshot: str | None
     removing: bool = False
+    KIND = DROPPING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.store.threads import in_threads
-from airflow_paimon.core.streaming.replays import REPLAYS_DIR, ReplayRecord
+from airflow_paimon.core.streaming.replays import ReplayRecord
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.record_kinds import REPLAYS
 from airflow_paimon.core.table.table import Table, find_tables
 
 _AT_ONCE = 16
@@ -50,8 +51,7 @@ def replays_of(source: Table) -> tuple[list[DeclaredReplay], int]:
 def _records(table: Table) -> Sequence[ReplayRecord]:
     """Read the records in a table's folder; one that can't be read says nothing."""
     try:
-        names = [n for n in table.store.names(REPLAYS_DIR) if n.endswith(".json") and not n.startswith(".")]
-        blobs = read_present(table.store, [f"{REPLAYS_DIR}/{name}" for name in names])
+        blobs = read_present(table.store, REPLAYS.listed(table.store))
         return [ReplayRecord.parse(data, path) for path, data in blobs.items()]
     except PaimonError:
         return ()

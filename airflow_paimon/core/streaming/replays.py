@@ -19,14 +19,13 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.plan import PutNew, Replace
-from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import read_lineage
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
+from airflow_paimon.core.table.record_kinds import REPLAYS
 from airflow_paimon.core.table.table import Table
 
 _ROLLBACK = "rollback_to"
-REPLAYS_DIR = f"{PRIVATE_DIR}/replays"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +43,7 @@ class ReplayRecord(Record):
     before: Mapping[str, int] = field(default_factory=dict)
     generation: int = 0
     head: int = 0
+    KIND = REPLAYS
 
 
 def stream_key(view: Table) -> str:
@@ -81,10 +81,7 @@ def find_replay(table: Table, key: str) -> ReplayRecord | None:
     Raises:
         FormatError: the record is unreadable.
     """
-    path = f"{replay_path(key)}.json"
-    data = read_if_there(table.store, path)
-    way_out = "roll the branch back, then delete the file"
-    return None if data is None else ReplayRecord.parse(data, f"{table.label}: {path}", way_out)
+    return ReplayRecord.find(table.store, REPLAYS.path(key), table.label)
 
 
 def check_asked(table: Table, record: ReplayRecord, asked: str) -> None:
@@ -106,7 +103,7 @@ def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool 
     Raises:
         ConflictError: ``is_new``, and another try has recorded it meanwhile: its snapshots are the ones to read.
     """
-    path, data, reason = f"{replay_path(key)}.json", record.to_bytes(), "a re-run of the replay continues with it"
+    path, data, reason = REPLAYS.path(key), record.to_bytes(), "a re-run of the replay continues with it"
     action = PutNew(path=path, data=data, reason=reason) if is_new else Replace(path=path, data=data, reason=reason)
     try:
         execute(table, [action])
@@ -119,4 +116,4 @@ def record_replay(table: Table, key: str, record: ReplayRecord, *, is_new: bool 
 
 def replay_path(key: str) -> str:
     """Return the place of a replay in the table's folder: its record with ``.json``, its checkpoints in the folder."""
-    return f"{REPLAYS_DIR}/{key}"
+    return f"{REPLAYS.folder}/{key}"

@@ -17,9 +17,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
-from airflow_paimon.core.format.records import Record
+from airflow_paimon.core.format.records import Record, is_record
 from airflow_paimon.core.table.options import parse_duration
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.record_kinds import BRANCHES
 
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Snapshot
@@ -68,6 +69,7 @@ class Lineage(Record):
     protected_by: str | None = None
     family: str | None = None
     came_from: tuple[str, ...] = ()
+    KIND = BRANCHES
 
     @property
     def outlives_changes(self) -> bool:
@@ -118,20 +120,19 @@ def state_text(snapshot: Snapshot) -> str:
 
 
 def lineage_path(branch: str) -> str:
-    return f"{PRIVATE_DIR}/branches/{branch}.json"
+    return BRANCHES.path(branch)
 
 
 def recorded_branches(table: Table) -> list[str]:
     """Return the names of the branches that have a record, whether or not they exist."""
-    names = table.store.names(f"{PRIVATE_DIR}/branches")
-    return sorted(n.removesuffix(".json") for n in names if n.endswith(".json") and not n.startswith("."))
+    return sorted(n.removesuffix(".json") for n in table.store.names(BRANCHES.folder) if is_record(n))
 
 
 def read_lineage(table: Table, branch: str) -> Lineage | None:
     """Read a branch's record. None when it is missing or unreadable: a table works without it."""
     try:
-        return Lineage.parse(table.store.read(lineage_path(branch)), branch)
-    except (NotFoundError, FormatError):
+        return Lineage.find(table.store, lineage_path(branch), table.name)
+    except FormatError:
         return None
 
 

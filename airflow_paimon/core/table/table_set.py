@@ -9,6 +9,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.records import Record
+from airflow_paimon.core.table.record_kinds import SETS
 
 TAG_PREFIX = "set-"
 VERSION_PREFIX = "set:"
@@ -80,6 +81,7 @@ class TableSet(Record):
     created_ms: int = 0
     operation_id: str | None = None
     abandoned: str | None = None
+    KIND = SETS
 
     @property
     def tag(self) -> str:

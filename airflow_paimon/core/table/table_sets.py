@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedCatalogError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.base import read_if_there
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR
+from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.record_kinds import SETS
 from airflow_paimon.core.table.table_set import (
     VERSION_PREFIX,
     TableSet,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from airflow_paimon.core.catalogs import Catalog
     from airflow_paimon.core.table.table import Table
 
-SETS_DIR = f"{PRIVATE_DIR}/sets"
 _FILE = re.compile(r"(claim|version)-([1-9]\d{0,17})\.json")
 _PINNED: ContextVar[dict[str, TableSet] | None] = ContextVar("airflow_paimon_table_sets", default=None)
 
@@ -56,9 +55,7 @@ class SetFolder:
 
     def ended(self, number: int) -> TableSet | None:
         """Read how a number ended; None = it hasn't, or has expired."""
-        data = read_if_there(self.store, version_file(number))
-        name = f"Table set {self.name!r}: {self.store.uri}/{version_file(number)}"
-        return None if data is None else TableSet.parse(data, name)
+        return TableSet.find(self.store, version_file(number), f"Table set {self.name!r}")
 
     def latest(self, ended: list[int] | None = None) -> TableSet | None:
         """Read the newest version; None = there is none yet. ``ended``: the numbers, if they are known."""
@@ -79,12 +76,12 @@ def set_folder(catalog: Catalog, name: str) -> SetFolder:
     Raises:
         UnsupportedCatalogError: the catalog's server keeps the warehouse.
     """
-    return SetFolder(catalog.warehouse_store().child(f"{SETS_DIR}/{check_set_name(name)}"), name)
+    return SetFolder(catalog.warehouse_store().child(f"{SETS.folder}/{check_set_name(name)}"), name)
 
 
 def set_names(catalog: Catalog) -> list[str]:
     """List the sets of a warehouse."""
-    found = catalog.warehouse_store().list(SETS_DIR)
+    found = catalog.warehouse_store().list(SETS.folder)
     return sorted(info.name for info in found if info.is_dir and is_set_name(info.name))
 
 

@@ -34,9 +34,9 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
-from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.options import TableOptions, parse_duration, requested_duration
 from airflow_paimon.core.table.reachability import lost_between
+from airflow_paimon.core.table.record_kinds import CLAIMS
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.core.table.table_set import (
     Pin,
@@ -85,6 +85,7 @@ class Claim(Record):
     operation_id: str
     since_ms: int
     tables: Pins | None = None
+    KIND = CLAIMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,8 +276,7 @@ def _read_claim(sets: Sets, number: int) -> Claim | None:
 
 
 def _read(sets: Sets, file: str) -> Claim | None:
-    data, name = read_if_there(sets.folder.store, file), f"Table set {sets.name!r}: {sets.folder.store.uri}/{file}"
-    return None if data is None else Claim.parse(data, name, "delete it if no operation is making that version")
+    return Claim.find(sets.folder.store, file, f"Table set {sets.name!r}")
 
 
 def _tag(view: Table, name: str, pin: Pin) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.read_plan import ChainReadMode
@@ -48,15 +48,11 @@ def registered(spark: SparkSession, views: Mapping[str, DataFrame], *, marked: b
     Raises:
         InvalidInputError: the session has a view of such a name.
     """
-    made: list[str] = []
-    try:
+    with ExitStack() as made:  # each goes, also when another one can't be dropped
         for name, frame in views.items():
             _register(spark, name, bound(frame) if marked else frame)
-            made.append(name)
+            made.callback(spark.catalog.dropTempView, name)
         yield
-    finally:
-        for name in made:
-            spark.catalog.dropTempView(name)
 
 
 def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:

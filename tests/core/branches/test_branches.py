@@ -99,8 +99,16 @@ def test_if_exists(table: Table, fix: Table) -> None:
 def test_a_retry_with_the_same_operation_id_is_the_same_branch(table: Table) -> None:
     first = run(table, "create_branch", branch="fix", tag="base", operation_id="op")
     again = run(table, "create_branch", branch="fix", tag="base", operation_id="op")
-    assert (first.changed, again.changed) == (True, True)
-    assert again.details["already_there"]
+    assert again.details == {**first.details, "replayed": True}
+    with pytest.raises(InvalidInputError, match="another request"):
+        run(table, "create_branch", branch="fix2", tag="base", operation_id="op")
+    run(table, "delete_branch", branch="fix")
+    late = run(table, "create_branch", branch="fix", tag="base", operation_id="op")
+    assert late == again
+    assert table.branch_names() == [], "what was deleted since is not made again"
+    run(table, "create_branch", branch="fix", snapshot=2)
+    with pytest.raises(AlreadyExistsError, match="another base"):
+        run(table, "create_branch", branch="fix", tag="base", operation_id="op")
 
 
 def test_creating_a_branch_can_be_cut_off_anywhere(tmp_path: Path) -> None:

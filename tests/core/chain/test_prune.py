@@ -10,7 +10,6 @@ import pytest
 
 from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.provenance import (
-    FOLDER,
     Records,
     group_folder,
     prune_records,
@@ -20,6 +19,7 @@ from airflow_paimon.core.chain.provenance import (
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
 from airflow_paimon.core.chain.state import files_digest, gather_chain, splits_by_partition
 from airflow_paimon.core.errors import StorageError
+from airflow_paimon.core.table.record_kinds import CHAIN
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import DAILY, add, build, make_chain, provenances
 from tests.core.chain.test_write_plan import day, days
@@ -94,7 +94,7 @@ def test_only_a_crowded_group_is_pruned() -> None:
     table = stored(60)
     assert prune_records(table, now_ms(), groups=[]) == 0
     assert prune_records(table, now_ms(), groups=[()]) == 60
-    assert len(table.store.walk(FOLDER)) == 1
+    assert len(table.store.walk(CHAIN.folder)) == 1
     assert len(provenances(table, gather_chain(table))) == 1 and stale_partitions(table, gather_chain(table)) == ()
 
 
@@ -102,7 +102,7 @@ def test_a_failing_clean_up_never_fails_the_operation() -> None:
     table = stored(60)
     faulty = Table(FaultStore(table.store, fail_at=3, error=OSError(5, "no")), table.name)
     assert prune_records(faulty, now_ms()) == 0
-    assert len(table.store.walk(FOLDER)) == 59
+    assert len(table.store.walk(CHAIN.folder)) == 59
     assert prune_records(table, now_ms()) == 58
 
 

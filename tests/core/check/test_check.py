@@ -19,11 +19,13 @@ from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.records import RecordKind
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table import record_kinds
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.scan import plan_read
@@ -112,19 +114,40 @@ def test_missing_files_and_metadata_cannot_be_repaired_and_are_reported(table: T
     assert any("manifest list" in f["message"] for f in found(table).values())
 
 
-def test_hints_gaps_tags_and_journals(table: Table) -> None:
+def test_hints_gaps_and_tags(table: Table) -> None:
     append(table, "c")
     run(table, "create_branch", branch="fix", snapshot=3, operation_id="op")
     table.store.delete_tree("branch/branch-fix")
     table.store.delete("snapshot/snapshot-2")
     table.store.replace("snapshot/LATEST", b"17")
-    table.store.create("_airflow_paimon/operations/x.json", b"{half")
     ids = found(table)
-    assert {"snapshot-gap:main/2", "wrong-hint:main/LATEST", "journal:x.json"} <= ids.keys()
+    assert {"snapshot-gap:main/2", "wrong-hint:main/LATEST"} <= ids.keys()
     assert "stale-protective-tag:airflow-paimon-branch-fix" in ids
     run(table, "repair_table")
     assert table.store.read("snapshot/LATEST") == b"3"
     assert set(found(table)) == {"snapshot-gap:main/2"}
+
+
+def test_unreadable_records_of_all_kinds_are_found_and_only_those_of_no_worth_are_deleted_when_named(
+    table: Table,
+) -> None:
+    kinds = [k for k in vars(record_kinds).values() if isinstance(k, RecordKind)]
+    kinds = [
+        k for k in kinds if k not in (record_kinds.MARKS, record_kinds.DROPPING, record_kinds.SETS, record_kinds.CLAIMS)
+    ]
+    for kind in kinds:
+        table.store.create(kind.path("x"), b"{half")
+    there = found(table)
+    assert there.keys() == {f"unreadable-record:{k.folder.partition('/')[2]}/x.json" for k in kinds}
+    assert all(f["severity"] == "warning" and f["by_name_only"] and "; " in f["message"] for f in there.values())
+    assert not run(table, "repair_table").changed
+    mended = [name for name in there if name.split(":")[1].partition("/")[0] not in KEPT]
+    run(table, "repair_table", finding=mended)
+    assert {name.split(":")[1].partition("/")[0] for name in found(table)} == KEPT
+
+
+KEPT = {"branches", "erasures", "chain"}
+"""The kinds of records that say what nothing else does."""
 
 
 @pytest.mark.damages_metadata
@@ -268,7 +291,7 @@ def test_an_empty_main_whose_branch_tags_itself_is_empty(table: Table) -> None:
     assert append(chain, "a").snapshot.id == 1
 
 
-def test_temporary_files_are_no_journals(table: Table) -> None:
+def test_temporary_files_are_no_records(table: Table) -> None:
     name = f".x.json.{'0' * 32}.tmp"
     for folder in ("_airflow_paimon/operations", "snapshot", "_airflow_paimon/branches"):
         table.store.create(f"{folder}/{name}", b"{half")

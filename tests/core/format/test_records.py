@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.records import NOT_STORED, Record
+from airflow_paimon.core.format.records import NOT_STORED, Record, RecordKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class Sample(Record):
     by_number: Mapping[int, str] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
     read_ms: int = field(default=0, metadata=NOT_STORED)
+    KIND = RecordKind(folder="x", at_risk="nothing", way_out="delete it")
 
 
 SAMPLE = Sample(
@@ -70,4 +71,4 @@ def test_it_is_read_as_it_was_written_but_for_what_is_not_stored() -> None:
 )
 def test_what_is_damaged_is_named_with_a_way_out(data: bytes, why: str) -> None:
     with pytest.raises(FormatError, match=rf"\Ad\.t: x\.json is unreadable \(.*{why}.*\); delete it\Z"):
-        Sample.parse(data, "d.t: x.json", "delete it")
+        Sample.parse(data, "d.t: x.json")

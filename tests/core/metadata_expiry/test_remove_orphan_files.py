@@ -585,7 +585,7 @@ def test_a_repair_that_deletes_a_record_deletes_its_mark(main: Table) -> None:
         raise ConflictError("refused")
     (path,) = main.store.walk("_airflow_paimon/operations")
     main.store.replace(path, b"{")
-    run(main, "repair_table", finding=[f"journal:{path.rpartition('/')[2]}"])
+    run(main, "repair_table", finding=[f"unreadable-record:operations/{path.rpartition('/')[2]}"])
     assert main.store.walk("_airflow_paimon/operations") == main.store.walk("_airflow_paimon/retried") == []
     for retried in (False, True):
         with attempt(main, "once", "main", "request") as tried:

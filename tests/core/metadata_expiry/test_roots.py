@@ -14,8 +14,9 @@ import pytest
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import FileId
 from airflow_paimon.core.metadata_expiry.references import Holder, RootNames, read_names, readers_of
-from airflow_paimon.core.metadata_expiry.root_values import TRASH_DIR, Roots, TrashEntry
+from airflow_paimon.core.metadata_expiry.root_values import Roots, TrashEntry
 from airflow_paimon.core.metadata_expiry.roots import RootReader
+from airflow_paimon.core.table.record_kinds import TRASH_ENTRIES
 from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, forget_results, make_table, overwrite, rewrite, run
@@ -263,7 +264,7 @@ def test_what_paimons_orphan_cleaning_took_from_the_trash_stops_nothing(tmp_path
         overwrite(table, "a")
     first = table.snapshot(1)
     run(table, "expire_snapshots", retain_max=2, retain_min=1, older_than="0 s", retry_window="0 s")
-    assert any("snapshot-1" in p for p in table.store.walk(TRASH_DIR))
+    assert any("snapshot-1" in p for p in table.store.walk(TRASH_ENTRIES.folder))
     table.store.delete(f"manifest/{first.base_manifest_list}")
     overwrite(table, "a")
     asked = {"retain_max": 1, "retain_min": 1, "older_than": "0 s", "retry_window": "0 s"}

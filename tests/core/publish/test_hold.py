@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, FormatError
-from airflow_paimon.core.publish.hold import HOLDS_DIR
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.reachability import missing_files
+from airflow_paimon.core.table.record_kinds import HOLDS
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
@@ -82,8 +82,8 @@ def unreadable(table: Table) -> list[str]:
 @pytest.mark.parametrize(
     "when",
     [
-        ("create", f"{HOLDS_DIR}/"),
-        ("list", HOLDS_DIR),
+        ("create", f"{HOLDS.folder}/"),
+        ("list", HOLDS.folder),
         ("replace", "tag/"),
         ("create", "manifest/"),
         ("create", "snapshot/"),
@@ -95,12 +95,12 @@ def test_a_branch_that_is_deleted_and_cleaned_away_during_its_publish(table: Tab
     try:
         assert beside(table, lambda: clean(table), when, "merge_branch", branch="fix").snapshot_after == 3
     except (ConflictError, FormatError):
-        assert when == ("create", f"{HOLDS_DIR}/") and table.latest_snapshot_id() == 2
+        assert when == ("create", f"{HOLDS.folder}/") and table.latest_snapshot_id() == 2
     assert unreadable(table) == []
-    assert table.store.walk(HOLDS_DIR) == []
+    assert table.store.walk(HOLDS.folder) == []
 
 
-@pytest.mark.parametrize("when", [("create", f"{HOLDS_DIR}/"), ("list", HOLDS_DIR), ("create", "snapshot/")])
+@pytest.mark.parametrize("when", [("create", f"{HOLDS.folder}/"), ("list", HOLDS.folder), ("create", "snapshot/")])
 def test_a_snapshot_that_expires_while_main_goes_back_to_it(table: Table, when: tuple[str, str]) -> None:
     run(table, "delete_branch", branch="fix", force=True)
     rewrite(table, "a")
@@ -113,36 +113,36 @@ def test_a_snapshot_that_expires_while_main_goes_back_to_it(table: Table, when: 
     try:
         beside(table, expire, when, "rollback_to", snapshot=2)
     except (ConflictError, FormatError):
-        assert when == ("create", f"{HOLDS_DIR}/")
-    assert unreadable(table) == [] and table.store.walk(HOLDS_DIR) == []
+        assert when == ("create", f"{HOLDS.folder}/")
+    assert unreadable(table) == [] and table.store.walk(HOLDS.folder) == []
 
 
 def test_what_a_killed_publish_held_goes_after_a_week(table: Table) -> None:
     step = 1
-    while not table.store.walk(HOLDS_DIR):
+    while not table.store.walk(HOLDS.folder):
         assert cut_off(table, step, "merge_branch", branch="fix")
         step += 1
-    [left] = table.store.walk(HOLDS_DIR)
+    [left] = table.store.walk(HOLDS.folder)
     root = Path(table.store.uri.removeprefix("file://"))
     then = time.time() - 6 * DAY_S
     os.utime(root / left, (then, then))
     run(table, "merge_branch", branch="fix")
-    assert table.store.walk(HOLDS_DIR) == [left], "its process may be alive"
+    assert table.store.walk(HOLDS.folder) == [left], "its process may be alive"
     then -= 2 * DAY_S
     os.utime(root / left, (then, then))
     rewrite(table.branch("fix"), "b")
     run(table, "merge_branch", branch="fix")
-    assert table.store.walk(HOLDS_DIR) == [left], "it may have landed, if main's history doesn't tell"
+    assert table.store.walk(HOLDS.folder) == [left], "it may have landed, if main's history doesn't tell"
     run(table, "delete_branch", branch="fix")
     run(table, "rollback_to", snapshot=2)
-    assert table.store.walk(HOLDS_DIR) == []
+    assert table.store.walk(HOLDS.folder) == []
 
 
 def test_a_refused_publish_leaves_no_hold(table: Table) -> None:
     rewrite(table, "a")
     with pytest.raises(ConflictError):
         run(table, "merge_branch", branch="fix")
-    assert table.store.walk(HOLDS_DIR) == []
+    assert table.store.walk(HOLDS.folder) == []
 
 
 def test_a_refused_publish_leaves_no_tag_though_snapshots_have_expired_meanwhile(table: Table) -> None:
@@ -159,7 +159,7 @@ def test_a_refused_publish_leaves_no_tag_though_snapshots_have_expired_meanwhile
     with pytest.raises((ConflictError, FormatError)):
         beside(table, overtake, ("create", "snapshot/"), "merge_branch", branch="fix")
     assert table.snapshot_ids() == [5]
-    assert set(table.tag_names()) == before and table.store.walk(HOLDS_DIR) == []
+    assert set(table.tag_names()) == before and table.store.walk(HOLDS.folder) == []
 
 
 @pytest.mark.parametrize("operation", ["merge_branch", "rollback_to"])

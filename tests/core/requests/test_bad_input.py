@@ -20,9 +20,9 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.publish.hold import HOLDS_DIR
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.table.record_kinds import HOLDS
 from airflow_paimon.core.table.scan import live_entries, plan_scan, read_lists
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp, resolve_version
 from airflow_paimon.execution import perform
@@ -277,7 +277,7 @@ def test_disk_full_and_permission_denied(operation: str, values: dict[str, Any],
         try:
             _faulty(table, operation, values, fault)
             path = fault.mutations[step - 1][1]
-            hint = path.endswith("LATEST") or HOLDS_DIR in path or "_airflow_paimon/results/" in path
+            hint = path.endswith("LATEST") or HOLDS.folder in path or "_airflow_paimon/results/" in path
             assert hint, "only a hint, the end of a hold, and the result for a retry may fail without a word"
         except (StorageError, OutcomeUnknownError):
             pass

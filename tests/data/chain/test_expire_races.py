@@ -11,9 +11,11 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.commit.files import drop_partitions
+from airflow_paimon.core.commit.idempotency import old_records
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
+from airflow_paimon.core.table.record_kinds import EXPIRY_PLANS
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.execution import perform
@@ -90,10 +92,11 @@ def test_the_recorded_cutoff_counts_not_the_time_of_the_retry() -> None:
     """Without --now the retry's clock is later; the plan is the first try's."""
     table = made("0101 0201 0301", "0110 0210")
     killed_between(table, operation_id="op")
-    journal = next(p for p in table.store.walk("_airflow_paimon/operations") if "-expiry-0" in p)
-    assert b'"cutoff": "2025-03-01T00:00:00"' in table.store.read(journal)
+    [plan] = table.store.walk(EXPIRY_PLANS.folder)
+    assert b'"cutoff": "2025-03-01T00:00:00"' in table.store.read(plan)
     run(table, "expire_partitions", **OLD, operation_id="op")
     assert both(table) == ("0201 0301", "0210")
+    assert plan in old_records(table, 2**60), "it ages as the record of its operation"
 
 
 def drop(table: Table, branch: str, *names: str) -> None:

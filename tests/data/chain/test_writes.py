@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.chain.provenance import FOLDER, stale_partitions
+from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.table.record_kinds import CHAIN
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import drop_partitions, write_arrow
@@ -120,7 +121,7 @@ def test_rows_before_a_later_full_partition_make_it_stale(table: Table) -> None:
     assert seen(table, where=day_is("20250811"))[-1] == (9, 9, "late", "20250811")
     assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250812", "dt=20250813"]
     assert "dt=20250811" in done["details"]["stale"][0]["reason"]
-    assert len(table.store.walk(FOLDER)) == 2
+    assert len(table.store.walk(CHAIN.folder)) == 2
     assert "stale" not in put(table.branch("delta"), "20250815", (1, 10, "z"))["details"]
 
 

@@ -18,9 +18,9 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.rules.required import required_rules
-from airflow_paimon.core.rules.results import CHECKS_DIR
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.record_kinds import CHECKS
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark.jobs import run_spark_operation
 from tests.core.tables import alter_table
@@ -196,7 +196,7 @@ def test_a_wrong_rule_is_refused_before_spark_starts(tmp_path: Path, rule: dict[
     request = build_request("check_branch_data", values(tmp_path, branch="fix", rules=str(tmp_path / "rules.json")))
     with pytest.raises(InvalidInputError, match=said):
         run_before_spark(request)
-    assert not main.store.names(CHECKS_DIR)
+    assert not main.store.names(CHECKS.folder)
 
 
 FAULTS: list[tuple[dict[str, Any], type[PaimonError], str]] = [

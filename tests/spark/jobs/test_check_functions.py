@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.rules.results import CHECKS_DIR
+from airflow_paimon.core.table.record_kinds import CHECKS
 from airflow_paimon.spark import check_branch
 from tests.environment import REPO_ROOT
 from tests.spark.jobs.checks import outcome, require
@@ -36,7 +36,7 @@ def test_a_program_checks_a_branch(spark: SparkSession, tmp_path: Path) -> None:
         ("few", "passed"), ("not_null v", "warned"),
     ]  # fmt: skip
     assert found["details"]["rules"][1]["rows"][0]["k"] == "***" and found["branch"] == "fix"
-    assert len(main.store.names(CHECKS_DIR)) == 2
+    assert len(main.store.names(CHECKS.folder)) == 2
     assert run(tmp_path, "merge_branch", branch="fix").changed
     for wrong in ([{"not_nul": "v"}], {"not_null": "v"}, ["not_null: v"]):
         with pytest.raises(InvalidInputError, match=r"d\.t: rules"):

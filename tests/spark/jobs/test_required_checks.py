@@ -12,8 +12,9 @@ import pytest
 
 from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.rules.results import CHECKS_DIR, CheckRecord, Outcome, newest_outcomes
+from airflow_paimon.core.rules.results import CheckRecord, Outcome, newest_outcomes
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.record_kinds import CHECKS
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.rewrite import fold_buckets
@@ -42,7 +43,7 @@ def test_nothing_is_published_without_the_required_checks(spark: SparkSession, t
     assert run(tmp_path, "merge_branch", branch="fix", dry_run=True).changed
     request = build_request("check_branch_data", values(tmp_path, branch="fix", dry_run=True))
     assert run_spark_operation(spark, request).details["rules"][0]["outcome"] == "passed"
-    assert not main.store.names(CHECKS_DIR)  # a dry run keeps nothing
+    assert not main.store.names(CHECKS.folder)  # a dry run keeps nothing
     put(branch, [(4, None, "a")])  # a branch that changes has no valid checks
     with pytest.raises(UnsafeOperationError, match="for its snapshot 5"):
         run(tmp_path, "fast_forward", branch="fix")
@@ -235,7 +236,7 @@ def test_rows_that_wait_for_a_compaction_are_no_passed_check(spark: SparkSession
     request = build_request("check_branch_data", values(tmp_path, branch="fix", rules=str(tmp_path / "rules.json")))
     with pytest.raises(UnsafeOperationError, match="wait for a compaction"):
         run_before_spark(request)
-    assert not main.store.names(CHECKS_DIR)
+    assert not main.store.names(CHECKS.folder)
 
 
 def test_rows_of_main_that_wait_are_no_passed_check_either(spark: SparkSession, tmp_path: Path) -> None:
@@ -263,13 +264,13 @@ def test_an_unreadable_record_stops_only_what_needs_it(spark: SparkSession, tmp_
     main, branch = make_branch(tmp_path)
     put(branch, [(3, "fixed", "a")])
     check(spark, tmp_path, *REQUIRED)
-    [name] = main.store.names(CHECKS_DIR)
-    main.store.replace(f"{CHECKS_DIR}/{name}", b"{}")
+    [name] = main.store.names(CHECKS.folder)
+    main.store.replace(f"{CHECKS.folder}/{name}", b"{}")
     assert run(tmp_path, "merge_branch", branch="fix").changed
     require(main, *REQUIRED)
     put(branch, [(4, "fixed", "a")])
     check(spark, tmp_path)
-    for name in main.store.names(CHECKS_DIR):
-        main.store.replace(f"{CHECKS_DIR}/{name}", b"{}")
+    for name in main.store.names(CHECKS.folder):
+        main.store.replace(f"{CHECKS.folder}/{name}", b"{}")
     with pytest.raises(FormatError, match=r"is unreadable .*; delete it and check the branch again"):
         run(tmp_path, "merge_branch", branch="fix")

@@ -1,0 +1,61 @@
+"""Findings about this package's own files: those that can't be read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from airflow_paimon.core.commit.idempotency import AttemptRecord, KeptResult
+from airflow_paimon.core.commit.stream_batch import BatchRecord
+from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.format.records import RecordKind, is_record
+from airflow_paimon.core.format.snapshot import load_json_object, parse_snapshot
+from airflow_paimon.core.metadata_expiry.root_values import TrashEntry
+from airflow_paimon.core.partition_expiry.expiry_run import ExpiryPlan
+from airflow_paimon.core.plan import Delete
+from airflow_paimon.core.publish.hold import Hold
+from airflow_paimon.core.requests.findings import WARNING, Finding
+from airflow_paimon.core.rules.results import CheckRecord
+from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.streaming.replays import ReplayRecord
+from airflow_paimon.core.table.lineage import Lineage
+from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.record_kinds import AUDIT, CHAIN, ERASURES, MARKS, OPERATIONS
+from airflow_paimon.core.table.table import Table
+
+_RECORDS = (
+    AttemptRecord, KeptResult, ExpiryPlan, CheckRecord, BatchRecord, ReplayRecord, Hold, TrashEntry, Lineage,
+)  # fmt: skip
+_PARSERS: Mapping[RecordKind, Callable[[bytes, str], object]] = {
+    **{record.KIND: record.parse for record in _RECORDS},
+    AUDIT: parse_snapshot,
+    CHAIN: load_json_object,
+    ERASURES: load_json_object,
+}
+
+
+def unreadable_records(table: Table) -> Iterator[Finding]:
+    """Find the files that are damaged. None is repaired unasked: some are the only proof of what was done."""
+    for kind, parse in _PARSERS.items():
+        for path, data in read_present(table.store, list(filter(is_record, table.store.walk(kind.folder)))).items():
+            try:
+                parse(data, f"{table.name}: {path}")
+            except PaimonError as error:
+                yield _unreadable(kind, path, data, error)
+
+
+def _unreadable(kind: RecordKind, path: str, data: bytes, error: PaimonError) -> Finding:
+    name = path.removeprefix(f"{PRIVATE_DIR}/")
+    actions = [Delete(path=path, expected=data, reason="it is unreadable")] if "delete" in kind.way_out else []
+    if kind is OPERATIONS:  # a mark without its record would void the next record of that id
+        mark = f"{MARKS.folder}/{name.partition('/')[2].removesuffix('.json')}"
+        actions.insert(0, Delete(path=mark, reason="the mark of an unreadable record"))
+    return Finding(
+        kind="unreadable-record",
+        subject=name,
+        severity=WARNING,
+        message=error.message,
+        at_risk=kind.at_risk,
+        repair="delete it" if actions else None,
+        actions=tuple(actions),
+        by_name_only=True,
+    )
