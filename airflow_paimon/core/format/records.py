@@ -11,11 +11,14 @@ from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from datetime import datetime
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
-from airflow_paimon.core.errors import FormatError
+from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot, parse_json, snapshot_from_json
-from airflow_paimon.core.store.base import Store, read_if_there
+
+if TYPE_CHECKING:
+    # Plans have records: they must not load the stores.
+    from airflow_paimon.core.store.base import Store
 
 NOT_STORED = {"stored": False}
 """Metadata of a field that is not in the file."""
@@ -78,8 +81,11 @@ class Record:
         Raises:
             FormatError: it is unreadable.
         """
-        data = read_if_there(store, path)
-        return None if data is None else cls.parse(data, f"{table}: {path}")
+        try:
+            data = store.read(path)
+        except NotFoundError:
+            return None
+        return cls.parse(data, f"{table}: {path}")
 
 
 def record_bytes(values: Mapping[str, Any]) -> bytes:
