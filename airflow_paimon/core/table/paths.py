@@ -15,7 +15,6 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError
 MAIN = "main"
 PRIVATE_DIR = "_airflow_paimon"
 """This package's own metadata in a table; Paimon's orphan cleaning doesn't touch it (measured)."""
-STREAMS_DIR = f"{PRIVATE_DIR}/streams"
 MANIFEST_DIR = "manifest"
 INDEX_DIR = "index"
 STATISTICS_DIR = "statistics"
