@@ -156,14 +156,14 @@ def plan_create_branch(
     table: str,
     source: BranchSource,
     record: Lineage,
-    now_ms: int,
     known: Tag | None,
     *,
     written: bool,
 ) -> CreatePlan:
     """Plan the branch, and the tag that protects its base; ``known``: see ``_protect``.
 
-    ``written``: its creation was interrupted, and it already has commits on top of its base.
+    ``record``: in state ``creating``. ``written``: the creation was interrupted, and there are commits on top of the
+    base.
 
     The branch's own schema version is put first: with it other engines can load the branch, without automatic expiry.
     The older versions, needed only to read older files, follow.
@@ -185,7 +185,7 @@ def plan_create_branch(
         claim=PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="marks the branch as being created"),
         protect=protect,
         fill=tuple(_snapshot_actions(paths, source, written=written)),
-        show=tuple(_schema_actions(paths, source, now_ms)),
+        show=tuple(_saved_schemas(record, f"schema of {source.branch}")),
         finish=(_ready(record, record.in_state(READY)),),
     )
 
@@ -213,17 +213,13 @@ def _snapshot_actions(paths: BranchPaths, source: BranchSource, *, written: bool
     return actions
 
 
-def _schema_actions(paths: BranchPaths, source: BranchSource, now_ms: int) -> list[Action]:
-    """The schemas, the latest first: the first one put determines how other engines treat the branch."""
+def _branch_schemas(source: BranchSource, now_ms: int) -> dict[int, bytes]:
+    """Return the schemas of a new branch by id."""
     schemas = dict(source.schemas)
-    reasons = {i: f"schema {i} of {source.branch}" for i in schemas}
     if source.snapshot is not None:
         own = branch_schema(source, now_ms)
         schemas[own.id] = own.to_bytes()
-        reasons[own.id] = "the branch's own options: no automatic expiry"
-    latest = max(schemas)
-    order = [latest, *(i for i in sorted(schemas) if i != latest)]
-    return [PutNew(path=paths.schema(i), data=schemas[i], same_ok=True, reason=reasons[i]) for i in order]
+    return schemas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -274,8 +270,7 @@ def plan_delete_branch(
     ``peer``: the branch that it is renamed to.
     """
     name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
-    saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
-    deleting = replace(record.in_state(DELETING, peer=peer), head=head, schemas=saved, since=since)
+    deleting = replace(record.in_state(DELETING, peer=peer), head=head, schemas=_saved(schemas), since=since)
     deleted = replace(record.in_state(DELETED, peer=peer), since=since)
     known = {paths.schema(i): data for i, data in sorted(schemas.items())}
     hide: list[Action] = [_mark(path, deleting.to_bytes(), recorded, "marks the branch as being deleted")]
@@ -296,7 +291,7 @@ def plan_delete_branch(
         DeleteFolders(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
         _record_action(path, successor, "the branch's record", deleted.to_bytes()),
     )
-    undo = _put_schemas(paths, schemas, "the branch got new commits")
+    undo = _saved_schemas(deleting, "the branch got new commits")
     back = record if record.outlives_changes else None
     undo.append(_record_action(path, back, "the branch is restored", deleting.to_bytes()))
     return DeletePlan(
@@ -356,8 +351,7 @@ def plan_copy_branch(
         elif not path.startswith(old.schema_dir) and target not in there:
             fill.append(Replace(path=target, data=data, reason=reason))
     copied = replace(record, branch=to_branch)
-    saved = {str(i): data.decode() for i, data in sorted(schemas.items())}
-    claimed = replace(copied.in_state(CREATING, peer=name), since=since, schemas=saved)
+    claimed = replace(copied.in_state(CREATING, peer=name), since=since, schemas=_saved(schemas))
     return CreatePlan(
         record=claimed,
         protective_path=None,
@@ -365,7 +359,7 @@ def plan_copy_branch(
         claim=_mark(lineage_path(to_branch), claimed.to_bytes(), recorded, "marks the branch as made by a rename"),
         protect=tuple(protect),
         fill=tuple(fill),
-        show=tuple(_put_schemas(new, schemas, f"schema of {name}")),
+        show=tuple(_saved_schemas(claimed, f"schema of {name}")),
         finish=(_ready(claimed, copied.in_state(READY, peer=name)),),
     )
 
@@ -377,19 +371,29 @@ def is_history(paths: BranchPaths, file: str) -> bool:
     return not hint and not file.startswith((f"{paths.schema_dir}/", f"{paths.consumer_dir}/"))
 
 
-def plan_settle_copy(record: Lineage, recorded: bytes | None) -> list[Action]:
-    """Plan the end of a copy, after which its branch has nothing to do with the other one. ``recorded``: as stored."""
-    paths, schemas = BranchPaths(record.branch), {int(i): text.encode() for i, text in record.schemas.items()}
+def plan_settle(record: Lineage, recorded: bytes | None) -> list[Action]:
+    """Plan the end of a branch's making: all but its schemas is there. ``recorded``: its record, as stored."""
     ready = record.in_state(READY) if record.outlives_changes else None
-    end = _record_action(lineage_path(record.branch), ready, "the branch is one of its own", recorded)
-    return [*_put_schemas(paths, schemas, f"schema of {record.peer}"), end]
+    end = _record_action(lineage_path(record.branch), ready, "the branch is ready", recorded)
+    return [*_saved_schemas(record, "the branch is to be complete"), end]
 
 
-def _put_schemas(paths: BranchPaths, schemas: Mapping[int, bytes], reason: str) -> list[Action]:
-    """Put schemas, the latest first."""
+def _saved(schemas: Mapping[int, bytes]) -> dict[str, str]:
+    """Return schema files as a record keeps them."""
+    return {str(i): data.decode() for i, data in sorted(schemas.items())}
+
+
+def saved_schemas(record: Lineage) -> dict[int, bytes]:
+    """Return the schema files that a record keeps."""
+    return {int(i): text.encode() for i, text in record.schemas.items()}
+
+
+def _saved_schemas(record: Lineage, reason: str) -> list[Action]:
+    """Put the schemas that a record keeps, the latest first: it determines how other engines treat the branch."""
+    paths = BranchPaths(record.branch)
     return [
         PutNew(path=paths.schema(i), data=data, same_ok=True, reason=reason)
-        for i, data in sorted(schemas.items(), reverse=True)
+        for i, data in sorted(saved_schemas(record).items(), reverse=True)
     ]
 
 
@@ -414,6 +418,7 @@ def lineage_for(
         protected=request.protected,
         protected_by=request.owner if request.protected else None,
     )
+    new = replace(new, schemas=_saved(_branch_schemas(source, new.created_ms or 0)))
     if parent is None:
         return replace(new, family=new.family_name)
     known = parent.record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -69,7 +69,7 @@ from airflow_paimon.core.table.paths import (
     protective_tag,
 )
 from airflow_paimon.core.table.reachability import lost_between
-from airflow_paimon.core.table.table import Table, parse_timestamp
+from airflow_paimon.core.table.table import Table
 
 
 def gather_source(context: Context, request: CreateBranch) -> BranchSource:
@@ -216,8 +216,7 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
         if done is not None:
             return done
         assert existing.record is not None
-        record = existing.record  # an interrupted creation of the same branch: continue with its time stamp
-        source = _as_recorded(source, record)
+        record = existing.record  # an interrupted creation of the same branch: the table may have been altered since
     # not beside the look at the branch: of one that is deleted meanwhile its tag would seem to be there
     known = context.table.branch(request.from_branch).find_tag(protective_tag(name))
     plan = plan_create_branch(
@@ -225,7 +224,6 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
         context.table.name,
         source,
         record,
-        parse_timestamp(record.created_at, "created_at"),
         known,
         written=existing is not None and not replaced and existing.head is not None,
     )
@@ -433,14 +431,6 @@ def is_empty_or_at_base(view: Table, record: Lineage) -> bool:
     return base is not None and base.identity == record.identity
 
 
-def _as_recorded(source: BranchSource, record: Lineage) -> BranchSource:
-    """The source as at the interrupted creation: the table may have been altered since."""
-    if record.schema_id is None:
-        return source
-    schemas = {i: data for i, data in source.schemas.items() if i <= record.schema_id}
-    return replace(source, schemas=schemas, latest_schema_id=record.schema_id)
-
-
 def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> str:
     what = f"{context.table.name}: branch {wanted.branch!r} exists"
     if existing.incomplete:
@@ -462,38 +452,3 @@ def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> s
 
 def _base_text(record: Lineage) -> str:
     return "empty" if record.snapshot_id is None else f"snapshot {record.snapshot_id}"
-
-
-def plan_finish(table: Table, record: Lineage) -> list[Action] | None:
-    """Plan the rest of an interrupted creation.
-
-    None when its base no longer exists, or when another creation has put other files in its place.
-    """
-    view, branch = table.branch(record.from_branch), table.branch(record.branch)
-    held = [t for t in view.tags() if t.snapshot.identity == record.identity]
-    snapshot = held[0].snapshot if held else view.find_snapshot(record.snapshot_id or 0)
-    if record.snapshot_id is not None and (snapshot is None or snapshot.identity != record.identity):
-        return None
-    base = snapshot if record.snapshot_id is not None else None
-    last = base.schema_id if base is not None else record.schema_id
-    ids = [i for i in view.schema_ids() if last is None or i <= last]
-    if not ids or (base is not None and ids[-1] != base.schema_id):
-        return None
-    schemas = schema_bytes(view, ids)
-    schema = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
-    source = BranchSource(
-        branch=record.from_branch,
-        schemas=schemas,
-        schema=schema if base is None else base_schema(schema, base),
-        latest_schema_id=ids[-1] if record.schema_id is None else record.schema_id,
-        snapshot=base,
-        snapshot_bytes=snapshot_bytes(view, base) if base is not None else b"",
-        tag=next((t for t in held if t.name == record.from_tag), None),
-    )
-    known = view.find_tag(protective_tag(record.branch))
-    made_ms = parse_timestamp(record.created_at, "created_at")
-    written = branch.latest_snapshot_id() is not None
-    plan = plan_create_branch("repair_table", table.name, source, record, made_ms, known, written=written)
-    actions = [*plan.protect, *plan.fill, *plan.show, *plan.finish]
-    new = (a for a in actions if isinstance(a, PutNew))
-    return None if any(table.store.exists(a.path) and not _holds(table, a) for a in new) else actions

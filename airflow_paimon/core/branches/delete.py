@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from airflow_paimon.core.branches.branch_plan import DeletePlan, is_history, plan_delete_branch
+from airflow_paimon.core.branches.branch_plan import DeletePlan, is_history, plan_delete_branch, saved_schemas
 from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
 from airflow_paimon.core.branches.tags import relying_branches
 from airflow_paimon.core.commit.committer import execute
@@ -187,7 +187,7 @@ def gather_removal(
     if record is None:
         record = Lineage(branch=name, created_at=now_iso, known_origin=False)
     if record.state == DELETING:
-        schemas |= {int(i): text.encode() for i, text in record.schemas.items()}
+        schemas |= saved_schemas(record)
     before = record.in_state(READY) if record.state in (DELETING, DELETED) else record
     protective = {p: data for p, data in protective_tags(table, name).items() if p != keep}
     plan = plan_delete_branch(

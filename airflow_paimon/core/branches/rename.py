@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_copy_branch, plan_settle_copy
+from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_copy_branch, plan_settle
 from airflow_paimon.core.branches.create import show_branch, stale_record
 from airflow_paimon.core.branches.delete import (
     Removal,
@@ -161,4 +161,4 @@ def _settle(table: Table, new: str) -> None:
     record = Lineage.parse(data, new) if data is not None else None
     if record is not None and record.peer is not None:
         with suppress(ConflictError):
-            execute(table, plan_settle_copy(record, data))
+            execute(table, plan_settle(record, data))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from airflow_paimon.core.branches.branch_plan import plan_delete_branch, plan_settle_copy
-from airflow_paimon.core.branches.create import is_empty_or_at_base, plan_finish
+from airflow_paimon.core.branches.branch_plan import plan_delete_branch, plan_settle
+from airflow_paimon.core.branches.create import is_empty_or_at_base
 from airflow_paimon.core.branches.delete import branch_record, gather_removal
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Tag
@@ -48,39 +48,33 @@ def unfinished_findings(table: Table, records: dict[str, Lineage]) -> Iterator[F
     """Findings about interrupted creations and deletions, with the way to finish them."""
     for record in records.values():
         if record.state == CREATING:
-            yield _half_created(table, record) if record.peer is None else _half_copied(table, record)
+            yield _half_created(table, record)
         elif record.state in (DELETING, DELETED):
             yield _half_deleted(table, record)
 
 
-def _half_copied(table: Table, record: Lineage) -> Finding:
-    """The rename's other branch is whole. What other engines can load of this one is: its schemas came last."""
-    name, recorded = record.branch, branch_record(table, record.branch)
-    repair, actions = "finish it; both branches stay", plan_settle_copy(record, recorded)
-    if not table.branch(name).exists():
-        repair = "delete its remains"
-        actions = list(gather_removal(table, name, record.created_at, "repair_table").plan.whole().actions)
-    message = f"Branch {name!r} was to take the place of {record.peer!r} by a rename, and is not complete. "
-    return _half_done(table, "made", name, message, f"{repair} (or run rename_branch again)", actions)
-
-
 def _half_created(table: Table, record: Lineage) -> Finding:
-    name, view = record.branch, table.branch(record.branch)
-    was_to = f"start from snapshot {record.snapshot_id}" if record.snapshot_id else f"get schema {record.schema_id}"
-    path = lineage_path(name)
-    repair: str | None = "delete its remains (or run create_branch again with if_exists=skip to finish it)"
-    actions: Sequence[Action] | None = None
-    if not is_empty_or_at_base(view, record):
+    """What other engines can load is complete but for schemas, which came last, and may have been written to."""
+    name, view, seen = record.branch, table.branch(record.branch), branch_record(table, record.branch)
+    again, was_to = "create_branch again with if_exists=skip", f"start from snapshot {record.snapshot_id}"
+    if record.peer is not None:
+        again, was_to = "rename_branch again", "be made a copy"
+    elif record.snapshot_id is None:
+        was_to = f"get schema {record.schema_id}"
+    actions: Sequence[Action] = ()
+    head = view.latest_snapshot_id()
+    repair: str | None = f"delete its remains (or run {again} to finish it)"
+    if record.peer is None and not is_empty_or_at_base(view, record):
         repair = "leave it to the engine that wrote to it, as a branch that starts empty"
-        seen = branch_record(table, name)
-        actions = [Delete(path=path, expected=seen, reason="the branch has another origin")]
-    elif view.exists():
-        actions = plan_finish(table, record)
-        repair = "finish it" if actions is not None else repair
-    if actions is None and view.latest_snapshot_id() in (None, record.snapshot_id):
+        actions = [Delete(path=lineage_path(name), expected=seen, reason="the branch has another origin")]
+    elif view.exists() and (head is not None or record.snapshot_id is None):
+        repair, actions = "finish it", plan_settle(record, seen)
+        if record.peer is not None:
+            repair += f"; {record.peer!r} stays as well (or run {again})"
+    elif record.peer is not None or head in (None, record.snapshot_id):
         actions = gather_removal(table, name, record.created_at, "repair_table").plan.whole().actions
-    message = f"Branch {name!r} was to {was_to} of {record.from_branch}, and is not complete. "
-    return _half_done(table, "made", name, message, repair if actions else None, actions or ())
+    message = f"Branch {name!r} was to {was_to} of {record.peer or record.from_branch}, and is not complete. "
+    return _half_done(table, "made", name, message, repair if actions else None, actions)
 
 
 def _half_deleted(table: Table, record: Lineage) -> Finding:

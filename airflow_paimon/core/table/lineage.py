@@ -38,10 +38,10 @@ class Lineage(Record):
     ``schema_id``: the source's newest schema id when the branch was created. ``known_origin`` is False for a branch
     created by another engine, which has a record while it is being renamed or deleted, and from when ``alter_branch``
     was told of an owner or the like (``created_at`` is then that time). ``state``: ``creating``, ``ready``,
-    ``deleting`` (can still be undone: ``head`` is its newest snapshot id and ``schemas`` its schema files when the
-    deletion began), ``deleted`` (only leftover files remain to be removed). ``peer``: the branch from which a rename
-    makes this one (with its ``schemas``), until that is gone; the one to which a deleted one was renamed. ``since``:
-    the time of the rename or deletion.
+    ``deleting`` (can still be undone; ``head``: the newest snapshot id when that began), ``deleted`` (only leftover
+    files remain to be removed). ``schemas``: the schema files of one that is being made, or can be restored.
+    ``peer``: the branch from which a rename makes this one, until that is gone; the one to which a deleted one was
+    renamed. ``since``: the time of the rename or deletion.
     ``retention``: how long the branch is to live from ``created_at``, a duration such as ``14 d``; None = it doesn't
     expire. ``protected``: to delete, rename, replace or publish it needs ``force``. ``family``: the same for all
     branches that were made from one another, or rebased; ``came_from``: the snapshots (``state_text``) of other
