@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import functools
+import inspect
 import json
-from collections.abc import Collection, Iterable, Mapping
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, ParamSpec
 
 from jinja2.nativetypes import NativeEnvironment
 
 from airflow_paimon.argument_origin import is_mapped_value, source_of
 from airflow_paimon.core.errors import InvalidInputError
+
+_Arguments = ParamSpec("_Arguments")
 
 
 class StrictTemplates:
@@ -50,6 +54,28 @@ class StrictTemplates:
             return jinja_env.from_string(content).render(context)
         rendered = super().render_template(content, context, jinja_env, seen_oids)  # type: ignore[misc]
         return "None" if rendered is None and isinstance(content, str) else rendered
+
+    def _check_arguments(self, given: Mapping[str, Any]) -> None:
+        """Check arguments that the DAG's code spells out; for subclasses."""
+
+
+def keeps_arguments(init: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
+    """Keep the arguments that an operator's ``__init__`` names as attributes of the same names, and check them.
+
+    Template fields and the request are made of them. The signature is what editors and the reference show.
+    """
+    parameters = inspect.signature(init).parameters.values()
+    defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+    @functools.wraps(init)
+    def kept(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
+        init(*args, **kwargs)
+        operator: Any = args[0]
+        for name, default in defaults.items():
+            setattr(operator, name, kwargs.get(name, default))
+        operator._check_arguments({name: kwargs[name] for name in defaults if name in kwargs})
+
+    return kept
 
 
 def is_literal(value: Any) -> bool:

@@ -79,13 +79,12 @@ def airflow_error(error: PaimonError) -> AirflowException:
     return AirflowException(message) if error.retryable else AirflowFailException(message)
 
 
-def answer_of(event: dict[str, Any], awaited: str) -> dict[str, Any]:
-    """Return what a trigger waited for, or raise its error."""
+def answer_of(event: dict[str, Any]) -> Any:
+    """Return what a trigger has found, or raise its error."""
     if "error" in event:
         text = f"{event['error']['kind']}: {event['error']['message']}"
         raise AirflowException(text) if event["retryable"] else AirflowFailException(text)
-    found: dict[str, Any] = event[awaited]
-    return found
+    return event["found"]
 
 
 @contextmanager

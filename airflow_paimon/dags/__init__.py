@@ -11,12 +11,11 @@ if TYPE_CHECKING:
     from airflow_paimon.dags.chain import chain_dag
     from airflow_paimon.dags.correction import correction_dag
     from airflow_paimon.dags.correction_cleanup import correction_cleanup_dag
-    from airflow_paimon.dags.correction_undo import correction_undo_dag
     from airflow_paimon.dags.erasure import erasure_dag
     from airflow_paimon.dags.flink_jobs import FlinkJob
     from airflow_paimon.dags.maintenance import maintenance_dag
     from airflow_paimon.dags.pipeline import pipeline_dag
-    from airflow_paimon.dags.pipeline_undo import pipeline_undo_dag
+    from airflow_paimon.dags.undo import correction_undo_dag, pipeline_undo_dag
     from airflow_paimon.runbooks.fields import choice, number, switch, text, texts
 
 __all__ = [
@@ -43,7 +42,6 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    if name == "FlinkJob":
-        return import_module("airflow_paimon.dags.flink_jobs").FlinkJob
     module = f"dags.{name.removesuffix('_dag')}" if name.endswith("_dag") else "runbooks.fields"
+    module = {"FlinkJob": "dags.flink_jobs"}.get(name, "dags.undo" if name.endswith("_undo_dag") else module)
     return getattr(import_module(f"airflow_paimon.{module}"), name)

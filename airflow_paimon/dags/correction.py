@@ -11,49 +11,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
-from airflow.sdk import DAG, AssetAlias, BaseOperator, task
+from airflow.sdk import DAG, AssetAlias, task
 
 from airflow_paimon.dags.factory import Changes, OwnTasks, make_dag
 from airflow_paimon.dags.flink_jobs import FlinkJob, of_publishes, with_field
-from airflow_paimon.dags.publishing import QUIET, add_in_order, report, report_failure, verify, what_stands
+from airflow_paimon.dags.publishing import BRANCH, SAMPLED, EachTable, add_correction
 from airflow_paimon.locked_fields import locked_names
-from airflow_paimon.operators.branch import (
-    CreateBranchOperator,
-    CreateTagOperator,
-    DeleteBranchOperator,
-    DeleteTagOperator,
-    DiffBranchesOperator,
-    FastForwardOperator,
-    MergeBranchOperator,
-)
+from airflow_paimon.operators.branch import FastForwardOperator, MergeBranchOperator
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import CorrectFromBaseOperator
 from airflow_paimon.runbooks import correction
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
-from airflow_paimon.runbooks.form import corrected_table, form_of, given, in_airflows_terms, report_lines
-from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.tasks import (
-    CATCH_UP_TIMEOUT,
-    DEFAULTS,
-    NEW_BRANCH,
-    NEW_TAG,
-    PUBLISH,
-    PUBLISHED,
-    SPARK,
-    ask_for_approval,
-    check_form,
-    end_as_rejected,
-    unless_kept,
+from airflow_paimon.runbooks.form import (
+    corrected_table,
+    form_of,
+    given,
+    in_airflows_terms,
+    report_lines,
 )
-from airflow_paimon.sensors.quiet import BucketsQuietSensor
+from airflow_paimon.runbooks.kinds import Kind
+from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, PUBLISH, SPARK, check_form
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.shown.correction_text import plan_lines
-
-if TYPE_CHECKING:
-    pass
 
 ROW_FIELDS = "Rows: partitions, other tables, functions"
 REVIEW_FIELDS = "Checks and approval"
@@ -61,7 +43,6 @@ PUBLISH_FIELDS = "Publish and undo"
 BRANCH_FIELDS = "Branch, tag and clean-up"
 WAIT_FIELDS = "Wait for other jobs"
 SPARK_FIELDS = "Spark and connections"
-PLANNED = "{{ ti.xcom_pull('check_params')['%s'] }}"
 REPORTED = "{{ ti.xcom_pull('report')['tables'][0]['%s'] }}"
 
 PARAMS = {
@@ -206,13 +187,6 @@ def check_params(**context: Any) -> dict[str, Any]:
     return planned
 
 
-DEFAULT_ARGS: dict[str, Any] = {
-    **DEFAULTS,
-    "table": PLANNED % "table",
-    "spark_conn_id": "{{ params.spark_conn_id }}",
-}
-
-
 def correction_dag(
     dag_id: str = "data_correction",
     *,
@@ -236,7 +210,7 @@ def correction_dag(
         partial(add_tasks, before_approval, after_publish, flink_jobs),
         changes,
         params=with_field(PARAMS, flink_jobs),
-        default_args=DEFAULT_ARGS,
+        default_args={**DEFAULTS, "spark_conn_id": "{{ params.spark_conn_id }}"},
         description="Correct data of a Paimon table on a branch, have it approved, publish it",
         doc=__doc__,
         kind=Kind.CORRECTION,
@@ -245,40 +219,11 @@ def correction_dag(
 
 def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, flink_jobs: Sequence[FlinkJob]) -> None:
     """Add the tasks, in the order of their names above."""
-    steps = [check_params(), *_correct_and_compare(), report()]
-    approve = ask_for_approval("wait_for_quiet", four_eyes="{{ params.four_eyes }}")
-    quiet, publishes = BucketsQuietSensor(branch=PLANNED % "branch", **QUIET), _publish(flink_jobs)
-    add_in_order(
-        [*steps, approve],
-        end_as_rejected(what_stands),
-        quiet,
-        publishes,
-        [verify(), *_clean_up()],
-        report_failure(),
-        flink_jobs=flink_jobs,
-        before_approval=before_approval,
-        after_publish=after_publish,
-    )
-
-
-def _correct_and_compare() -> list[BaseOperator]:
-    tag_main = CreateTagOperator(
-        task_id="tag_main",
-        branch=PLANNED % "from_branch",
-        tag=PLANNED % "tag",
-        snapshot=PLANNED % "base_snapshot",
-        **NEW_TAG,
-    )
-    create_branch = CreateBranchOperator(
-        task_id="create_branch",
-        branch=PLANNED % "branch",
-        from_branch=PLANNED % "from_branch",
-        tag=PLANNED % "tag",
-        **NEW_BRANCH,
-    )
-    correct = CorrectFromBaseOperator(
-        task_id="correct",
-        branch=PLANNED % "branch",
+    each = EachTable(check_params(), several=False)
+    correct = each(
+        CorrectFromBaseOperator,
+        "correct",
+        BRANCH,
         sql=given("sql"),
         function=given("function"),
         view=given("views"),
@@ -288,38 +233,18 @@ def _correct_and_compare() -> list[BaseOperator]:
         engine="{{ params.engine }}",
         **SPARK,
     )
-    wait = SnapshotCatchUpSensor(
-        task_id="wait",
-        branch=PLANNED % "branch",
+    wait = each(
+        SnapshotCatchUpSensor,
+        "wait",
+        BRANCH,
         min_snapshot_id="{{ ti.xcom_pull('correct')['snapshot_after'] }}",
         max_watermark_lag=given("wait_max_watermark_lag"),
         max_commit_lag=given("wait_max_commit_lag"),
         partitions=given("wait_partitions"),
-        deferrable=True,
-        poke_interval=30,
-        timeout=CATCH_UP_TIMEOUT.total_seconds(),
+        **CATCH_UP,
     )
-    check = CheckBranchOperator(
-        task_id="check",
-        branch=PLANNED % "branch",
-        rules=given("checks"),
-        view=given("views"),
-        sample="{{ params.sample_rows }}",
-        **SPARK,
-    )
-    diff = DiffBranchesOperator(
-        task_id="diff",
-        branch=PLANNED % "branch",
-        sample="{{ params.sample_rows }}",
-        **SPARK,
-    )
-    return [tag_main, create_branch, correct, wait, check, diff]
-
-
-def _publish(flink_jobs: Sequence[FlinkJob]) -> list[BaseOperator]:
-    """Both ways; the form's *Publish by* chooses one."""
-    arguments: dict[str, Any] = {
-        "branch": PLANNED % "branch",
+    check = each(CheckBranchOperator, "check", BRANCH, rules=given("checks"), view=given("views"), **SAMPLED)
+    approved: dict[str, Any] = {
         "expected_branch_snapshot": REPORTED % "expected_branch_snapshot",
         "approved_main_snapshot": REPORTED % "approved_main_snapshot",
         "changelog": "{{ params.changelog }}",
@@ -328,24 +253,13 @@ def _publish(flink_jobs: Sequence[FlinkJob]) -> list[BaseOperator]:
         **of_publishes(flink_jobs),
     }
     overlaps = {"keep_appended": "{{ params.keep_appended }}", "on_overlap": "{{ params.on_overlap }}"}
-    merge = MergeBranchOperator(task_id="merge", **overlaps, **arguments)
-    fast_forward = FastForwardOperator(task_id="fast_forward", **arguments)
-    return [merge, fast_forward]
-
-
-def _clean_up() -> list[BaseOperator]:
-    delete_branch = DeleteBranchOperator(
-        task_id="delete_branch",
-        branch=PLANNED % "branch",
-        expected_branch_snapshot=PUBLISHED % {"result": "ti.xcom_pull(params.publish)"},
-        if_missing="skip",
-        pre_execute=unless_kept,
+    merge = each(MergeBranchOperator, "merge", BRANCH, **overlaps, **approved)
+    fast_forward = each(FastForwardOperator, "fast_forward", BRANCH, **approved)
+    add_correction(
+        each,
+        [correct, wait, check],
+        [merge, fast_forward],
+        flink_jobs=flink_jobs,
+        before_approval=before_approval,
+        after_publish=after_publish,
     )
-    delete_tag = DeleteTagOperator(
-        task_id="delete_tag",
-        branch=PLANNED % "from_branch",
-        tag=PLANNED % "tag",
-        if_missing="skip",
-        pre_execute=unless_kept,
-    )
-    return [delete_branch, delete_tag]

@@ -21,6 +21,7 @@ from airflow_paimon.links import task_url
 from airflow_paimon.notify import choose_notifiers, send
 from airflow_paimon.operators.erasure import EraseRowsOperator
 from airflow_paimon.runbooks import erasure as runbook
+from airflow_paimon.runbooks.advice import how_to_check
 from airflow_paimon.runbooks.fields import shared, switch, text
 from airflow_paimon.runbooks.form import (
     end_as_failed,
@@ -174,7 +175,7 @@ def report_failure(**context: Any) -> None:
     errors = failed_errors(context)
     erased = context["ti"].xcom_pull(task_ids="erase")
     outcome = "rows were erased, the proof is missing" if erased else "what was erased stays erased; see the audit"
-    helps = runbook.what_helps(*next(iter(errors.items())))
+    helps = [*runbook.what_helps(*next(iter(errors.items()))), *how_to_check(context["params"], errors)]
     end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *helps)
 
 

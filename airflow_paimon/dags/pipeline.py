@@ -18,24 +18,8 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.dags.factory import Changes, OwnTasks, make_dag
 from airflow_paimon.dags.flink_jobs import FlinkJob, of_publishes, with_field
-from airflow_paimon.dags.publishing import (
-    LABEL,
-    QUIET,
-    add_in_order,
-    chosen,
-    report,
-    report_failure,
-    verify,
-    what_stands,
-)
+from airflow_paimon.dags.publishing import BRANCH, SAMPLED, EachTable, add_correction
 from airflow_paimon.locked_fields import locked_names
-from airflow_paimon.operators.branch import (
-    CreateBranchOperator,
-    CreateTagOperator,
-    DeleteBranchOperator,
-    DeleteTagOperator,
-    DiffBranchesOperator,
-)
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import CorrectFromBaseOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
@@ -44,20 +28,7 @@ from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
 from airflow_paimon.runbooks.form import in_airflows_terms, needs_four_eyes, pulled, report_lines
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
-from airflow_paimon.runbooks.tasks import (
-    CATCH_UP_TIMEOUT,
-    DEFAULTS,
-    NEW_BRANCH,
-    NEW_TAG,
-    PUBLISH,
-    PUBLISHED,
-    SPARK,
-    ask_for_approval,
-    check_form,
-    end_as_rejected,
-    unless_kept,
-)
-from airflow_paimon.sensors.quiet import BucketsQuietSensor
+from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, PUBLISH, SPARK, check_form
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.task_run import triggering_user
 
@@ -166,10 +137,6 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
     return planned
 
 
-BRANCH = chosen("table", "branch")
-CHECK = chosen("table", "branch", rules="checks", view="views")
-
-
 def correct_arguments(one: dict[str, Any]) -> dict[str, Any]:
     """Of one table; those that are replayed are skipped."""
     if one["correct"] is None:
@@ -187,12 +154,6 @@ def replays(context: Context, jinja_env: Any) -> list[dict[str, Any]]:
     nothing = {"sql": None, "function": None}
     planned = context["ti"].xcom_pull(task_ids="check_params")
     return [{"table": one["table"], "branch": one["branch"], **(one["replay"] or nothing)} for one in planned]
-
-
-DEFAULT_ARGS: dict[str, Any] = {
-    **DEFAULTS,
-    "spark_conn_id": "{{ params.spark_conn_id }}",
-}
 
 
 def pipeline_dag(
@@ -217,7 +178,7 @@ def pipeline_dag(
         partial(add_tasks, before_approval, after_publish, flink_jobs),
         changes,
         params=with_field(PARAMS, flink_jobs),
-        default_args=DEFAULT_ARGS,
+        default_args={**DEFAULTS, "spark_conn_id": "{{ params.spark_conn_id }}"},
         description="Correct an upstream table, rebuild downstream tables, publish all after one approval",
         doc=__doc__,
         kind=Kind.PIPELINE,
@@ -226,37 +187,12 @@ def pipeline_dag(
 
 def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, flink_jobs: Sequence[FlinkJob]) -> None:
     """Add the tasks, in the order of their names above."""
-    planned = check_params()
-    tag = CreateTagOperator.partial(task_id="tag", map_index_template=LABEL, **NEW_TAG).expand_kwargs(
-        planned.map(chosen("table", "tag", snapshot="base_snapshot"))
-    )
-    create_branch = CreateBranchOperator.partial(
-        task_id="create_branch", map_index_template=LABEL, **NEW_BRANCH
-    ).expand_kwargs(planned.map(chosen("table", "branch", "tag")))
-    correct = CorrectFromBaseOperator.partial(task_id="correct", map_index_template=LABEL, **SPARK).expand_kwargs(
-        planned.map(correct_arguments)
-    )
+    each = EachTable(check_params(), several=True)
+    correct = each(CorrectFromBaseOperator, "correct", correct_arguments, **SPARK)
     replay = ReplayTablesOperator(task_id="replay", tables=replays, trigger_rule="none_failed", **SPARK)
-    wait = SnapshotCatchUpSensor.partial(
-        task_id="wait",
-        map_index_template=LABEL,
-        min_snapshot_id="{{ ti.xcom_pull(task_ids='replay')[ti.map_index]['snapshot_after'] }}",
-        deferrable=True,
-        poke_interval=30,
-        timeout=CATCH_UP_TIMEOUT.total_seconds(),
-    ).expand_kwargs(planned.map(wait_arguments))
-    check = CheckBranchOperator.partial(
-        task_id="check", map_index_template=LABEL, sample="{{ params.sample_rows }}", **SPARK
-    ).expand_kwargs(planned.map(CHECK))
-    diff = DiffBranchesOperator.partial(
-        task_id="diff", map_index_template=LABEL, sample="{{ params.sample_rows }}", **SPARK
-    ).expand_kwargs(planned.map(BRANCH))
-    approve = ask_for_approval(
-        "wait_for_quiet",
-        table="{{ ti.xcom_pull(task_ids='check_params')[0]['table'] }}",
-        four_eyes="{{ ti.xcom_pull(task_ids='check_params')[0]['four_eyes'] }}",
-    )
-    quiet = BucketsQuietSensor.partial(map_index_template=LABEL, **QUIET).expand_kwargs(planned.map(BRANCH))
+    written = "{{ ti.xcom_pull(task_ids='replay')[ti.map_index]['snapshot_after'] }}"
+    wait = each(SnapshotCatchUpSensor, "wait", wait_arguments, min_snapshot_id=written, **CATCH_UP)
+    check = each(CheckBranchOperator, "check", {**BRANCH, "rules": "checks", "view": "views"}, **SAMPLED)
     publish = PublishTablesOperator(
         task_id="publish",
         tables=pulled("report", "tables"),
@@ -267,24 +203,10 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
         **PUBLISH,
         **of_publishes(flink_jobs),
     )
-    delete_branch = DeleteBranchOperator.partial(
-        task_id="delete_branch",
-        map_index_template=LABEL,
-        expected_branch_snapshot=PUBLISHED % {"result": "ti.xcom_pull('publish')[ti.map_index]"},
-        if_missing="skip",
-        pre_execute=unless_kept,
-    ).expand_kwargs(planned.map(BRANCH))
-    delete_tag = DeleteTagOperator.partial(
-        task_id="delete_tag", map_index_template=LABEL, if_missing="skip", pre_execute=unless_kept
-    ).expand_kwargs(planned.map(chosen("table", "tag")))
-    add_in_order(
-        [planned, tag, create_branch, correct, replay, wait, check, diff, report(), approve],
-        end_as_rejected(what_stands),
-        quiet,
+    add_correction(
+        each,
+        [correct, replay, wait, check],
         [publish],
-        [verify(), delete_branch, delete_tag],
-        # Not as soon as one table fails: the tasks of the others may still be at work.
-        report_failure.override(trigger_rule="all_done")(),
         flink_jobs=flink_jobs,
         before_approval=before_approval,
         after_publish=after_publish,

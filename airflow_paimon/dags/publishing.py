@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.common.compat.sdk import AirflowSkipException
-from airflow.sdk import task
+from airflow.sdk import chain, task
 
 from airflow_paimon.dags.factory import OwnTasks, add_own_tasks
 from airflow_paimon.dags.flink_jobs import FlinkJob, add_flink_jobs, all_are_stopped, need_not_wait, stops_shown
+from airflow_paimon.operators.branch import (
+    CreateBranchOperator,
+    CreateTagOperator,
+    DeleteBranchOperator,
+    DeleteTagOperator,
+    DiffBranchesOperator,
+)
 from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks import report as pages
 from airflow_paimon.runbooks.form import (
@@ -23,6 +30,15 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.leftovers import clean_up_run, clean_up_unpublished
+from airflow_paimon.runbooks.tasks import (
+    NEW_BRANCH,
+    NEW_TAG,
+    SPARK,
+    ask_for_approval,
+    end_as_rejected,
+    unless_kept,
+)
+from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.task_run import triggering_user
 
 if TYPE_CHECKING:
@@ -30,24 +46,52 @@ if TYPE_CHECKING:
 
 LABEL = "{{ task.table | truncate(200, True) }}"
 """What a mapped task is called."""
-QUIET: dict[str, Any] = {
-    "task_id": "wait_for_quiet",
-    "time_limit": "{{ params.wait_for_quiet or '0 s' }}",
-    "writers_stopped": "{{ params.writers_stopped }}",
-    "deferrable": True,
-    "poke_interval": 30,
-    "pre_execute": need_not_wait,
-}
-"""Of the sensor right before main changes."""
+BRANCH = {"table": "table", "branch": "branch"}
+PUBLISHED = "{%% set made = %s['details'] %%}{{ made['branch_snapshot'] }}:{{ made['branch_identity'] }}"
+"""The branch's head that a publish has published; of an expression for the publish's result."""
+SAMPLED: dict[str, Any] = {"sample": "{{ params.sample_rows }}", **SPARK}
 
 
-def chosen(*names: str, **renamed: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+OfTable = Mapping[str, str] | Callable[[Mapping[str, Any]], dict[str, Any]]
+"""By argument of a task what is planned for a table; of several tables also a function that gives the arguments."""
+
+
+@dataclass(frozen=True)
+class EachTable:
+    """Makes the tasks that each table of a run has: a mapped task if a run is about several, else one without an index.
+
+    ``planned``: the task ``check_params``, which returns what is planned for each, or for the only one.
+    """
+
+    planned: Any
+    several: bool
+
+    def __call__(self, operator: Any, task_id: str, of_table: OfTable, **rest: Any) -> Any:
+        """Make a task; ``rest``: its arguments that are the same for all tables."""
+        if self.several:
+            made = operator.partial(task_id=task_id, map_index_template=LABEL, **rest)
+            return made.expand_kwargs(self.planned.map(of_table if callable(of_table) else picker(of_table)))
+        assert not callable(of_table)
+        return operator(task_id=task_id, **{name: self.first(key) for name, key in of_table.items()}, **rest)
+
+    def first(self, key: str) -> str:
+        """Return a template: what is planned for the first table."""
+        return f"{{{{ ti.xcom_pull(task_ids='check_params'){'[0]' if self.several else ''}['{key}'] }}}}"
+
+    def wait_for_quiet(self, of_table: Mapping[str, str], **rest: Any) -> Any:
+        """Make the sensor right before main changes."""
+        said = {"time_limit": "{{ params.wait_for_quiet or '0 s' }}", "writers_stopped": "{{ params.writers_stopped }}"}
+        patience = {"deferrable": True, "poke_interval": 30, "pre_execute": need_not_wait}
+        return self(BucketsQuietSensor, "wait_for_quiet", of_table, **said, **patience, **rest)
+
+
+def picker(of_table: Mapping[str, str]) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
     """Make a function for ``map``, which chooses arguments of a task from what is planned for a table."""
 
-    def of_table(one: dict[str, Any]) -> dict[str, Any]:
-        return {name: one[name] for name in names} | {name: one[said] for name, said in renamed.items()}
+    def pick(one: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: one[key] for name, key in of_table.items()}
 
-    return of_table
+    return pick
 
 
 def tables_of(context: Context) -> list[dict[str, Any]] | None:
@@ -56,14 +100,20 @@ def tables_of(context: Context) -> list[dict[str, Any]] | None:
     return [planned] if isinstance(planned, dict) else planned
 
 
+def results_of(context: Context, number: int, *names: str) -> dict[str, Any]:
+    """Return the results of tasks on one of the tables, by the tasks' names; None of one that left none."""
+    ti = context["ti"]
+    index = number if isinstance(ti.xcom_pull(task_ids="check_params"), list) else -1
+    return {name: ti.xcom_pull(task_ids=name, map_indexes=index) for name in names}
+
+
 def _results(context: Context, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what the tasks have found about each table, as ``plan_publishes`` takes it."""
-    ti, found = context["ti"], []
+    ti, found = context["ti"], list[dict[str, Any]]()
     replayed = ti.xcom_pull(task_ids="replay")
     foreseen = ti.xcom_pull(task_ids="check_params", key="foreseen")
     for number, one in enumerate(planned):
-        index = -1 if replayed is None else number
-        its = {name: ti.xcom_pull(task_ids=name, map_indexes=index) for name in ("correct", "wait", "check", "diff")}
+        its = results_of(context, number, "correct", "wait", "check", "diff")
         wrote = replayed[number] if one.get("replay") else its["correct"]
         notice = pages.noticed_by(one["foreseen"]["notice"]) if "foreseen" in one else pages.who_will_notice(foreseen)
         found.append({**its, "wrote": wrote, "wait": its["wait"]["snapshot_id"], "notice": notice})
@@ -118,7 +168,7 @@ def report_failure(**context: Any) -> None:
         raise AirflowSkipException("Nothing failed")
     planned, first = tables_of(context), next(iter(errors))
     if planned is None:
-        helps = advice.for_the_form(errors[first])
+        helps = [*advice.for_the_form(errors[first]), *advice.how_to_check(context["params"], errors)]
         end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), *helps)
     with in_airflows_terms():
         params = form_of(context)
@@ -126,6 +176,7 @@ def report_failure(**context: Any) -> None:
         cleaned = clean_up_run(params, planned, kinds)
         outcome, standing = pages.describe_outcome(params, planned)
         steps = advice.next_steps(params, planned, first.partition("[")[0], errors[first])
+        steps += advice.how_to_check(params, errors)
     end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *cleaned, *standing, *steps)
 
 
@@ -151,14 +202,56 @@ def add_in_order(
         InvalidInputError: as ``add_flink_jobs`` and ``add_own_tasks`` do.
     """
     *_, reported, approve = steps
-    for earlier, later in pairwise(steps):
-        earlier >> later
-    approve >> [quiet, rejected]
-    quiet >> publishes >> after[0]
-    for earlier, later in pairwise(after):
-        earlier >> later
+    chain(*steps, [quiet, rejected])
+    chain(quiet, list(publishes), *after)
     [*steps, quiet, *publishes, *after] >> last
     add_flink_jobs(flink_jobs, quiet, publishes, last)
     add_own_tasks("before_approval", before_approval, reported, approve, last)
     *_, cleaning = after[:2]
     add_own_tasks("after_publish", after_publish, after[0], cleaning, last)
+
+
+def add_correction(
+    each: EachTable,
+    writes: Sequence[Any],
+    publishes: Sequence[Any],
+    *,
+    flink_jobs: Sequence[FlinkJob],
+    before_approval: OwnTasks | None,
+    after_publish: OwnTasks | None,
+) -> None:
+    """Add the tasks of a correction around those that write and check the branches (``writes``), and ``publishes``.
+
+    Raises:
+        InvalidInputError: as ``add_in_order`` does.
+    """
+    tagged = {"table": "table", "branch": "from_branch", "tag": "tag"}
+    start = {**BRANCH, "from_branch": "from_branch", "tag": "tag"}
+    of_run: dict[str, Any] = {"if_missing": "skip", "pre_execute": unless_kept}
+    tag_id = "tag" if each.several else "tag_main"
+    four_eyes = each.first("four_eyes") if each.several else "{{ params.four_eyes }}"
+    result = "ti.xcom_pull('publish')[ti.map_index]" if each.several else "ti.xcom_pull(params.publish)"
+    add_in_order(
+        [
+            each.planned,
+            each(CreateTagOperator, tag_id, {**tagged, "snapshot": "base_snapshot"}, **NEW_TAG),
+            each(CreateBranchOperator, "create_branch", start, **NEW_BRANCH),
+            *writes,
+            each(DiffBranchesOperator, "diff", BRANCH, **SAMPLED),
+            report(),
+            ask_for_approval("wait_for_quiet", table=each.first("table"), four_eyes=four_eyes),
+        ],
+        end_as_rejected(what_stands),
+        each.wait_for_quiet(BRANCH),
+        publishes,
+        [
+            verify(),
+            each(DeleteBranchOperator, "delete_branch", BRANCH, expected_branch_snapshot=PUBLISHED % result, **of_run),
+            each(DeleteTagOperator, "delete_tag", tagged, **of_run),
+        ],
+        # Not as soon as one of several tables fails: the tasks of the others may still be at work.
+        report_failure.override(trigger_rule="all_done" if each.several else "one_failed")(),
+        flink_jobs=flink_jobs,
+        before_approval=before_approval,
+        after_publish=after_publish,
+    )

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon import settings
 from airflow_paimon._compat import (
@@ -20,6 +18,7 @@ from airflow_paimon._compat import (
 )
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank, is_literal
+from airflow_paimon.arguments import keeps_arguments as keeps_arguments
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.arguments import build_request, check_argument, with_branch_of_table
 from airflow_paimon.core.requests.operations import OPERATIONS
@@ -52,28 +51,6 @@ if TYPE_CHECKING:
 RUN_ON = ("spark", "worker")
 _NOT_FROM_ARGUMENTS = frozenset({"warehouse", "storage_options", "operation_id"})
 _MOST_LOG_LINES = 200
-
-
-_Arguments = ParamSpec("_Arguments")
-
-
-def keeps_arguments(init: Callable[_Arguments, None]) -> Callable[_Arguments, None]:
-    """Keep the arguments that an operator's ``__init__`` names as attributes of the same names, and check them.
-
-    Template fields and the request are made of them. The signature is what editors and the reference show.
-    """
-    parameters = inspect.signature(init).parameters.values()
-    defaults = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
-
-    @functools.wraps(init)
-    def kept(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> None:
-        init(*args, **kwargs)
-        operator: Any = args[0]
-        for name, default in defaults.items():
-            setattr(operator, name, kwargs.get(name, default))
-        operator._check_arguments({name: kwargs[name] for name in defaults if name in kwargs})
-
-    return kept
 
 
 class PaimonOperator(StrictTemplates, BaseOperator):

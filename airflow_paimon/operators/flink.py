@@ -78,7 +78,7 @@ class FlinkOperator(StrictTemplates, BaseOperator):
             raise AirflowTaskTimeout(f"Flink job {event['job_id']} took longer than execution_timeout")
         if "error" in event:
             context["ti"].xcom_push(key=ERROR_KEY, value=event["error"])
-        return str(answer_of(event, "found"))
+        return str(answer_of(event))
 
     def _wait(
         self,

@@ -6,15 +6,18 @@ is what the run itself has made.
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from airflow_paimon.core.format.snapshot import KnownHead
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.runbooks.form import form_of_table, in_form_words, open_main, request_for
+from airflow_paimon.hooks.paimon import PaimonHook
+from airflow_paimon.runbooks.form import form_of_table, in_form_words, open_main, table_names
 from airflow_paimon.runbooks.kinds import Kind, dag_for
-from airflow_paimon.runbooks.leftovers import made_branch, stands
+from airflow_paimon.runbooks.leftovers import find_leftovers, made_branch, reason_to_keep, stands
 from airflow_paimon.runbooks.pages import page_address
 from airflow_paimon.task_run import REFUSALS
 
@@ -98,8 +101,7 @@ def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
         case "unsafe" if switches:
             return f"{AGAIN} with {switches}, when no writer of main stays open meanwhile"
         case "corrupt":
-            command = "python -m airflow_paimon job check_table"
-            return f"the table's files contradict themselves, and no retry helps. Before anything else: {command}"
+            return "the table's files contradict themselves, and no retry helps. Before anything else run check_table"
         case _:
             return None
 
@@ -166,36 +168,58 @@ def _clear(failed: str, stands: bool) -> str:
 
 
 def how_to_remove(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
-    """Say how to remove what a run has made of a table and what still exists: by a DAG, and by commands for any
-    machine.
+    """Say how to remove what a run has made of a table and what still exists: by the form of a DAG, and by commands for
+    any machine.
     """
     main = open_main(params)
-    made, branch = main.branch(planned["branch"]), _branch_stands(main, planned)
-    tag = main.find_tag(planned["tag"]) is not None
+    branch, tag = _branch_stands(main, planned), main.find_tag(planned["tag"]) is not None
     if not branch and not tag:
         return []
-    reach, note = _reach(params, planned)
-    job = "python -m airflow_paimon job"
-    seen = f"--expected-branch-snapshot {made.latest_snapshot_id() or 0}"
-    gone = f"{job} delete_branch {reach} --branch {planned['branch']} {seen} --if-missing skip"
-    commands = [gone] if branch else []
-    by_dag = dag_for(Kind.CLEANUP, planned["owner"])
-    on = "" if main.branch_name == MAIN else f" --branch {main.branch_name}"
-    commands += [f"{job} delete_tag {reach}{on} --tag {planned['tag']} --if-missing skip"] if tag else []
+    commands, note = [], _about_options(params)
+    if branch:
+        seen = KnownHead.of(main.branch(planned["branch"]).latest_snapshot()).text
+        by_name = f"--branch {planned['branch']} --expected-branch-snapshot {seen}"
+        commands.append(f"{_job(params, 'delete_branch', planned['table'])} {by_name} --if-missing skip")
+    if tag:
+        on = "" if main.branch_name == MAIN else f" --branch {main.branch_name}"
+        job = _job(params, "delete_tag", planned["table"])
+        commands.append(f"{job}{on} --tag {planned['tag']} --if-missing skip")
+    left = next((one for one in find_leftovers(main) if one.owner == planned["owner"]), None)
+    if left is None:  # without a branch the DAG would remove what other runs left as well
+        return ["To remove what this run made, in a shell:", *commands, *note]
+    why = reason_to_keep(left, in_use=False, drop_unpublished=False)
+    form = {"table": planned["table"], "branches": [left.branch], "drop_unpublished": left.unpublished > 0}
     return [
-        f"To remove what this run made: trigger {by_dag} for this table, or in a shell:",
+        f"To remove what this run made{f', although {why}' if why else ''}: trigger "
+        f"{dag_for(Kind.CLEANUP, planned['owner'])} with",
+        json.dumps(form),
+        "or in a shell:",
         *commands,
         *note,
     ]
 
 
-def _reach(params: Mapping[str, Any], planned: Mapping[str, Any]) -> tuple[str, list[str]]:
-    request = request_for(params, "delete_branch", branch=planned["branch"])
-    reach = f"--warehouse {shlex.quote(request.warehouse)} --table {planned['table']}"
-    if not request.storage_options:
-        return reach, []
-    return f"{reach} --storage-options FILE", [
-        f"FILE is a JSON file that only you can read, with the options by which connection {params['paimon_conn_id']} "
-        f"reaches the storage: {', '.join(sorted(request.storage_options))}. A user who may see connections gets "
-        f"their values from: airflow connections get {params['paimon_conn_id']} -o json"
+def how_to_check(params: Mapping[str, Any], errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    """Return the commands that check the form's tables; none unless an error says that one's files are damaged."""
+    if not any(error and error["kind"] == "corrupt" for error in errors.values()):
+        return []
+    names = dict.fromkeys(name.partition("$")[0] for name in table_names(params))
+    return [*(_job(params, "check_table", name) for name in names), *_about_options(params)]
+
+
+def _job(params: Mapping[str, Any], operation: str, table: str) -> str:
+    hook = PaimonHook(params["paimon_conn_id"])
+    options = " --storage-options FILE" if hook.storage_options else ""
+    reach = f"--warehouse {shlex.quote(hook.warehouse)} --table {shlex.quote(table)}"
+    return f"python -m airflow_paimon job {operation} {reach}{options}"
+
+
+def _about_options(params: Mapping[str, Any]) -> list[str]:
+    conn_id, options = params["paimon_conn_id"], PaimonHook(params["paimon_conn_id"]).storage_options
+    if not options:
+        return []
+    return [
+        f"FILE is a JSON file that only you can read, with the options by which connection {conn_id} reaches the "
+        f"storage: {', '.join(sorted(options))}. A user who may see connections gets their values from: airflow "
+        f"connections get {conn_id} -o json"
     ]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 APPROVAL_TIMEOUT = timedelta(hours=24)
-CATCH_UP_TIMEOUT = timedelta(hours=6)
+CATCH_UP: dict[str, Any] = {"deferrable": True, "poke_interval": 30, "timeout": timedelta(hours=6).total_seconds()}
 DEFAULTS: dict[str, Any] = {
     "retries": 2,
     "retry_delay": timedelta(seconds=30),
@@ -40,8 +40,6 @@ SPARK: dict[str, Any] = {**SUBMISSION, "run_on": "{{ 'spark' if params.in_spark 
 """Of tasks that read or write rows."""
 APPROVED_BY = "{{ ti.xcom_pull(task_ids='approve')['approved_by'] or '' }}"
 APPROVED_AT = "{{ ti.xcom_pull(task_ids='approve')['answered_at'] or '' }}"
-PUBLISHED = "{{ %(result)s['details']['branch_snapshot'] }}:{{ %(result)s['details']['branch_identity'] }}"
-"""The branch's head that a publish has published; ``result`` is an expression for the publish's result."""
 PUBLISH: dict[str, Any] = {
     "approved_by": APPROVED_BY,
     "approved_at": APPROVED_AT,

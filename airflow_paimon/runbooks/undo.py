@@ -10,10 +10,10 @@ from airflow_paimon.core.table.properties import APPROVED_BY_PROPERTY
 from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks.form import open_main, request_for
 from airflow_paimon.runbooks.pages import page_address
-from airflow_paimon.runbooks.report import request_lines
+from airflow_paimon.runbooks.report import is_pipeline, request_lines
 from airflow_paimon.shown.diff_markdown import render_undo
 from airflow_paimon.shown.listing import Listing, heads
-from airflow_paimon.shown.markdown import counted, escape, table_of
+from airflow_paimon.shown.markdown import counted, escape, table_of, where_it_ran
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published
@@ -22,32 +22,52 @@ if TYPE_CHECKING:
 _LISTED = 50
 
 
-def plan_undo(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Find the tag to go back to: the one asked for, else that of the last publish.
+def plan_undos(params: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Find what to undo: of one table the form's tag or the last publish, of a pipeline the publishes of its branch.
 
-    Returns ``{"table", "branch", "tag", "target_snapshot", "lines", "compared"}``; ``compared``: the arguments of the
-    diff that shows what the undo does to the rows.
+    Returns the tables in the order in which they are undone, and lines about those that were undone already. Of each:
+    ``table``, which its rollback names, ``tag``, ``target_snapshot``, ``lines``, ``name`` and ``onto`` (the table and
+    its branch), ``branch`` and ``against`` (what a diff compares: the tag's state, and what the publish made of it).
+    Those of a pipeline have their plans.
 
     Raises:
         NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
+        ConflictError, UnsafeOperationError: as ``plan_rollback``; nothing of a pipeline is undone.
     """
     from airflow_paimon.core.publish.published import last_publish, publishes
 
     _check_durations(params)
-    main = open_main(params).require()
-    if params["tag"]:
+    if not is_pipeline(params):
+        main = open_main(params).require()
+        if not params["tag"]:
+            known = last_publish(main)
+            return [_undo_of(params, main, known.undo_tag, known.before.id, known)], []
         tag = main.tag(params["tag"])
-        known = next((p for p in publishes(main) if p.undo_tag == tag.name), None)
-        name, target = tag.name, tag.snapshot.id
-    else:
-        known = last_publish(main)
-        name, target = known.undo_tag, known.before.id
-    lines = [f"{main.label}: back to tag {name}, snapshot {target}"]
-    if known is not None:
-        lines.append(_about(known))
-    compared = compared_by_undo(main, name, target if params["keep_later"] else None)
-    planned = {"table": main.label, "branch": main.branch_name, "tag": name, "target_snapshot": target}
-    return {**planned, "lines": lines, "compared": compared}
+        published = next((p for p in publishes(main) if p.undo_tag == tag.name), None)
+        return [_undo_of(params, main, tag.name, tag.snapshot.id, published)], []
+    planned, left_out = [], []
+    for name in map(str.strip, reversed(params["tables"])):
+        form = {**params, "table": name}
+        main = open_main(form).require()
+        publish = _publish_of(main, params["branch"])
+        if publish is None:
+            left_out.append(f"{name}: its publish was undone already")
+            continue
+        one = _undo_of(form, main, publish.undo_tag, publish.before.id, publish)
+        planned.append(with_plan(form, one, plan_rollback(form, publish.undo_tag)))
+    if not planned:
+        raise NotFoundError(f"Every publish of branch {params['branch']!r} was undone already")
+    return planned, left_out
+
+
+def _undo_of(
+    params: Mapping[str, Any], main: Table, tag: str, target: int, publish: Published | None
+) -> dict[str, Any]:
+    lines = [f"{main.label}: back to tag {tag}, snapshot {target}", *([_about(publish)] if publish else [])]
+    onto = main.branch_name
+    now = f"{onto}@{target + 1}" if params.get("keep_later", True) else onto
+    compared = {"name": main.name, "onto": onto, "branch": f"{onto}@{tag}", "against": now}
+    return {"table": main.label, "tag": tag, "target_snapshot": target, "lines": lines, **compared}
 
 
 def _check_durations(params: Mapping[str, Any]) -> None:
@@ -56,15 +76,6 @@ def _check_durations(params: Mapping[str, Any]) -> None:
     requested_retention(params["undo_retention"], "undo_retention")
     if params["wait_for_quiet"]:
         requested_duration(params["wait_for_quiet"], "wait_for_quiet")
-
-
-def compared_by_undo(main: Table, tag: str, target: int | None) -> dict[str, str]:
-    """Return what a diff compares to show an undo: the tag's state with what the publish after it made of it.
-
-    ``target``: the tag's snapshot, where what came later stays; with None the table as it is now is compared.
-    """
-    now = main.branch_name if target is None else f"{main.branch_name}@{target + 1}"
-    return {"table": main.name, "branch": f"{main.branch_name}@{tag}", "against": now}
 
 
 def _about(publish: Published) -> str:
@@ -96,25 +107,15 @@ def _notes(details: Mapping[str, Any]) -> list[str]:
     return [f"{note[:1].upper()}{note[1:]}." for note in found if note]
 
 
-def describe_plan(
-    params: Mapping[str, Any],
-    planned: Mapping[str, Any],
-    preview: Mapping[str, Any],
-    asked_by: str | None = None,
-    diff: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Render the dry run and the rows for the approver: ``{"subject", "markdown"}``.
-
-    ``diff``: the result of the comparison; None where nobody is asked.
-    """
-    details = preview["details"]
+def with_plan(params: Mapping[str, Any], planned: Mapping[str, Any], details: Mapping[str, Any]) -> dict[str, Any]:
+    """Add to what is planned for a table how its rollback, whose ``details`` these are, is shown to the approver."""
     actions = [a for a in details["plan"]["actions"] if a["action"] == "ReplaceBucket"]
     rows = [(a["path"], a["reason"]) for a in actions[:_LISTED]]
     left = max(0, details["buckets"] - len(rows))
     buckets = Listing(title="buckets", columns=heads("bucket | change"), rows=rows, left=left)
     kept = (
         "What main got elsewhere since stays."
-        if params["keep_later"]
+        if params.get("keep_later", True)
         else f"**Everything that main got after snapshot {planned['target_snapshot']} goes.**"
     )
     partitions = counted(details["partitions"], "partition")
@@ -123,14 +124,30 @@ def describe_plan(
         f"{counted(details['rows_deleted'], 'row')} out, {counted(details['files_added'], 'file')} with "
         f"{counted(details['rows_added'], 'row')} in. {kept}"
     )
-    about = [escape(line) for line in (*planned["lines"], *_notes(details))]
-    shown = "" if diff is None else render_undo(diff["details"])
-    listed = "\n".join([*(f"- {line}" for line in about), *request_lines(params, asked_by)])
-    parts = [listed, facts, shown, table_of(buckets)]
-    return {
-        "subject": f"Undo the correction of {planned['table']} ({partitions})?",
-        "markdown": "\n\n".join(part for part in parts if part),
-    }
+    lines = [*planned["lines"], *_notes(details)]
+    return {**planned, "lines": lines, "partitions": partitions, "facts": facts, "buckets": table_of(buckets)}
+
+
+def describe_undos(
+    params: Mapping[str, Any],
+    planned: Sequence[Mapping[str, Any]],
+    done: Sequence[Mapping[str, Any]],
+    left_out: Sequence[str] = (),
+    asked_by: str | None = None,
+) -> dict[str, Any]:
+    """Render the plans and the rows for the approver: ``{"subject", "markdown"}``.
+
+    ``done``: of each table the results of ``check`` and ``diff``; None where they were skipped.
+    """
+    about = "\n".join([*request_lines(params, asked_by), *(f"- {escape(line)}" for line in left_out)])
+    names, parts = " and ".join(one["table"] for one in planned), [about]
+    for one, its in zip(planned, done, strict=True):
+        title = f"## {escape(one['table'])}" if is_pipeline(params) else ""
+        lines = "\n".join(f"- {escape(line)}" for line in one["lines"])
+        shown = render_undo(its["diff"]["details"]) if its.get("diff") else ""
+        parts += [title, lines, one["facts"], shown, one["buckets"], where_it_ran(its)]
+    subject = names if is_pipeline(params) else f"{names} ({planned[0]['partitions']})"
+    return {"subject": f"Undo the correction of {subject}?", "markdown": "\n\n".join(filter(None, parts))}
 
 
 def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
@@ -160,80 +177,43 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
             )
 
 
-def verify_undone(params: Mapping[str, Any], planned: Mapping[str, Any], result: Mapping[str, Any]) -> dict[str, Any]:
-    """Compare main with the target, bucket by bucket; ``lines`` says it to people.
+def verify_undone(
+    params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Compare main of each table with its target, bucket by bucket: ``{"snapshots", "lines"}``.
 
     Raises:
-        FormatError: main does not hold what the target held.
+        FormatError: main of a table does not hold what the target held.
     """
+    pairs = zip(planned, results, strict=True)
+    found = {one["table"]: _verify_table({**params, "table": one["table"]}, one, its) for one, its in pairs}
+    lines = [line for _, line in found.values()]
+    made = results[0]["details"].get("table_set") if results else None
+    for version in made if isinstance(made, list) else [made] if made else []:
+        lines.append(f"Table set {version['table_set']}: {version['version']} has the tables as they are now")
+    return {"snapshots": {name: snapshot for name, (snapshot, _) in found.items()}, "lines": lines}
+
+
+def _verify_table(
+    params: Mapping[str, Any], planned: Mapping[str, Any], result: Mapping[str, Any]
+) -> tuple[int | None, str]:
     from airflow_paimon.core.publish.published import verify_rollback
 
     name, tag = planned["table"], planned["tag"]
     if not result["changed"]:
-        return {"snapshot": None, "lines": [f"Nothing to undo: {name} holds what {tag} holds"]}
+        return None, f"Nothing to undo: {name} holds what {tag} holds"
     main = open_main(params)
     found = verify_rollback(
         main,
         snapshot_id=result["snapshot_after"],
         target=main.tag(tag).snapshot,
-        keep_later=params["keep_later"],
+        keep_later=params.get("keep_later", True),
     )
-    line = (
+    return found["snapshot"], (
         f"Verified: snapshot {found['snapshot']} of {name} holds the files of {tag} in "
         f"{', '.join(found['partitions']) or 'the table'}, and nothing else changed. To undo the undo: tag "
         f"{found['properties']['undo-tag']}"
     )
-    return {**found, "lines": [line]}
-
-
-# -- of several tables -------------------------------------------------------------------------------------------------
-
-
-def plan_undos(params: Mapping[str, Any], asked_by: str | None = None) -> dict[str, Any]:
-    """Find the publishes of a run's branch, plan to undo them, the last one first, and render it.
-
-    Returns ``{"subject", "markdown", "tables", "lines"}``; tables that were undone already are left out. ``tables``: of
-    each its undo tag, and the arguments of the diff that shows what the undo does to its rows.
-
-    Raises:
-        NotFoundError: a table has no publish of this branch that can be undone, or all are undone.
-        ConflictError: main of a table changed again what its publish had changed; nothing is undone.
-    """
-    _check_durations(params)
-    tables, rows, lines = [], [], []
-    for name in reversed(params["tables"]):
-        form = {**params, "table": name.strip()}
-        publish = _publish_of(open_main(form).require(), params["branch"])
-        if publish is None:
-            lines.append(f"{name}: its publish was undone already")
-            continue
-        details = plan_rollback(form, publish.undo_tag)
-        compared = compared_by_undo(open_main(form), publish.undo_tag, publish.before.id)
-        tables.append({"tag": publish.undo_tag, **compared})
-        lines.append(f"{name}: back to tag {publish.undo_tag}, before snapshot {publish.snapshot.id}")
-        lines += _notes(details)
-        rows.append((name, publish.snapshot.id, *(details[key] for key in (
-            "partitions", "files_deleted", "rows_deleted", "files_added", "rows_added"))))  # fmt: skip
-    if not tables:
-        raise NotFoundError(f"Every publish of branch {params['branch']!r} was undone already")
-    columns = heads(
-        "table | publish: number | partitions: number | files out: number | rows out: number | files in: number"
-        " | rows in: number"
-    )
-    publishes = table_of(Listing(title="publishes", columns=columns, rows=rows))
-    about = "\n".join([*request_lines(params, asked_by), "- What main got elsewhere since stays"])
-    return {
-        "subject": f"Undo the correction of {' and '.join(one['table'] for one in tables)}?",
-        "markdown": "\n\n".join([about, publishes, *map(escape, lines)]),
-        "tables": tables,
-        "lines": lines,
-    }
-
-
-def with_rows(planned: Mapping[str, Any], diffs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Put the rows of each table below the plan of an undo: ``{"subject", "markdown"}``."""
-    shown = [f"## {escape(one['table'])}\n\n{render_undo(one['details'])}" for one in diffs]
-    return {"subject": planned["subject"], "markdown": "\n\n".join([planned["markdown"], *shown])}
 
 
 def _publish_of(main: Table, branch: str) -> Any:
@@ -250,21 +230,3 @@ def _publish_of(main: Table, branch: str) -> Any:
         f"{main.name} has no publish of branch {branch!r} that can be undone (of which branches it has: {there}). "
         f"Take Tables and Branch from the log of the run's task verify"
     )
-
-
-def verify_all_undone(
-    params: Mapping[str, Any], tables: Sequence[Mapping[str, Any]], results: Sequence[Any]
-) -> list[str]:
-    """Compare main of each table with its tag; returns it as lines.
-
-    Raises:
-        FormatError: main does not hold what the tag held.
-    """
-    lines = []
-    for one, result in zip(tables, results, strict=True):
-        form = {**params, "table": one["table"], "keep_later": True}
-        lines += verify_undone(form, one, result)["lines"]
-    made = results[0]["details"].get("table_set") if results else None
-    for version in made if isinstance(made, list) else [made] if made else []:
-        lines.append(f"Table set {version['table_set']}: {version['version']} has the tables as they are now")
-    return lines

@@ -1,20 +1,100 @@
-"""What the sensors share that can wait in the triggerer."""
+"""What the sensors share: they wait in the worker or in the triggerer, by the trigger that they make."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
+from airflow_paimon import settings
 from airflow_paimon._compat import (
     AirflowException,
     AirflowFailException,
     AirflowSensorTimeout,
     AirflowSkipException,
     BaseSensorOperator,
+    PokeReturnValue,
 )
-from airflow_paimon.arguments import is_blank
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.arguments import StrictTemplates, is_blank
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.links import store_links
+from airflow_paimon.task_run import airflow_error, answer_of
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_paimon.triggers._waits import WaitingTrigger
+
+
+class WaitingSensor(StrictTemplates, BaseSensorOperator):
+    """Looks as its trigger does: again and again in a worker, or once, and then the trigger goes on."""
+
+    ui_color = "#e8f0fe"
+
+    def __init__(
+        self,
+        *,
+        paimon_conn_id: str = settings.CONN_ID,
+        deferrable: bool = settings.DEFERRABLE,
+        poke_interval: timedelta | float = settings.POKE_INTERVAL,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(poke_interval=poke_interval, **kwargs)
+        self.paimon_conn_id = paimon_conn_id
+        self.deferrable = deferrable
+
+    @abstractmethod
+    def _trigger(self, waits: dict[str, Any]) -> WaitingTrigger:
+        """Make the trigger, with these arguments besides its condition.
+
+        Raises:
+            InvalidInputError: an argument is wrong.
+        """
+
+    def _answer(self, found: dict[str, Any]) -> dict[str, Any]:
+        """Return what was found, or raise if it is an end in vain; for subclasses."""
+        return found
+
+    @property
+    def _patience(self) -> float:
+        """The seconds after which Airflow ends the wait in the triggerer."""
+        return float(self.timeout)
+
+    def poke(self, context: Context) -> PokeReturnValue:
+        """Look once."""
+        _, found = self._look()
+        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    def execute(self, context: Context) -> Any:
+        """Wait here, or look once and go on waiting in the triggerer."""
+        store_links(self, context)
+        if not self.deferrable:
+            return super().execute(context)
+        with failing_as_a_poke(self):
+            trigger, found = self._look()
+        if found is None:
+            self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self._patience))
+        return found
+
+    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
+        """Take the trigger's event: what was found, or an error."""
+        found = answer_of(event)
+        with failing_as_a_poke(self):
+            return self._answer(found)
+
+    def _look(self) -> tuple[WaitingTrigger, dict[str, Any] | None]:
+        from airflow_paimon.hooks.paimon import PaimonHook
+
+        try:
+            trigger = self._trigger({"paimon_conn_id": self.paimon_conn_id, "poke_interval": float(self.poke_interval)})
+            found, notes = trigger.look(PaimonHook(self.paimon_conn_id))
+        except PaimonError as error:
+            raise airflow_error(error) from error
+        for note in notes:
+            self.log.info("%s: %s", trigger.label, note)
+        return trigger, None if found is None else self._answer(found)
 
 
 @contextmanager

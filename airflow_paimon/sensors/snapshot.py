@@ -6,23 +6,22 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon import settings
-from airflow_paimon._compat import BaseSensorOperator, PokeReturnValue
-from airflow_paimon.arguments import StrictTemplates, as_list
-from airflow_paimon.core.branches.catch_up import CatchUpCondition, Verdict, check, parse_condition
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.arguments import as_list, keeps_arguments
+from airflow_paimon.core.branches.catch_up import parse_condition
 from airflow_paimon.core.table.options import parse_boolean
-from airflow_paimon.links import AssetLink, TableLink, store_links
-from airflow_paimon.sensors._deferred import failing_as_a_poke, given
-from airflow_paimon.task_run import airflow_error, answer_of
+from airflow_paimon.links import AssetLink, TableLink
+from airflow_paimon.sensors._deferred import WaitingSensor, given
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 
 __all__ = ["SnapshotCatchUpSensor"]
 
 
-class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
+_TEXTS = ("min_snapshot_id", "consumer", "max_watermark_lag", "max_commit_lag", "reference_time")
+
+
+class SnapshotCatchUpSensor(WaitingSensor):
     """
     Wait until a branch of a table has caught up; all conditions that are given must hold. Without any it has caught up
     with main: its newest commit is not older than main's, nor is its watermark where both have one.
@@ -67,14 +66,15 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         "marked_partitions",
     )
     operator_extra_links = (TableLink(), AssetLink())
-    ui_color = "#e8f0fe"
+    table: str
+    branch: str
 
+    @keeps_arguments
     def __init__(
         self,
         *,
         table: str,
         branch: str = "main",
-        paimon_conn_id: str = settings.CONN_ID,
         min_snapshot_id: int | str | None = None,
         consumer: str | None = None,
         max_watermark_lag: str | timedelta | None = None,
@@ -84,79 +84,16 @@ class SnapshotCatchUpSensor(StrictTemplates, BaseSensorOperator):
         allow_older_partitions: bool | str = False,
         wait_for_branch: bool | str = False,
         marked_partitions: Sequence[str] | str = (),
-        deferrable: bool = settings.DEFERRABLE,
-        poke_interval: timedelta | float = settings.POKE_INTERVAL,
         **kwargs: Any,
     ) -> None:
-        super().__init__(poke_interval=poke_interval, **kwargs)
-        self.table = table
-        self.branch = branch
-        self.paimon_conn_id = paimon_conn_id
-        self.min_snapshot_id = min_snapshot_id
-        self.consumer = consumer
-        self.max_watermark_lag = max_watermark_lag
-        self.max_commit_lag = max_commit_lag
-        self.reference_time = reference_time
-        self.partitions = partitions
-        self.allow_older_partitions = allow_older_partitions
-        self.wait_for_branch = wait_for_branch
-        self.marked_partitions = marked_partitions
-        self.deferrable = deferrable
+        super().__init__(**kwargs)
 
-    def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
-        verdict = self._look()
-        return PokeReturnValue(is_done=verdict.caught_up, xcom_value=verdict.to_json())
-
-    def execute(self, context: Context) -> Any:
-        """Wait here, or look once and go on waiting in the triggerer."""
-        store_links(self, context)
-        if not self.deferrable:
-            return super().execute(context)
-        with failing_as_a_poke(self):
-            verdict = self._look()
-        if verdict.caught_up:
-            return verdict.to_json()
+    def _trigger(self, waits: dict[str, Any]) -> SnapshotCatchUpTrigger:
         from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 
-        self.defer(
-            trigger=SnapshotCatchUpTrigger(
-                table=self.table,
-                branch=self.branch,
-                paimon_conn_id=self.paimon_conn_id,
-                condition=self._condition().to_json(),
-                poke_interval=float(self.poke_interval),
-            ),
-            method_name="execute_complete",
-            timeout=timedelta(seconds=self.timeout),
-        )
-        return None
-
-    def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Take the trigger's event: the verdict, or an error."""
-        return answer_of(event, "verdict")
-
-    def _condition(self) -> CatchUpCondition:
-        return parse_condition(
-            min_snapshot_id=given("min_snapshot_id", self.min_snapshot_id),
-            consumer=given("consumer", self.consumer),
-            max_watermark_lag=given("max_watermark_lag", self.max_watermark_lag),
-            max_commit_lag=given("max_commit_lag", self.max_commit_lag),
-            reference_time=given("reference_time", self.reference_time),
-            partitions=as_list("partitions", self.partitions),
-            allow_older_partitions=parse_boolean(self.allow_older_partitions, "allow_older_partitions"),
-            wait_for_branch=parse_boolean(self.wait_for_branch, "wait_for_branch"),
-            marked_partitions=as_list("marked_partitions", self.marked_partitions),
-        )
-
-    def _look(self) -> Verdict:
-        from airflow_paimon.hooks.paimon import PaimonHook
-
-        try:
-            condition = self._condition()
-            verdict = check(PaimonHook(self.paimon_conn_id).get_table(self.table, self.branch), condition)
-        except PaimonError as error:
-            raise airflow_error(error) from error
-        for text in verdict.waiting_for:
-            self.log.info("%s, branch %s: waiting for %s", verdict.state.table, verdict.state.branch, text)
-        return verdict
+        asked: dict[str, Any] = {name: given(name, getattr(self, name)) for name in _TEXTS}
+        asked |= {name: as_list(name, getattr(self, name)) for name in ("partitions", "marked_partitions")}
+        switches = ("allow_older_partitions", "wait_for_branch")
+        asked |= {name: parse_boolean(getattr(self, name), name) for name in switches}
+        condition = {"table": self.table, "branch": self.branch, **parse_condition(**asked).to_json()}
+        return SnapshotCatchUpTrigger(condition=condition, **waits)

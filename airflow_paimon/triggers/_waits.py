@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from abc import abstractmethod
-from collections.abc import AsyncIterator
-from typing import Any, ClassVar
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -22,20 +21,26 @@ def event(payload: dict[str, Any]) -> TriggerEvent:
 
 class WaitingTrigger(BaseTrigger):
     """
-    Fires once: with what it waited for, under the name ``awaited``, or with ``{"error": {...}, "retryable"}``.
+    Fires once: with ``{"found": {...}}``, or with ``{"error": {...}, "retryable"}``.
 
     Storage is read in a thread, so that the triggerer's loop never waits for it. A storage failure is looked at again
     at the next poke; any other error ends the wait.
     """
 
-    awaited: ClassVar[str]
-    paimon_conn_id: str
-    poke_interval: float
+    def __init__(self, *, paimon_conn_id: str, condition: Mapping[str, Any], poke_interval: float = 60.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
+        self.paimon_conn_id = paimon_conn_id
+        self.condition = dict(condition)
+        self.poke_interval = poke_interval
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments, each of which is an attribute of its name."""
-        names = [name for name in inspect.signature(type(self).__init__).parameters if name != "self"]
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        """Return the class path and the arguments."""
+        arguments = {
+            "paimon_conn_id": self.paimon_conn_id,
+            "condition": self.condition,
+            "poke_interval": self.poke_interval,
+        }
+        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     @property
     @abstractmethod
@@ -43,8 +48,8 @@ class WaitingTrigger(BaseTrigger):
         """What is looked at, for the log."""
 
     @abstractmethod
-    def look(self, hook: PaimonHook) -> dict[str, Any] | None:
-        """Look once; None: not yet."""
+    def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
+        """Look once: returns what was found, None = not yet, and notes for the log."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Look, wait, look again."""
@@ -57,11 +62,11 @@ class WaitingTrigger(BaseTrigger):
         except PaimonError as error:
             yield event({"error": error_to_json(error), "retryable": error.retryable})
             return
-        yield event({self.awaited: found})
+        yield event({"found": found})
 
     async def _look(self, hook: PaimonHook) -> dict[str, Any] | None:
         try:
-            return await asyncio.to_thread(self.look, hook)
+            return (await asyncio.to_thread(self.look, hook))[0]
         except PaimonError as error:
             if error.kind != "storage":
                 raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
@@ -43,44 +43,35 @@ def open_writers(
 
 class BucketsQuietTrigger(WaitingTrigger):
     """
-    Fires once when running jobs have closed some buckets, or at a deadline, with ``{"open_writers": {...}}``, or with
+    Fires once when running jobs have closed some buckets, or at a deadline, with ``{"found": {...}}``, or with
     ``{"error": {...}, "retryable"}``.
 
     Storage is read in a thread, so that the triggerer's loop never waits for it. A storage failure is looked at again
     at the next poke; any other error ends the wait.
 
-    :param table: the table, ``db.table``
-    :param condition: which buckets: ``branch``, ``tag`` and ``keep_later``, or ``partitions``, as
+    :param condition: which buckets: ``table``, with ``branch``, ``tag`` and ``keep_later``, or ``partitions``, as
         :class:`~airflow_paimon.sensors.quiet.BucketsQuietSensor` takes them
-    :param paimon_conn_id: connection of type ``paimon``
     :param until: the deadline, in seconds since the epoch
+    :param paimon_conn_id: connection of type ``paimon``
     :param poke_interval: seconds between two looks
     """
 
-    awaited = "open_writers"
-
-    def __init__(
-        self,
-        *,
-        table: str,
-        condition: Mapping[str, Any],
-        paimon_conn_id: str,
-        until: float,
-        poke_interval: float = 60.0,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
-        self.table = table
-        self.condition = dict(condition)
-        self.paimon_conn_id = paimon_conn_id
+    def __init__(self, *, until: float, **waits: Any) -> None:
+        super().__init__(**waits)
         self.until = until
-        self.poke_interval = poke_interval
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        """Return the class path and the arguments."""
+        path, arguments = super().serialize()
+        return path, {**arguments, "until": self.until}
 
     @property
     def label(self) -> str:
         """See ``WaitingTrigger.label``."""
-        return self.table
+        return str(self.condition["table"])
 
-    def look(self, hook: PaimonHook) -> dict[str, Any] | None:
+    def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
         """See ``WaitingTrigger.look``."""
-        found = open_writers(hook, self.table, **self.condition)
-        return found if found["effect"] != "refused" or time.time() >= self.until else None
+        found = open_writers(hook, **self.condition)
+        is_over = found["effect"] != "refused" or time.time() >= self.until
+        return found if is_over else None, [found["note"]] if found["note"] else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Sequence
 from typing import Any
 
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
@@ -34,45 +34,29 @@ _STATE_KEY = "airflow_paimon.seen."
 
 class SnapshotCatchUpTrigger(WaitingTrigger):
     """
-    Fires once when a branch has caught up, with ``{"verdict": {...}}``, or with ``{"error": {...}, "retryable"}``.
+    Fires once when a branch has caught up, with ``{"found": {...}}``, or with ``{"error": {...}, "retryable"}``.
 
     Storage is read in a thread, so that the triggerer's loop never waits for it. A storage failure is looked at again
     at the next poke; any other error ends the wait.
 
-    :param table: the table, ``db.table``
-    :param branch: the branch that has to catch up
+    :param condition: ``table``, ``branch``, and a :class:`~airflow_paimon.core.branches.catch_up.CatchUpCondition` as
+        JSON
     :param paimon_conn_id: connection of type ``paimon``
-    :param condition: a :class:`~airflow_paimon.core.branches.catch_up.CatchUpCondition` as JSON
     :param poke_interval: seconds between two looks
     """
-
-    awaited = "verdict"
-
-    def __init__(
-        self,
-        *,
-        table: str,
-        branch: str,
-        paimon_conn_id: str,
-        condition: Mapping[str, Any],
-        poke_interval: float = 60.0,
-    ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
-        self.table = table
-        self.branch = branch
-        self.paimon_conn_id = paimon_conn_id
-        self.condition = dict(condition)
-        self.poke_interval = poke_interval
 
     @property
     def label(self) -> str:
         """See ``WaitingTrigger.label``."""
-        return f"{self.table}, branch {self.branch}"
+        return f"{self.condition['table']}, branch {self.condition['branch']}"
 
-    def look(self, hook: PaimonHook) -> dict[str, Any] | None:
+    def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
         """See ``WaitingTrigger.look``."""
-        verdict = check(hook.get_table(self.table, self.branch), CatchUpCondition.from_json(self.condition))
-        return verdict.to_json() if verdict.caught_up else None
+        asked = dict(self.condition)
+        view = hook.get_table(asked.pop("table"), asked.pop("branch"))
+        verdict = check(view, CatchUpCondition.from_json(asked))
+        notes = [f"waiting for {text}" for text in verdict.waiting_for]
+        return verdict.to_json() if verdict.caught_up else None, notes
 
 
 class PaimonSnapshotTrigger(BaseEventTrigger):

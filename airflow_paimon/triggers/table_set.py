@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.core.table_sets.wait import SetCondition, awaited_version
@@ -14,7 +14,7 @@ __all__ = ["TableSetTrigger"]
 
 class TableSetTrigger(WaitingTrigger):
     """
-    Fires once when a table set has a version, with ``{"version": {...}}``, or with ``{"error": {...}, "retryable"}``.
+    Fires once when a table set has a version, with ``{"found": {...}}``, or with ``{"error": {...}, "retryable"}``.
 
     Storage is read in a thread, so that the triggerer's loop never waits for it. A storage failure is looked at again
     at the next poke; any other error ends the wait.
@@ -24,20 +24,12 @@ class TableSetTrigger(WaitingTrigger):
     :param poke_interval: seconds between two looks
     """
 
-    awaited = "version"
-
-    def __init__(self, *, paimon_conn_id: str, condition: Mapping[str, Any], poke_interval: float = 60.0) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
-        self.paimon_conn_id = paimon_conn_id
-        self.condition = dict(condition)
-        self.poke_interval = poke_interval
-
     @property
     def label(self) -> str:
         """See ``WaitingTrigger.label``."""
         return f"Table set {self.condition['table_set']}"
 
-    def look(self, hook: PaimonHook) -> dict[str, Any] | None:
+    def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
         """See ``WaitingTrigger.look``."""
-        found, _ = awaited_version(hook.get_catalog(), SetCondition.from_json(self.condition))
-        return None if found is None else found.to_json()
+        found, missing = awaited_version(hook.get_catalog(), SetCondition.from_json(self.condition))
+        return (None, [f"waiting for {missing}"]) if found is None else (found.to_json(), ())

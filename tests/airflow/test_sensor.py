@@ -161,10 +161,8 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
 
 def trigger(**condition: Any) -> SnapshotCatchUpTrigger:
     return SnapshotCatchUpTrigger(
-        table="d.t",
-        branch="main",
         paimon_conn_id="paimon_default",
-        condition=parse_condition(**condition).to_json(),
+        condition={"table": "d.t", "branch": "main", **parse_condition(**condition).to_json()},
         poke_interval=0.05,
     )
 
@@ -181,7 +179,7 @@ def test_the_trigger_is_rebuilt_from_what_it_serialises(airflow_home: Path, ware
     path, arguments = trigger(partitions=["dt=1"], min_snapshot_id=1).serialize()
     assert path == "airflow_paimon.triggers.snapshot.SnapshotCatchUpTrigger"
     event = asyncio.run(first_event(SnapshotCatchUpTrigger(**arguments)))
-    assert event["verdict"]["caught_up"] is True
+    assert event["found"]["caught_up"] is True
 
 
 def test_the_trigger_never_blocks_the_loop(airflow_home: Path, warehouse: Path) -> None:
@@ -196,7 +194,7 @@ def test_the_trigger_never_blocks_the_loop(airflow_home: Path, warehouse: Path) 
             turns += 1
             if turns == 20:
                 await asyncio.to_thread(append, main, "1", seq=1)
-        assert event.result()["verdict"]["snapshot_id"] == 2
+        assert event.result()["found"]["snapshot_id"] == 2
         return turns
 
     assert asyncio.run(wait()) >= 20

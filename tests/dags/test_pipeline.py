@@ -21,7 +21,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.dags.pipeline import CHECK, replays
+from airflow_paimon.dags.pipeline import replays
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.pipeline import ReplayTablesOperator
@@ -187,6 +187,7 @@ def check_undo(run: Run, raw: Table, daily: Table, new: Feed) -> None:
     assert undone.state == "success", states(undone)
     body = questions[0]["body"]
     assert all(f"## {name}" in body for name in (RAW, DAILY)) and "some changed rows" in body
+    assert all(f" of {name} to change: " in body for name in (RAW, DAILY))
     assert [one["table"] for one in undone.xcom("check_params")] == [DAILY, RAW]
     assert rows(raw) == flights_of({**FEED, **new})
     assert rows(daily) == totals_of({**FEED, **new})
@@ -371,7 +372,7 @@ def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table])
     assert [one | {"foreseen": None} for one in again] == [one | {"foreseen": None} for one in now]
     views = CORRECT | {"views": ["days=dim.days"], "checks": [{"sql": "SELECT * FROM days WHERE dt IS NULL"}]}
     viewed = pipeline.plan_pipeline(form(tables=[views, function]), DAG, "run-3")
-    assert [CHECK(one)["view"] for one in viewed] == [["days=dim.days"], []]
+    assert [one["views"] for one in viewed] == [["days=dim.days"], []]
     with pytest.raises(InvalidInputError, match="the checks have a view 'base' already"):
         pipeline.plan_pipeline(form(tables=[views | {"views": ["base=dim.days"]}, function]), DAG, "run-3")
     streams = form(tables=[CORRECT, function], streams=True, caught_up="watermark", watermark="2026-11-18T00:00:00Z")
@@ -422,7 +423,7 @@ def test_branches_stay_while_one_table_is_published_and_go_when_none_is(mains: t
     assert outcome == f"{RAW}: main holds the correction since snapshot 2; {DAILY}: main of {DAILY} is untouched"
     form_of_undo = json.loads(lines[-1])
     assert form_of_undo == {"tables": [RAW], "branch": branch}
-    undone = undoing.plan_undos(form(**form_of_undo, undo_retention="7 d"))["tables"]
+    undone, _ = undoing.plan_undos(form(**form_of_undo, undo_retention="7 d"))
     assert [one["table"] for one in undone] == [RAW]
     first, *_ = advice.next_steps(params, planned, "publish", {"kind": "conflict"})
     assert "first undo what is published, by pipeline_correction_undo" in first

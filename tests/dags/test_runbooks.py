@@ -294,24 +294,25 @@ def test_an_undo_is_verified_and_is_not_a_publish_to_undo(warehouse: Path) -> No
     run(main, "merge_branch", branch="fix")
     append(main, "2", seq=5)
     params = form("data_correction_undo", {"table": "d.t"})
-    planned = undo.plan_undo(params)
-    assert planned["target_snapshot"] == 2
+    ((planned,), left_out) = undo.plan_undos(params)
+    assert (planned["target_snapshot"], left_out) == (2, [])
     preview = run(main, "rollback_to", tag=planned["tag"], keep_later=True, dry_run=True)
-    told = undo.describe_plan(params, planned, preview.to_json())
+    shown = undo.with_plan(params, planned, preview.to_json()["details"])
+    told = undo.describe_undos(params, [shown], [{}])
     assert "dt=1/bucket-0" in told["markdown"] and "Streaming readers of d.t skip this snapshot" in told["markdown"]
     assert "(1 partition)" in told["subject"]
     result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
     assert before < names(main)
     assert "stop the Flink job with a savepoint" in undo.what_helps("wait_for_quiet[0]", None)[0]
     assert "main got newer rows" in undo.what_helps("wait_for_quiet", {"kind": "conflict"})[0]
-    done = undo.verify_undone(params, planned, result.to_json())
-    assert set(done["partitions"]) == {"dt=1"}
+    done = undo.verify_undone(params, [planned], [result.to_json()])
+    assert done["snapshots"] == {"d.t": 5} and "in dt=1, and nothing else changed" in done["lines"][0]
     assert [p.operation for p in publishes(main)] == ["merge_branch", "rollback_to"]
     with pytest.raises(InvalidInputError, match="undone already, by snapshot 5"):
-        undo.plan_undo(params)
-    again = undo.plan_undo({**params, "tag": planned["tag"]})
+        undo.plan_undos(params)
+    ((again,), _) = undo.plan_undos({**params, "tag": planned["tag"]})
     repeated = run(main, "rollback_to", tag=again["tag"], keep_later=True)
-    assert "Nothing to undo" in undo.verify_undone(params, again, repeated.to_json())["lines"][0]
+    assert "Nothing to undo" in undo.verify_undone(params, [again], [repeated.to_json()])["lines"][0]
 
 
 def test_an_undo_of_new_keys_asks_in_the_forms_words_whether_writers_are_stopped(warehouse: Path) -> None:
@@ -338,7 +339,7 @@ def test_a_publish_whose_undo_was_undone_can_be_undone_again(warehouse: Path) ->
     (first_undo,) = undone_by(publishes(main)).values()
     run(main, "rollback_to", tag=first_undo.undo_tag, keep_later=True)
     assert names(main) == wrong
-    planned = undo.plan_undo(form("data_correction_undo", {"table": "d.t"}))
+    ((planned,), _) = undo.plan_undos(form("data_correction_undo", {"table": "d.t"}))
     assert planned["tag"] == published.undo_tag
     result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
     assert (result.changed, result.snapshot_after) == (True, 6)
@@ -575,7 +576,7 @@ def test_the_outcome_after_a_failure(warehouse: Path) -> None:
             "or with Keep appended rows",
         ),
         ("merge", {"kind": "outcome-unknown"}, {}, "clear task merge"),
-        ("verify", {"kind": "corrupt"}, {}, "python -m airflow_paimon job check_table"),
+        ("verify", {"kind": "corrupt"}, {}, "Before anything else run check_table"),
         ("correct", {"kind": "storage"}, {}, "clear task correct with its downstream"),
         ("diff", None, {}, '{"driver_memory": "4g"}'),
         ("wait", None, {}, "the job that fills the branch"),
@@ -596,21 +597,31 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
     main, _ = corrected(warehouse)
     params = form("data_correction", {"table": "d.t"})
     lines = advice.how_to_remove(params, planned(main))
-    assert "data_correction_cleanup" in lines[0]
-    assert lines[1:] == [
+    assert "although it has 1 commit that main doesn't have (1 commit of another job): trigger data_" in lines[0]
+    wanted = json.loads(lines[1])
+    assert wanted == {"table": "d.t", "branches": ["fix"], "drop_unpublished": True}
+    (listed,) = leftovers.list_leftovers(form("data_correction_cleanup", wanted), lambda owner: False)
+    assert (listed["branch"], listed["tag"], listed["keep"]) == ("fix", TAG, None)
+    head = main.branch("fix").latest_snapshot()
+    assert head is not None and lines[3:] == [
         f"python -m airflow_paimon job {command} --if-missing skip"
         for command in (
             f"delete_branch --warehouse {warehouse} --table d.t --branch fix "
-            f"--expected-branch-snapshot {main.branch('fix').latest_snapshot_id()}",
+            f"--expected-branch-snapshot {head.id}:{head.identity}",
             f"delete_tag --warehouse {warehouse} --table d.t --tag {TAG}",
         )
     ]
     extra = {"warehouse": str(warehouse), "storage_options": {"auto_mkdir": False}}
     set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
-    *commands, note = advice.how_to_remove(params, planned(main))[1:]
+    *commands, note = advice.how_to_remove(params, planned(main))[3:]
     assert all("--storage-options FILE " in command for command in commands)
+    assert advice.how_to_check(params, {"verify": None, "diff": {"kind": "storage"}}) == []
+    assert advice.how_to_check(params, {"verify": {"kind": "corrupt"}}) == [
+        f"python -m airflow_paimon job check_table --warehouse {warehouse} --table d.t --storage-options FILE", note
+    ]  # fmt: skip
     assert "auto_mkdir" in note and "airflow connections get paimon_default" in note
     run(main, "delete_branch", branch="fix")
+    assert "in a shell" in advice.how_to_remove(params, planned(main))[0], "a DAG would remove other runs' tags, too"
     run(main, "delete_tag", tag=TAG)
     assert advice.how_to_remove(params, planned(main)) == []
 
