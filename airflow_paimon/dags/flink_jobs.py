@@ -29,7 +29,7 @@ from airflow_paimon.operators.flink import (
     starts_job,
     statements_of,
 )
-from airflow_paimon.runbooks.form import open_main, table_names
+from airflow_paimon.runbooks.form import STOPPED, open_main, table_names
 from airflow_paimon.shown.markdown import escape
 from airflow_paimon.task_run import ERROR_KEY, in_airflows_terms, operation_id
 
@@ -90,7 +90,7 @@ def form_field(jobs: Sequence[FlinkJob]) -> Param:
         names,
         title="Flink jobs",
         description="Jobs that are stopped right before the publish and started from their savepoints after it, also "
-        "when it fails. With all of them the publish may replace what they have open.",
+        "when it fails. With all jobs of a table its publish may replace what they have open.",
         type=["array", "null"],
         items={"type": "string", "enum": names},
         examples=names,
@@ -98,25 +98,31 @@ def form_field(jobs: Sequence[FlinkJob]) -> Param:
     )
 
 
-def writing_jobs(context: Context) -> list[str]:
-    """Name the declared jobs that write a table of a run."""
+def writing_jobs(context: Context, table: str | None = None) -> list[str]:
+    """Name the declared jobs that write a table of a run, or the one that is named."""
     params: Any = context["dag"].params
     if FIELD not in params:
         return []
-    mine = {_main_of(parse_identifier(name)) for name in table_names(context["params"])}
+    names = table_names(context["params"]) if table is None else [table]
+    mine = {_main_of(parse_identifier(name)) for name in names}
     declared = params.get_param(FIELD).schema["tables"]
     return [name for name, tables in declared.items() if not tables or mine & set(tables)]
 
 
-def stopped_jobs(context: Context) -> list[str]:
-    """Name the jobs that a run stops."""
+def stopped_jobs(context: Context, table: str | None = None) -> list[str]:
+    """Name the jobs that a run stops, or those of them that write the table that is named."""
     chosen = context["params"].get(FIELD) or ()
-    return [name for name in writing_jobs(context) if name in chosen]
+    return [name for name in writing_jobs(context, table) if name in chosen]
 
 
-def all_are_stopped(context: Context) -> bool:
-    """Say whether a run stops all declared jobs that write its tables."""
-    return bool(found := stopped_jobs(context)) and found == writing_jobs(context)
+def all_are_stopped(context: Context, table: str | None = None) -> bool:
+    """Say whether a run stops all declared jobs that write its tables, or the one that is named."""
+    return bool(found := stopped_jobs(context, table)) and found == writing_jobs(context, table)
+
+
+def with_stopped(context: Context, form: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a form with the names of its tables of which the run stops all writers."""
+    return {**form, STOPPED: [name for name in table_names(form) if all_are_stopped(context, name)]}
 
 
 def stops_shown(context: Context) -> str:
@@ -135,7 +141,7 @@ def of_publishes(jobs: Sequence[FlinkJob]) -> dict[str, Any]:
 
 def need_not_wait(context: Context) -> None:
     """Let a plan, or the wait for quiet buckets, succeed, if all jobs are stopped after it."""
-    if all_are_stopped(context):
+    if all_are_stopped(context, context["task"].table):
         context["task"].writers_stopped = True
 
 
@@ -187,7 +193,7 @@ def add_flink_jobs(jobs: Sequence[FlinkJob], quiet: BaseOperator, publishes: Seq
 
 
 def check_stopped(jobs: Sequence[FlinkJob], context: Context) -> None:
-    """Let the publish replace what the jobs had open, if all of them are stopped, and see that they still are.
+    """Let the publish of a table replace what its jobs had open, if all are stopped, and see that they still are.
 
     An earlier try that has published returns its result, whatever runs.
 
@@ -206,8 +212,12 @@ def check_stopped(jobs: Sequence[FlinkJob], context: Context) -> None:
                 f"Flink job {job.name!r} runs again ({', '.join(ids)}): clear task stop_{job.task_name} with its "
                 f"downstream"
             )
+    task: Any = context["task"]
+    for one in getattr(task, "tables", ()):
+        if all_are_stopped(context, one["table"]):
+            one["writers_stopped"] = True
     if all_are_stopped(context):
-        context["task"].writers_stopped = True
+        task.writers_stopped = True
 
 
 def _main_of(table: Identifier) -> str:

@@ -10,7 +10,7 @@ from airflow.providers.common.compat.sdk import AirflowSkipException
 from airflow.sdk import chain, task
 
 from airflow_paimon.dags.factory import OwnTasks, add_own_tasks
-from airflow_paimon.dags.flink_jobs import FlinkJob, add_flink_jobs, all_are_stopped, need_not_wait, stops_shown
+from airflow_paimon.dags.flink_jobs import FlinkJob, add_flink_jobs, need_not_wait, stops_shown, with_stopped
 from airflow_paimon.operators.branch import (
     CreateBranchOperator,
     CreateTagOperator,
@@ -126,9 +126,7 @@ def report(**context: Any) -> dict[str, Any]:
 
     Skipped, as all that follows, when nothing has changed.
     """
-    form, planned = form_of(context), tables_of(context) or []
-    if all_are_stopped(context):
-        form["writers_stopped"] = True
+    form, planned = with_stopped(context, form_of(context)), tables_of(context) or []
     with in_airflows_terms():
         done = _results(context, planned)
         made = pages.plan_publishes(form, planned, done, triggering_user(context))

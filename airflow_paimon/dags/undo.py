@@ -12,11 +12,11 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.dags.flink_jobs import (
     FlinkJob,
-    all_are_stopped,
     need_not_wait,
     of_publishes,
     stops_shown,
     with_field,
+    with_stopped,
 )
 from airflow_paimon.dags.publishing import SAMPLED, EachTable, add_in_order, results_of, tables_of
 from airflow_paimon.locked_fields import locked_names
@@ -127,7 +127,7 @@ def check_params(**context: Any) -> Any:
     with in_airflows_terms():
         check_form(context, context["dag"].params)
         check_policy(context["params"], locked_names(context["dag"].params))
-        form = {**context["params"], **({"writers_stopped": True} if all_are_stopped(context) else {})}
+        form = with_stopped(context, context["params"])
         planned, left_out = runbook.plan_undos(form)
         names = [one["table"] for one in planned]
         four_eyes = several and needs_four_eyes(form, names, triggering_user(context))

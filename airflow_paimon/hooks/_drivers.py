@@ -11,10 +11,8 @@ from airflow_paimon.hooks._kubernetes import Pods
 from airflow_paimon.hooks._yarn import ResourceManager
 
 _CONNECT_SECONDS = 5.0
-_OVER = {
-    "yarn": frozenset({"FINISHED", "KILLED", "FAILED"}),
-    "kubernetes": frozenset({"Succeeded", "Failed"}),
-}
+OVER = frozenset({"FINISHED", "KILLED", "FAILED", "Succeeded", "Failed"})
+"""The states of YARN and of Kubernetes in which a driver has ended."""
 GONE = "unknown to the cluster"
 
 
@@ -24,10 +22,6 @@ class Driver(Protocol):
     @property
     def id(self) -> str:
         """The cluster's name for it."""
-
-    @property
-    def cluster(self) -> str:
-        """The kind of cluster: which states mean the end."""
 
     def state(self) -> str:
         """Return the cluster's word for the state, ``GONE`` when it knows of no such driver.
@@ -45,18 +39,12 @@ class Driver(Protocol):
         """Return the last lines of its log, none where the cluster doesn't hand them out. Raises as :meth:`state`."""
 
 
-def is_over(driver: Driver, state: str) -> bool:
-    """Say whether a driver in this state has ended."""
-    return state in _OVER[driver.cluster]
-
-
 @dataclass(frozen=True, slots=True)
 class YarnDriver:
     """An application of YARN."""
 
     manager: ResourceManager
     id: str
-    cluster = "yarn"
 
     def state(self) -> str:
         """Return the application's state."""
@@ -81,7 +69,6 @@ class KubernetesDriver:
 
     pods: Pods
     id: str
-    cluster = "kubernetes"
 
     def state(self) -> str:
         """Return the pod's phase."""

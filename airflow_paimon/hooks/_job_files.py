@@ -54,6 +54,21 @@ class ResultFile:
         return result if isinstance(result, dict) else None
 
 
+@dataclass(frozen=True, slots=True)
+class TriedDriver:
+    """A driver that some try of an operation has in a cluster, as the cluster says it.
+
+    ``state``: the cluster's word for it. ``result_name``: the file that its result will be in. ``url``: its page.
+    ``files``: the folder of its uploads.
+    """
+
+    id: str
+    state: str
+    result_name: str
+    url: str | None = None
+    files: str | None = None
+
+
 class JobFolder:
     """A private temporary folder (mode 0700, files 0600), deleted at the end of ``with``.
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.hooks._job_files import TriedDriver
 from airflow_paimon.hooks._yarn import operation_tag
 
 OPERATION_LABEL = "airflow-paimon-operation"
@@ -29,7 +30,6 @@ _KEPT_SECONDS = 60
 """How long a login is used: it may cost a program that gives a token, and each has connections of its own."""
 _LOG_LINES, _LOG_BYTES = 200, 64 * 1024
 _STARTING = frozenset({None, "ContainerCreating", "PodInitializing"})
-_UNFINISHED = frozenset({"Pending", "Running", "Unknown"})
 _UPLOADS = re.compile(r"airflow-paimon-[0-9a-f]{32}")
 _DEPLOYED = re.compile(r"submission ID ([^\s:]+):(\S+) into Kubernetes")
 _FORBIDDEN = re.compile(r'\S+ is forbidden: User ".*?" cannot [^.]*?in the namespace "[^"]+"')
@@ -38,21 +38,6 @@ _NAMESPACE = re.compile(r"^\s*spark\.kubernetes\.namespace[\s=:]+(\S+)", re.MULT
 
 class PendingError(RuntimeError):
     """The driver has not started, and what it waits for may never come."""
-
-
-@dataclass(frozen=True, slots=True)
-class DriverPod:
-    """A driver's pod: its name and phase, and, as it says itself, its result's name and where the job's files lie."""
-
-    name: str
-    phase: str
-    result_name: str
-    files: str | None = None
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether the driver may still be at work."""
-        return self.phase in _UNFINISHED
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +91,7 @@ class Pods:
         """Delete the pod, which ends the driver and its executors. Nothing happens when there is none."""
         self._ask("delete pods", lambda api, **limits: api.delete_namespaced_pod(name, self.namespace, **limits))
 
-    def of(self, tried: str) -> list[DriverPod]:
+    def tried(self, tried: str) -> list[TriedDriver]:
         """Return the drivers that try one request of an operation, the newest first, but none that is being deleted."""
         selector = f"{OPERATION_LABEL}={operation_tag(tried)},spark-role=driver"
         found = self._ask(
@@ -117,9 +102,9 @@ class Pods:
         pods.sort(key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
         return [found for pod in pods if (found := _driver_pod(pod)) is not None]
 
-    def created(self, tried: str, result_name: str) -> DriverPod | None:
+    def created(self, tried: str, result_name: str) -> TriedDriver | None:
         """Return the driver of one submission: the newest that writes this result."""
-        return next((pod for pod in self.of(tried) if pod.result_name == result_name), None)
+        return next((pod for pod in self.tried(tried) if pod.result_name == result_name), None)
 
     def _read(self, name: str) -> Any:
         return self._ask("get pods", lambda api, **limits: api.read_namespaced_pod(name, self.namespace, **limits))
@@ -252,12 +237,11 @@ def creates_no_pod(refused: str | None) -> bool:
     return refused is not None and 'cannot create resource "pods"' in refused
 
 
-def _driver_pod(pod: Any) -> DriverPod | None:
-    notes = pod.metadata.annotations or {}
+def _driver_pod(pod: Any) -> TriedDriver | None:
+    notes, said = pod.metadata.annotations or {}, str(pod.status.phase)
     if RESULT_ANNOTATION not in notes:
         return None
-    phase = str(pod.status.phase)
-    return DriverPod(pod.metadata.name, phase, notes[RESULT_ANNOTATION], notes.get(FILES_ANNOTATION))
+    return TriedDriver(pod.metadata.name, said, notes[RESULT_ANNOTATION], files=notes.get(FILES_ANNOTATION))
 
 
 def _why_pending(status: Any) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
-from airflow_paimon.hooks._job_files import is_of_same_task
+from airflow_paimon.hooks._job_files import TriedDriver
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
@@ -21,16 +21,8 @@ _OPERATION_TAG = "airflow-paimon-"
 _RESULT_TAG = "airflow-paimon-result-"
 # YARN keeps tags in lower case, of 100 characters at most.
 _FITS_A_TAG = re.compile(r"[a-z0-9_.-]{1,70}")
+_RESULT = re.compile(rf"(?:^|,){_RESULT_TAG}([^,]+)")
 _PROXY = re.compile(r"tracking URL: (https?://[^/\s]+)/proxy/application_")
-
-
-@dataclass(frozen=True, slots=True)
-class Application:
-    """An application that has not ended: its id, the address of its page, and the file that its result will be in."""
-
-    id: str
-    url: str | None
-    result_name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +44,8 @@ class ResourceManager:
         """End the application. Nothing happens to one that has ended, or that isn't known."""
         self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
 
-    def unfinished(self, tried: str, result_name: str) -> Application | None:
-        """Return the application that another try has left running, the newest of several.
+    def tried(self, tried: str, result_name: str) -> list[TriedDriver]:
+        """Return the unfinished applications that try one request of an operation, the newest first.
 
         :param tried: names the operation and its request
         :param result_name: the result of this try: those of other tries lie beside it
@@ -62,12 +54,11 @@ class ResourceManager:
         folder, slash, _ = result_name.rpartition("/")
         # Without any the list is left out.
         applications = (_field(found, "apps") or {}).get("app") or []
-        for each in sorted(applications, key=lambda each: str(each["id"]), reverse=True):
-            for tag in str(each.get("applicationTags")).split(","):
-                name = f"{folder}{slash}{tag.removeprefix(_RESULT_TAG)}.json"
-                if tag.startswith(_RESULT_TAG) and is_of_same_task(name, result_name):
-                    return Application(str(each["id"]), each.get("trackingUrl"), name)
-        return None
+        return [
+            TriedDriver(str(each["id"]), str(each["state"]), f"{folder}{slash}{name}.json", each.get("trackingUrl"))
+            for each in sorted(applications, key=lambda each: str(each["id"]), reverse=True)
+            for name in _RESULT.findall(str(each.get("applicationTags")))
+        ]
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """Return the answer, None when what was asked for isn't known."""

@@ -38,11 +38,12 @@ from airflow_paimon.core.requests.arguments import (
 from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.core.store.secrets import is_secret_name
-from airflow_paimon.hooks._drivers import Driver, KubernetesDriver, YarnDriver, check_masters
+from airflow_paimon.hooks._drivers import OVER, Driver, KubernetesDriver, YarnDriver, check_masters
 from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
 from airflow_paimon.hooks._job_files import (
     JobFolder,
     ResultFile,
+    TriedDriver,
     delete_job_files,
     is_of_same_task,
     result_in,
@@ -249,9 +250,9 @@ class SparkJobHook(SparkSubmitHook):
             return None
         try:
             pod = self._pods().created(job.tried, job.result_name)
-            if pod is not None and failed and pod.phase == "Pending":
+            if pod is not None and failed and pod.state == "Pending":
                 # Its settings come after it, so it may wait for them for ever.
-                self._pods().delete(pod.name)
+                self._pods().delete(pod.id)
                 pod = None
         except (RuntimeError, PaimonError) as error:
             self.log.warning("Whether a driver was created isn't known: %s", error)
@@ -262,7 +263,7 @@ class SparkJobHook(SparkSubmitHook):
                 f"whether one exists ({error}); a retry of this task checks again"
             ) from error
         if pod is not None:
-            return pod.name
+            return pod.id
         job.delete_files()
         return None
 
@@ -294,47 +295,39 @@ class SparkJobHook(SparkSubmitHook):
         tried = _tried(request, texts)
         if tried is None or not self.is_cluster:
             return None
-        if self._is_kubernetes:
-            return self._left_on_kubernetes(request, tried, result_name, results_folder)
-        return self._left_on_yarn(request, tried, result_name) if self._is_yarn else None
-
-    def _left_on_kubernetes(
-        self, request: Request, tried: str, result_name: str, results_folder: str
-    ) -> Submission | None:
         try:
-            pods = self._pods().of(tried)
+            found = self._drivers_of(tried, result_name)
         except (RuntimeError, PaimonError) as error:
             self.log.warning("Whether an earlier try still runs isn't known: %s", error)
             return None
-        pods = [pod for pod in pods if is_of_same_task(pod.result_name, result_name)]
-        for pod in sorted(pods, key=lambda pod: not pod.is_unfinished):
-            result = result_in(results_folder, pod.result_name, request.storage_options)
-            if pod.is_unfinished or (pod.phase == "Succeeded" and result.exists()):
-                self.log.info("An earlier try of this task has left %s (%s): waiting for that one", pod.name, pod.phase)
-                files = pod.files if pod.files and is_upload_folder(pod.files, self._upload_path) else None
-                if pod.files != files:
-                    self.log.warning("%s is not below %s, and stays", pod.files, self._upload_path)
-                self._in_pods = _InPods(tried, pod.result_name, files, request.storage_options)
-                self._kubernetes_driver_pod = pod.name
-                return self._on_kubernetes(request, pod.name, self._in_pods)
+        for one in found:
+            if not is_of_same_task(one.result_name, result_name):
+                continue
+            result = result_in(results_folder, one.result_name, request.storage_options)
+            if one.state not in OVER or (one.state == "Succeeded" and result.exists()):
+                self.log.info("An earlier try of this task has left %s (%s): waiting for that one", one.id, one.state)
+                return self._taken_over(one, tried, request)
         return None
 
-    def _left_on_yarn(self, request: Request, tried: str, result_name: str) -> Submission | None:
-        """It is looked for only where the connection names the resource manager's address."""
-        if not tags_of(tried, result_name):
-            return None
-        try:
-            manager = self._resource_manager()
-            found = None if manager is None else manager.unfinished(tried, result_name)
-        except (RuntimeError, PaimonError) as error:
-            self.log.warning("Whether an earlier try still runs isn't known: %s", error)
-            return None
-        if found is None:
-            return None
-        self.log.info("An earlier try of this task has left %s running: waiting for that one", found.id)
-        self._yarn_application_id = found.id
-        self._show(found.url)
-        return Submission(request.operation, request.table, found.id, found.result_name, spark_url=found.url)
+    def _drivers_of(self, tried: str, result_name: str) -> list[TriedDriver]:
+        """Return the drivers of all tries, those at work first. On YARN only where its address is known."""
+        if self._is_kubernetes:
+            return sorted(self._pods().tried(tried), key=lambda one: one.state in OVER)
+        manager = self._resource_manager() if tags_of(tried, result_name) else None
+        return manager.tried(tried, result_name) if manager is not None else []
+
+    def _taken_over(self, left: TriedDriver, tried: str, request: Request) -> Submission:
+        """Let this try wait for a driver, and end it if the task is killed."""
+        if self._is_yarn:
+            self._yarn_application_id = left.id
+            self._show(left.url)
+            return Submission(request.operation, request.table, left.id, left.result_name, spark_url=left.url)
+        files = left.files if left.files and is_upload_folder(left.files, self._upload_path) else None
+        if left.files != files:
+            self.log.warning("%s is not below %s, and stays", left.files, self._upload_path)
+        self._in_pods = _InPods(tried, left.result_name, files, request.storage_options)
+        self._kubernetes_driver_pod = left.id
+        return self._on_kubernetes(request, left.id, self._in_pods)
 
     def _require_resource_manager(self) -> ResourceManager:
         if (manager := self._resource_manager()) is None:
@@ -598,7 +591,7 @@ class SparkJobHook(SparkSubmitHook):
         try:
             if pod is None:
                 found = self._pods().created(job.tried, job.result_name)
-                pod = found.name if found is not None else None
+                pod = found.id if found is not None else None
             if pod is not None:
                 self._pods().delete(pod)
                 self.log.info("Deleted pod %s", pod)

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.core.table.table import Table
 
+STOPPED = "tables_without_writers"
+"""Added to a form: its tables of which the run stops all Flink jobs."""
 _LOG = logging.getLogger("airflow.task")
 _WIDTH = 118
 _WHOLE = ("python ", "{", "|", " ")
@@ -154,8 +156,10 @@ def corrected_table(planned: Mapping[str, Any]) -> str:
 
 
 def form_of_table(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the form as it is about one of the tables that a run corrects."""
-    return {"publish": "merge", **params, "table": corrected_table(planned)}
+    """Return the form as it is about one of the tables that a run corrects or undoes."""
+    table = corrected_table(planned)
+    stopped = params["writers_stopped"] or table in params.get(STOPPED, ())
+    return {"publish": "merge", **params, "table": table, "writers_stopped": stopped}
 
 
 def open_main(params: Mapping[str, Any]) -> Table:

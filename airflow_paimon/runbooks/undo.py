@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.table.properties import APPROVED_BY_PROPERTY
 from airflow_paimon.runbooks import advice
-from airflow_paimon.runbooks.form import open_main, request_for
+from airflow_paimon.runbooks.form import form_of_table, open_main, request_for
 from airflow_paimon.runbooks.pages import page_address
 from airflow_paimon.runbooks.report import is_pipeline, request_lines
 from airflow_paimon.shown.diff_markdown import render_undo
@@ -47,7 +47,7 @@ def plan_undos(params: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[st
         return [_undo_of(params, main, tag.name, tag.snapshot.id, published)], []
     planned, left_out = [], []
     for name in map(str.strip, reversed(params["tables"])):
-        form = {**params, "table": name}
+        form = form_of_table(params, {"table": name})
         main = open_main(form).require()
         publish = _publish_of(main, params["branch"])
         if publish is None:

@@ -25,7 +25,7 @@ from airflow_paimon.task_run import airflow_error, answer_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.triggers._waits import WaitingTrigger
+    from airflow_paimon.triggers.waits import WaitingTrigger
 
 
 class WaitingSensor(StrictTemplates, BaseSensorOperator):

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.triggers._waits import WaitingTrigger
+from airflow_paimon.triggers.waits import WaitingTrigger
 
 __all__ = ["BucketsQuietTrigger"]
 

@@ -25,7 +25,7 @@ from airflow_paimon.core.table.new_snapshots_plan import (
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.triggers._polls import Look, polls
-from airflow_paimon.triggers._waits import WaitingTrigger, event
+from airflow_paimon.triggers.waits import WaitingTrigger, event
 
 __all__ = ["PaimonSnapshotTrigger", "SnapshotCatchUpTrigger"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_paimon.core.table_sets.wait import SetCondition, awaited_version
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.triggers._waits import WaitingTrigger
+from airflow_paimon.triggers.waits import WaitingTrigger
 
 __all__ = ["TableSetTrigger"]
 

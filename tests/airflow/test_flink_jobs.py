@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from airflow.providers.common.compat.sdk import AirflowSkipException
@@ -10,7 +11,9 @@ from airflow.sdk import DAG, task
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.dags import FlinkJob, correction_dag, correction_undo_dag, pipeline_dag, pipeline_undo_dag
-from airflow_paimon.dags.flink_jobs import ResumeFlinkJobOperator, StopFlinkJobOperator
+from airflow_paimon.dags.flink_jobs import ResumeFlinkJobOperator, StopFlinkJobOperator, need_not_wait, with_stopped
+from airflow_paimon.runbooks.form import form_of_table
+from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from tests.airflow.conftest import RunDag, set_connection
 from tests.loopback import free_port
 
@@ -60,3 +63,19 @@ def test_a_dag_that_could_leave_jobs_stopped_or_running_is_refused() -> None:
     limit = {"dagrun_timeout": timedelta(hours=2)}
     with pytest.raises(InvalidInputError, match="dagrun_timeout would leave the Flink jobs stopped"):
         correction_dag("limited", flink_jobs=jobs, locked={"table": "sales.orders"}, dag_arguments=limit)
+
+
+def test_of_a_pipeline_the_tables_count_as_left_alone_whose_own_jobs_are_all_stopped() -> None:
+    jobs = [FlinkJob(name="raw", sql=INSERT, tables=["d.a"]), FlinkJob(name="sums", sql=INSERT, tables=["d.b", "d.c"])]
+    made = pipeline_undo_dag("undo_some", flink_jobs=jobs)
+    for chosen, closed in (({"raw", "sums"}, ["d.a", "d.b"]), ({"raw"}, ["d.a"]), ({"sums"}, ["d.b"]), (set(), [])):
+        names = ["d.a", "d.b", "d.other"]
+        params: dict[str, Any] = {"tables": names, "writers_stopped": False, "flink_jobs": sorted(chosen)}
+        context: Any = {"dag": made, "params": params}
+        form = with_stopped(context, params)
+        tables = [name for name in names if form_of_table(form, {"table": name})["writers_stopped"]]
+        assert tables == closed
+        for name in names:
+            context["task"] = BucketsQuietSensor(task_id=f"quiet_{name[2:]}", table=name)
+            need_not_wait(context)
+            assert context["task"].writers_stopped is (name in closed)

@@ -108,7 +108,7 @@ def test_a_condition_that_renders_to_nothing_is_refused(native: bool) -> None:
         sensor = SnapshotCatchUpSensor(task_id="t", table="d.t", min_snapshot_id="{{ params.none }}")
     sensor.render_template_fields({"params": {"none": None}})  # type: ignore[typeddict-item]
     with pytest.raises(InvalidInputError, match="min_snapshot_id rendered to 'None'"):
-        sensor._condition()
+        sensor._trigger({})
 
 
 @BOTH
