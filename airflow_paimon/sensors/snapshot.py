@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list, keeps_arguments
-from airflow_paimon.core.branches.catch_up import parse_condition
+from airflow_paimon.core.streaming.catch_up import parse_condition
 from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.links import AssetLink, TableLink
 from airflow_paimon.sensors._deferred import WaitingSensor, given

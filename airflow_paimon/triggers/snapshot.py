@@ -12,8 +12,8 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from airflow_paimon import settings
 from airflow_paimon._compat import AirflowRuntimeError
-from airflow_paimon.core.branches.catch_up import CatchUpCondition, check
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.streaming.catch_up import CatchUpCondition, check
 from airflow_paimon.core.table.new_snapshots_plan import (
     DEFAULT_KINDS,
     Cursor,
@@ -39,7 +39,7 @@ class SnapshotCatchUpTrigger(WaitingTrigger):
     Storage is read in a thread, so that the triggerer's loop never waits for it. A storage failure is looked at again
     at the next poke; any other error ends the wait.
 
-    :param condition: ``table``, ``branch``, and a :class:`~airflow_paimon.core.branches.catch_up.CatchUpCondition` as
+    :param condition: ``table``, ``branch``, and a :class:`~airflow_paimon.core.streaming.catch_up.CatchUpCondition` as
         JSON
     :param paimon_conn_id: connection of type ``paimon``
     :param poke_interval: seconds between two looks

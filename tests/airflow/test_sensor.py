@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from airflow_paimon import create_branch, open_table
-from airflow_paimon.core.branches.catch_up import parse_condition
+from airflow_paimon.core.streaming.catch_up import parse_condition
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor

@@ -16,7 +16,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, task
 
 from airflow_paimon import open_table
-from airflow_paimon.core.branches.catch_up import check, parse_condition
+from airflow_paimon.core.streaming.catch_up import check, parse_condition
 from airflow_paimon.dags import FlinkJob, correction_dag, pipeline_undo_dag
 from airflow_paimon.dags.flink_jobs import (
     FIELD,

@@ -273,7 +273,7 @@ def plan_delete_branch(
     deleting = replace(record.in_state(DELETING, peer=peer), head=head, schemas=_saved(schemas), since=since)
     deleted = replace(record.in_state(DELETED, peer=peer), since=since)
     known = {paths.schema(i): data for i, data in sorted(schemas.items())}
-    hide: list[Action] = [_mark(path, deleting.to_bytes(), recorded, "marks the branch as being deleted")]
+    hide: list[Action] = [mark(path, deleting.to_bytes(), recorded, "marks the branch as being deleted")]
     hide += [Delete(path=f, expected=d, reason="no engine can load the branch any more") for f, d in known.items()]
     hide += for_others
     remove: list[Action] = [
@@ -309,7 +309,7 @@ def _deletions(paths: BranchPaths, files: Mapping[str, bytes | None], reason: st
     return [Delete(path=f, expected=None if f in hints else d, reason=reason) for f, d in sorted(files.items())]
 
 
-def _mark(path: str, data: bytes, recorded: bytes | None, reason: str) -> PutNew | Replace:
+def mark(path: str, data: bytes, recorded: bytes | None, reason: str) -> PutNew | Replace:
     """Write a record in the place of the one that is known, None: there is none."""
     if recorded is None:
         return PutNew(path=path, data=data, reason=reason)
@@ -356,7 +356,7 @@ def plan_copy_branch(
         record=claimed,
         protective_path=None,
         outline=Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch}),
-        claim=_mark(lineage_path(to_branch), claimed.to_bytes(), recorded, "marks the branch as made by a rename"),
+        claim=mark(lineage_path(to_branch), claimed.to_bytes(), recorded, "marks the branch as made by a rename"),
         protect=tuple(protect),
         fill=tuple(fill),
         show=tuple(_saved_schemas(claimed, f"schema of {name}")),

@@ -19,13 +19,18 @@ from airflow_paimon.core.branches.branch_plan import (
 )
 from airflow_paimon.core.branches.delete import (
     Removal,
-    branch_record,
     check_deletable_branch,
     gather_removal,
     refuse_held,
     remove_branch,
 )
-from airflow_paimon.core.branches.ownership import checked_retention, described, refuse_protected
+from airflow_paimon.core.branches.ownership import (
+    branch_record,
+    checked_retention,
+    described,
+    is_marked,
+    refuse_protected,
+)
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import execute_at_once
@@ -310,7 +315,7 @@ def _check_claim(table: Table, plan: CreatePlan) -> None:
     """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag."""
     tag = plan.protective_path
     protected = [] if tag is None else [partial(table.store.exists, tag)]
-    if not all(side_by_side(table.store, [partial(_holds, table, plan.claim), *protected])):
+    if not all(side_by_side(table.store, [partial(is_marked, table, plan.branch, plan.claim), *protected])):
         raise ConflictError(f"{table.name}: the branch was deleted while it was being created; run it again")
 
 
@@ -328,7 +333,7 @@ def _has_same_base(table: Table, plan: CreatePlan) -> bool:
     return now is not None and now.state != DELETED and now.same_base(plan.record)
 
 
-def _holds(table: Table, action: PutNew | Replace) -> bool:
+def _holds(table: Table, action: PutNew) -> bool:
     return read_if_there(table.store, action.path) == action.data
 
 

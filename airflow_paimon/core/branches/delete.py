@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from airflow_paimon.core.branches.branch_plan import DeletePlan, is_history, plan_delete_branch, saved_schemas
-from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
+from airflow_paimon.core.branches.ownership import (
+    being_changed,
+    branch_record,
+    is_marked,
+    refuse_protected,
+    write_mark,
+)
 from airflow_paimon.core.branches.tags import relying_branches
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
@@ -255,18 +261,6 @@ def remove_branch(table: Table, removal: Removal) -> None:
     execute(table, removal.plan.end[1:])
 
 
-def write_mark(table: Table, branch: str, *marks: Action) -> None:
-    """Mark a branch, unless another operation has changed its record.
-
-    Raises:
-        ConflictError: it has.
-    """
-    try:
-        execute(table, marks)
-    except (AlreadyExistsError, ConflictError) as error:
-        raise being_changed(table, branch) from error
-
-
 def execute_while(table: Table, branch: str, mark: bytes, actions: Sequence[Action]) -> None:
     """Carry out the deletions of an operation on a branch, as long as the branch's record is the operation's own.
 
@@ -343,16 +337,6 @@ def _put_schemas_back(table: Table, removal: Removal) -> None:
     for schema in (a for a in removal.plan.undo if isinstance(a, PutNew)):
         with suppress(AlreadyExistsError):
             execute(table, [schema])
-
-
-def branch_record(table: Table, name: str) -> bytes | None:
-    """Return a branch's record without verifying it."""
-    return read_if_there(table.store, lineage_path(name))
-
-
-def is_marked(table: Table, name: str, mark: Action) -> bool:
-    """Whether a branch's record is still the one written by this operation: no other one is changing the branch."""
-    return isinstance(mark, Replace | PutNew) and branch_record(table, name) == mark.data
 
 
 def _refuse_if_written(table: Table, removal: Removal) -> None:

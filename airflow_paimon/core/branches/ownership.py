@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_paimon.core.branches.branch_plan import protection_text
+from airflow_paimon.core.branches.branch_plan import mark, protection_text
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.plan import Delete, Plan, PutNew, Replace
+from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterBranch
 from airflow_paimon.core.store.base import read_if_there
@@ -55,6 +55,28 @@ def being_changed(table: Table, name: str) -> ConflictError:
     return ConflictError(f"{table.name}: branch {name!r} is being changed by another operation; run it again")
 
 
+def branch_record(table: Table, name: str) -> bytes | None:
+    """Return a branch's record without verifying it."""
+    return read_if_there(table.store, lineage_path(name))
+
+
+def is_marked(table: Table, name: str, action: Action) -> bool:
+    """Whether a branch's record is still the one written by this operation: no other one is changing the branch."""
+    return isinstance(action, Replace | PutNew) and branch_record(table, name) == action.data
+
+
+def write_mark(table: Table, branch: str, action: Action) -> None:
+    """Mark a branch, unless another operation has changed its record.
+
+    Raises:
+        ConflictError: it has.
+    """
+    try:
+        execute(table, [action])
+    except (AlreadyExistsError, ConflictError) as error:
+        raise being_changed(table, branch) from error
+
+
 def checked_retention(text: str | None, table: str) -> str | None:
     """Return the retention to record; None = the branch doesn't expire.
 
@@ -80,17 +102,14 @@ def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
     if name == MAIN:
         raise InvalidInputError(f"{table.name}: main has no owner, retention or protection")
     view = table.branch(name).require()
-    recorded = read_if_there(table.store, lineage_path(name))
+    recorded = branch_record(table, name)
     known = require_ready(view)
     before = known or Lineage(branch=name, created_at=context.now_iso, known_origin=False)
     after = _altered(before, request, table.name)
     if after == before:
         return context.result(None, branch=name, changed=False, details={"branch": described(before)})
-    path, data = lineage_path(name), after.to_bytes()
     reason = "owner, reason, retention and protection of the branch"
-    action: Replace | PutNew = PutNew(path=path, data=data, reason=reason)
-    if recorded is not None:
-        action = Replace(path=path, data=data, expected=recorded, reason=reason)
+    action = mark(lineage_path(name), after.to_bytes(), recorded, reason)
     plan = Plan(operation=request.operation, table=table.name, actions=(action,), summary={"branch": name})
     if not request.dry_run:
         _write(table, view, action)
@@ -140,14 +159,11 @@ def _write(table: Table, view: Table, action: Replace | PutNew) -> None:
     A deletion that marked the branch in between finds this record, stops, and restores the branch; one that is past
     that has removed the schemas, and is finished by running it again.
     """
-    try:
-        execute(table, [action])
-    except (AlreadyExistsError, ConflictError) as error:
-        raise being_changed(table, view.branch_name) from error
-    if not view.exists():
-        if read_if_there(table.store, action.path) == action.data:
-            reason = "the branch was deleted or renamed meanwhile"
-            execute(table, [Delete(path=action.path, expected=action.data, reason=reason)])
-        raise being_changed(table, view.branch_name)
-    if read_if_there(table.store, action.path) != action.data:
-        raise being_changed(table, view.branch_name)
+    name = view.branch_name
+    write_mark(table, name, action)
+    there, marked = view.exists(), is_marked(table, name, action)
+    if marked and not there:
+        reason = "the branch was deleted or renamed meanwhile"
+        execute(table, [Delete(path=action.path, expected=action.data, reason=reason)])
+    if not (there and marked):
+        raise being_changed(table, name)

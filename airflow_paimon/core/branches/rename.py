@@ -12,15 +12,18 @@ from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_copy_branc
 from airflow_paimon.core.branches.create import show_branch, stale_record
 from airflow_paimon.core.branches.delete import (
     Removal,
-    branch_record,
     check_deletable_branch,
     gather_removal,
-    is_marked,
     protective_tags,
     remove_branch,
+)
+from airflow_paimon.core.branches.ownership import (
+    being_changed,
+    branch_record,
+    is_marked,
+    refuse_protected,
     write_mark,
 )
-from airflow_paimon.core.branches.ownership import being_changed, refuse_protected
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError

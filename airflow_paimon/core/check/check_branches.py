@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch, plan_settle
 from airflow_paimon.core.branches.create import is_empty_or_at_base
-from airflow_paimon.core.branches.delete import branch_record, gather_removal
+from airflow_paimon.core.branches.delete import gather_removal
+from airflow_paimon.core.branches.ownership import branch_record
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace

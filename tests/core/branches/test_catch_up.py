@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches.catch_up import (
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.streaming.catch_up import (
     NO_WATERMARK,
     CatchUpCondition,
     CatchUpState,
@@ -20,8 +22,6 @@ from airflow_paimon.core.branches.catch_up import (
     judge,
     parse_condition,
 )
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError
-from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.table import Table, open_table
 from tests.clock import next_millisecond

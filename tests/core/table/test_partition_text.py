@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.branches.catch_up import parse_condition
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.streaming.catch_up import parse_condition
 from airflow_paimon.core.table.inspect import inspect, live_partitions
 from airflow_paimon.core.table.partition_text import (
     DEFAULT_PARTITION,
