@@ -72,11 +72,11 @@ def change_files(table: Table, count: int, selection: Selection | None = None) -
 
     ``selection``: partitions that have so many files, of a large table.
     """
-    from airflow_paimon.core.table.scan import group_by_bucket, live_entries
+    from airflow_paimon.core.table.scan import live_entries
 
     schema = table.schema()
-    form = StoredPartitions(schema).canonical
-    groups = list(group_by_bucket(live_entries(table, table.latest_snapshot(), selection).values(), form).items())
+    live = live_entries(table, table.latest_snapshot(), selection).values()
+    groups = list(StoredPartitions(schema).by_bucket(live).items())
     messages = []
     for bucket, entries in groups[: count // len(groups[0][1])]:
         new = tuple(new_file(0, e.file.min_key)._replace(max_sequence_number=0, min_sequence_number=0) for e in entries)

@@ -18,7 +18,6 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.streaming.stream import StepUnits, Stream
 from airflow_paimon.core.streaming.stream_plan import Content, Position, Unit
-from airflow_paimon.core.table.live_files import recounted
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, read_index
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
@@ -70,15 +69,13 @@ def plan_changes(
     steps = stream.read(start, end)
     keys = stream.schema.primary_keys if any(step.before for step in steps) else ()
     columns = tuple(dict.fromkeys((*columns, *keys)))
-    canonical = StoredPartitions(stream.schema).canonical
-    wide = recounted((s for step in steps for u in step.units for s in (*u.after, *u.before)), canonical)
+    splits = (s for step in steps for u in step.units for s in (*u.after, *u.before))
+    bucket_of = StoredPartitions(stream.schema).compared_by(splits)
     for step in steps:
         for number, (unit, read) in enumerate(zip(step.units, _reads(stream, step, columns), strict=True)):
-            split = (*unit.after, *unit.before)[0]
-            partition = canonical(split.partition)
-            key: Any = (partition, -1 if partition in wide else split.bucket)
-            if not stream.rules.keyed:
-                key = (id(step), number)
+            key: Any = (id(step), number)
+            if stream.rules.keyed:
+                key = bucket_of((*unit.after, *unit.before)[0])
             groups.setdefault(key, []).append(read)
     return [tuple(_merged(reads, stream)) for reads in groups.values()]
 

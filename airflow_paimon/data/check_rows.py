@@ -69,7 +69,7 @@ def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | N
         FormatError: a file is missing or corrupt. UnsupportedFeatureError: a table that this engine does not read.
     """
     schema = view.schema()
-    form, types = StoredPartitions(schema).canonical, [f.type for f in schema.key_fields]
+    bucket_of, types = StoredPartitions(schema).bucket, [f.type for f in schema.key_fields]
     read, splits = plan_read(
         plan_snapshot(view, head, schema), columns=schema.primary_keys, time_travel=True, layered=True
     )
@@ -77,7 +77,7 @@ def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | N
         # files that another engine clustered by other columns have ranges of these
         sections = [] if is_clustered(schema) else plan_sections(split.files, types)
         suspects = [f for s in sections if s.needs_merge for f in s.files] if sections else split.files
-        bucket = BucketKey(form(split.bucket.partition), split.bucket.bucket)
+        bucket = bucket_of(split.bucket)
         if sum(f.row_count for f in suspects) > MAX_ROWS:
             yield bucket, None
             continue

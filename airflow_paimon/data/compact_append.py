@@ -19,7 +19,7 @@ from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit
+from airflow_paimon.core.table.scan import BucketSplit
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import Bin, plan_bins
 from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
@@ -124,8 +124,6 @@ def _in_place(plan: CopyOnWrite, group: BucketSplit) -> CopyOnWrite:
     """Let the rows of a fixed bucket keep the place of the group's files in the order of the bucket."""
     if group.total_buckets <= 0:
         return plan
-    form = StoredPartitions(plan.write.schema).canonical
+    bucket_of = StoredPartitions(plan.write.schema).bucket
     first = min(f.min_sequence_number for f in group.files)
-    return replace(
-        plan, write=replace(plan.write, next_sequence={BucketKey(form(group.partition), group.bucket): first})
-    )
+    return replace(plan, write=replace(plan.write, next_sequence={bucket_of(group): first}))

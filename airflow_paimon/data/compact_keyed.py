@@ -31,7 +31,6 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Operation, Snapshot
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
-from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import OpenBucket, open_buckets
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
@@ -245,8 +244,8 @@ def plan_buckets(
             groups.append(BucketMerge(split.bucket, parts, top))
     left_open: list[OpenBucket] = []
     if head is not None:
-        form = StoredPartitions(schema).canonical
-        places = {BucketKey(form(g.bucket.partition), g.bucket.bucket): g for g in groups}
+        bucket_of = StoredPartitions(schema).bucket
+        places = {bucket_of(g.bucket): g for g in groups}
         stopped_at = (began or KnownHead.of(head)) if writers_stopped else None
         left_open = open_buckets(table, schema, places.keys(), head, time.time_ns() // 1_000_000, stopped_at)
         still_open = {found.bucket for found in left_open}

@@ -28,7 +28,7 @@ from airflow_paimon.core.table.partitions import (
     shown_partition,
 )
 from airflow_paimon.core.table.predicate import Predicate, columns_of, may_match
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
 from airflow_paimon.data.files.pruning import partition_bounds
 from airflow_paimon.data.scan import plan_read
 
@@ -181,7 +181,7 @@ def _replacing(
         writes=Amount(bytes=total.bytes, rows=total.rows),
         partitions=dict(sorted(partitions.items())),
         touched=Touched(
-            buckets=frozenset(BucketKey(stored.canonical(s.partition), s.bucket) for s in splits),
+            buckets=frozenset(stored.bucket(s) for s in splits),
             files=frozenset(f.file_name for s in splits for f in s.files),
         ),
         at_most=at_most,

@@ -369,18 +369,18 @@ def with_hash_indexes(dynamic: DynamicBuckets | None, messages: Sequence[CommitM
     """
     if dynamic is None or dynamic.places is not None:
         return [replace(m, hashes=b"") if m.hashes else m for m in messages]
-    form = StoredPartitions(dynamic.schema).canonical
+    bucket_of = StoredPartitions(dynamic.schema).bucket
     added: dict[BucketKey, list[bytes]] = {}
     for message in messages:
         if message.new_files and message.hashes:
-            added.setdefault(BucketKey(form(message.partition), message.bucket), []).append(message.hashes)
+            added.setdefault(bucket_of(message), []).append(message.hashes)
     out: list[CommitMessage] = []
     stamp = uuid.uuid4()
     files: dict[str, bytes] = {}
     written: dict[bytes, dict[int, tuple[str, bytes]]] = {}
     size = 0
     for message in messages:
-        key = BucketKey(form(message.partition), message.bucket)
+        key = bucket_of(message)
         parts = added.pop(key, None) if message.new_files else None
         index = None
         if parts is not None:

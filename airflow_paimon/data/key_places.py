@@ -179,8 +179,6 @@ def read_places(table: Table, schema: TableSchema, head: Snapshot | None) -> Key
             f"{rows:,} rows are more than the {MOST_KEYS:,} that fit into memory. Compact the table, or write with "
             "Paimon's own Spark connector"
         )
-    form = StoredPartitions(schema).canonical
+    bucket_of = StoredPartitions(schema).bucket
     read, splits = plan_read(plan, columns=schema.primary_keys, time_travel=True, layered=True, whole_buckets=True)
-    return KeyPlaces(
-        schema, ((BucketKey(form(s.bucket.partition), s.bucket.bucket), list(read_split(read, s))) for s in splits)
-    )
+    return KeyPlaces(schema, ((bucket_of(s.bucket), list(read_split(read, s))) for s in splits))

@@ -268,7 +268,7 @@ class _Group:
 
     def _read_indexes(self) -> dict[int, Hashes]:
         """Read which hashes main has in these buckets, if they are dynamic; one may have no rows any more."""
-        form, scope = StoredPartitions(self.wanted.schema).canonical, key_scope(self.wanted.schema)
+        bucket_of, scope = StoredPartitions(self.wanted.schema).bucket, key_scope(self.wanted.schema)
         own = set(map(scope, self.buckets))
         return {
             i.bucket: read_hash_index(
@@ -277,7 +277,7 @@ class _Group:
                 name=i.file_name,
             )
             for i in self.wanted.ours.index
-            if i.index_type == INDEX_TYPE and scope(BucketKey(form(i.partition), i.bucket)) in own
+            if i.index_type == INDEX_TYPE and scope(bucket_of(i)) in own
         }
 
     def write_indexes(self) -> Iterator[IndexEntry]:

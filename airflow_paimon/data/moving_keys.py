@@ -78,8 +78,8 @@ def check_corrected(table: Table, write: TableWrite, messages: Sequence[CommitMe
     if not has_moving_keys(write.schema):
         return False
     assert write.dynamic is not None and write.dynamic.places is not None
-    form = StoredPartitions(write.schema).canonical
-    replaced = {BucketKey(form(m.partition), m.bucket) for m in messages}
+    bucket_of = StoredPartitions(write.schema).bucket
+    replaced = {bucket_of(m) for m in messages}
     new = _NewKeys(table, write, messages)
     new.refuse_twice()
     new.refuse_elsewhere(write.dynamic.places, lambda key: key not in replaced)
@@ -110,9 +110,7 @@ class _NewKeys:
         by_bucket: dict[BucketKey, list[CommitMessage]] = {}
         for message in messages:
             if message.new_files:
-                by_bucket.setdefault(BucketKey(self.stored.canonical(message.partition), message.bucket), []).append(
-                    message
-                )
+                by_bucket.setdefault(self.stored.bucket(message), []).append(message)
         splits = tuple(
             BucketSplit(key.partition, self.stored.values(key.partition), key.bucket, -1,
                         tuple(f for m in found for f in m.new_files))

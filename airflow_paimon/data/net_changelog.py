@@ -23,9 +23,9 @@ from airflow_paimon.core.publish.own_files import BucketsState, ReplacedBuckets,
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
 from airflow_paimon.core.table.hidden_names import hidden
-from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import ALL_BUCKETS, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
@@ -262,19 +262,15 @@ def write_changelog(replaced: ReplacedBuckets) -> list[ManifestEntry]:
 
 def _groups(replaced: ReplacedBuckets) -> list[_States]:
     """Return the buckets one by one, or, where a key may move from one to another, those of a partition together."""
-    stored = StoredPartitions(replaced.schema)
     sides = [replaced.before, replaced.after]
-    totals: dict[bytes, set[int]] = {}
-    for split in (s for side in sides for s in side.buckets):
-        totals.setdefault(stored.canonical(split.partition), set()).add(split.total_buckets)
+    bucket_of = StoredPartitions(replaced.schema).compared_by(s for side in sides for s in side.buckets)
     apart = TableOptions(replaced.schema.options).bucket > 0
-    groups: dict[tuple[bytes, int], _States] = {}
+    groups: dict[BucketKey, _States] = {}
     for at, side in enumerate(sides):
         for split, state in zip(side.buckets, _states(replaced, side), strict=True):
-            partition = stored.canonical(split.partition)
-            bucket = split.bucket if apart and len(totals[partition]) == 1 else -1
+            bucket = bucket_of(split) if apart else bucket_of(split)._replace(bucket=ALL_BUCKETS)
             if split.bucket >= 0:  # postponed rows are told when they have got their bucket
-                groups.setdefault((partition, bucket), ([], []))[at].append(state)
+                groups.setdefault(bucket, ([], []))[at].append(state)
     return [groups[key] for key in sorted(groups)]
 
 

@@ -191,8 +191,7 @@ def _branch(
             return crc32(name.encode(errors=ANY_NAME)) % groups
         return row_ids.group(first_row_id, groups)
 
-    # Files that a plan takes for one bucket (``scan.splits_of``): without partition columns whatever bytes are stored.
-    canonical = StoredPartitions(state.schema).canonical if state.schema.partition_keys else lambda _: b""
+    canonical = StoredPartitions(state.schema).canonical
 
     @cache
     def group_of(partition: bytes, bucket: int) -> int | None:

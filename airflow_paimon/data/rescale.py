@@ -38,11 +38,10 @@ from airflow_paimon.core.requests.requests import Rescale
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import check_alterable, set_option
 from airflow_paimon.core.table.features import check_rescalable
-from airflow_paimon.core.table.live_files import recounted
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY, RESCALE
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, group_by_bucket, live_entries, read_index
+from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, run_here
 from airflow_paimon.data.memory_plan import fits
@@ -152,7 +151,7 @@ def _splits(view: Table, schema: TableSchema, head: Snapshot | None, chosen: Sel
             f"{view.label}: partitions hold postponed rows, of the time when the option bucket was -2; let Paimon's "
             f"own compact procedure move them into buckets first"
         )
-    mixed = recounted(entries, stored.canonical)
+    mixed = stored.recounted(entries)
     if mixed:
         raise FormatError(
             f"{view.label}: partition {stored.text(min(mixed)) or '()'} has files for different numbers of buckets, so "
@@ -160,7 +159,7 @@ def _splits(view: Table, schema: TableSchema, head: Snapshot | None, chosen: Sel
             code="mixed-bucket-counts",
         )
     splits = []
-    for key, found in group_by_bucket(entries, stored.canonical).items():
+    for key, found in stored.by_bucket(entries).items():
         files = [e.file for e in found]
         if not schema.primary_keys:
             files.sort(key=lambda f: (f.min_sequence_number, f.max_sequence_number, f.file_name))

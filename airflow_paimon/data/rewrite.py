@@ -163,8 +163,8 @@ def live_bucket(plan: ScanPlan, bucket: BucketSplit, *, chained: bool = False) -
 
 def folded(write: TableWrite, plan: ScanPlan, highest: Mapping[BucketKey, int]) -> list[CommitMessage]:
     """Rewrite buckets, their rows unchanged, so that no sequence number is above the given one."""
-    plan, form = with_schemas(plan), StoredPartitions(plan.schema).canonical
-    found = {BucketKey(form(s.partition), s.bucket): s for s in plan.splits}
+    plan, bucket_of = with_schemas(plan), StoredPartitions(plan.schema).bucket
+    found = {bucket_of(s): s for s in plan.splits}
     messages: list[CommitMessage] = []
     try:
         for key, limit in sorted(highest.items()):

@@ -18,7 +18,6 @@ from airflow_paimon.core.format.deletion_vectors import MAX_POSITION_32, Positio
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
@@ -96,7 +95,6 @@ def _check(file: DataFile, vector: Positions, label: str) -> None:
 
 def _written(write: TableWrite, marked: Iterable[tuple[BucketSplit, Mapping[str, Positions]]]) -> list[CommitMessage]:
     bits64 = TableOptions(write.schema.options).flag("deletion-vectors.bitmap64")
-    form = StoredPartitions(write.schema).canonical
     done: list[CommitMessage] = []
     stamp = uuid.uuid4()
     try:
@@ -104,8 +102,8 @@ def _written(write: TableWrite, marked: Iterable[tuple[BucketSplit, Mapping[str,
             data, ranges = write_deletion_vectors(vectors, bits64=bits64)
             name = f"index-{stamp}-{len(done)}"
             write.store.create(f"{INDEX_DIR}/{name}", data)
-            partition = form(split.partition)
-            entry = IndexEntry(0, partition, split.bucket, VECTORS, name, len(data), len(ranges), ranges)
+            # Java finds the vectors of a file by the stored bytes of its partition
+            entry = IndexEntry(0, split.partition, split.bucket, VECTORS, name, len(data), len(ranges), ranges)
             done.append(CommitMessage(partition=split.partition, bucket=split.bucket, total_buckets=split.total_buckets,
                                       new_files=(), index=entry))  # fmt: skip
     except BaseException:

@@ -213,9 +213,9 @@ def _places_of(c: EntryColumns, stored: StoredPartitions) -> Iterable[_Place]:
 
 
 def _places_in(scan: ScanPlan) -> Iterable[_Place]:
-    form = StoredPartitions(scan.schema).canonical
+    bucket_of = StoredPartitions(scan.schema).bucket
     for split in scan.splits:
-        key = BucketKey(form(split.partition), split.bucket)
+        key = bucket_of(split)
         yield from (_Place(key, split.total_buckets, f.max_sequence_number) for f in split.files)
 
 

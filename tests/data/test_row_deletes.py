@@ -9,14 +9,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.staging import Staging, take_over, unpublished
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write
@@ -177,3 +177,20 @@ def test_java_reads_and_compacts_what_is_left(java_oracle: JavaOracle, tmp_path:
     java_oracle.request("compact", warehouse=str(tmp_path), table="d.t")
     assert_same_rows(read_arrow(table), java_oracle.read(tmp_path, "d.t"))
     assert len(keys(table)) == ROWS - 9
+
+
+@pytest.mark.oracle
+def test_java_finds_the_vectors_of_a_partition_that_an_early_release_has_stored(
+    java_oracle: JavaOracle, tmp_path: Path
+) -> None:
+    """It looks for them by the bytes of the partition; a null had others before Paimon 1.1."""
+    columns = [("k", "INT"), ("ts", "TIMESTAMP(6)")]
+    table = create_table(str(tmp_path), "d.t", columns, partition_keys=["ts"], options=OPTIONS)
+    write_arrow(table, pa.table({"k": pa.array(range(10), pa.int32()), "ts": pa.nulls(10, pa.timestamp("us"))}))
+    old = bytes.fromhex("000000010001000000000000") + bytes(8)
+    entries = live_entries(table, table.latest_snapshot()).values()
+    stored = [some for e in entries for some in (e.deleted(), e._replace(partition=old))]
+    commit(table, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=stored, schema=table.schema()))
+    delete(table, 3, 5)
+    assert keys(table) == [k for k in range(10) if k not in (3, 5)]
+    assert_same_rows(read_arrow(table), java_oracle.read(tmp_path, "d.t"))

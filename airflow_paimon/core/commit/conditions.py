@@ -31,8 +31,6 @@ from airflow_paimon.core.table.table import Table
 if TYPE_CHECKING:
     from airflow_paimon.core.commit.draft import CommitMessage
 
-Place = tuple[Any, int]
-"""A partition's identity and a bucket."""
 KEYS_STAY = {KEYS_PROPERTY: "stay"}
 """Snapshot property of a commit after which every key that is left is in the bucket that it was in."""
 _LISTED = 20
@@ -54,7 +52,7 @@ class HeadState:
     began: KnownHead = field(default_factory=KnownHead)
     _stored: StoredPartitions | None = None
     _index: Sequence[IndexEntry] | None = None
-    _read: dict[frozenset[Any], Mapping[Place, list[ManifestEntry]]] = field(default_factory=dict)
+    _read: dict[frozenset[bytes], Mapping[BucketKey, list[ManifestEntry]]] = field(default_factory=dict)
 
     @property
     def schema(self) -> TableSchema:
@@ -80,9 +78,6 @@ class HeadState:
             return None
         return [] if dropped is None else [i for i in self.index if not dropped(i.partition)]
 
-    def place(self, partition: bytes, bucket: int) -> Place:
-        return self.stored.identity(partition), bucket
-
     def live(self, selection: Selection | None) -> Iterable[ManifestEntry]:
         """Return the live files of some partitions; None: all."""
         return self.cache.live(self.head, selection).values()
@@ -91,15 +86,12 @@ class HeadState:
         """Return entries committed after ``planned``; all live entries when a snapshot in between has expired."""
         return self.cache.since(planned, self.head, selection) if self.head is not None else ()
 
-    def buckets(self, partitions: Iterable[bytes]) -> Mapping[Place, list[ManifestEntry]]:
+    def buckets(self, partitions: Iterable[bytes]) -> Mapping[BucketKey, list[ManifestEntry]]:
         """Return the live files of some partitions, by bucket."""
         wanted = list(partitions)
-        key = frozenset(map(self.stored.identity, wanted))
+        key = frozenset(map(self.stored.canonical, wanted))
         if key not in self._read:
-            found: dict[Place, list[ManifestEntry]] = {}
-            for entry in self.live(self.stored.those(wanted)) if wanted else ():
-                found.setdefault(self.place(entry.partition, entry.bucket), []).append(entry)
-            self._read[key] = found
+            self._read[key] = self.stored.by_bucket(self.live(self.stored.those(wanted)) if wanted else ())
         return self._read[key]
 
     def conflict(self, why: str, **details: Any) -> ConflictError:
@@ -167,24 +159,22 @@ class NumbersAreFree:
     planned_on: Snapshot | None
 
     def check(self, at: HeadState) -> None:
-        planned, head, identity = self.planned_on, at.head, at.stored.identity
+        planned, head, form = self.planned_on, at.head, at.stored.canonical
         if head is None or (planned is not None and planned.identity == head.identity):
             return
         if not at.schema.primary_keys and all(m.total_buckets == -1 for m in self.messages):
             return
         since = at.since(planned, at.stored.those(m.partition for m in self.messages))
-        counts = {identity(m.partition): m.total_buckets for m in self.messages}
+        counts = {form(m.partition): m.total_buckets for m in self.messages}
         lowest = {
-            at.place(m.partition, m.bucket): min(f.min_sequence_number for f in m.new_files)
-            for m in self.messages
-            if m.new_files
+            at.stored.bucket(m): min(f.min_sequence_number for f in m.new_files) for m in self.messages if m.new_files
         }
         for entry in since:
             if entry.kind != FileKind.ADD:
                 continue
-            if entry.total_buckets > 0 and counts[identity(entry.partition)] not in (entry.total_buckets, -1):
+            if entry.total_buckets > 0 and counts[form(entry.partition)] not in (entry.total_buckets, -1):
                 raise at.rescaled(entry)
-            low = lowest.get(at.place(entry.partition, entry.bucket))
+            low = lowest.get(at.stored.bucket(entry))
             if at.schema.primary_keys and low is not None and entry.file.max_sequence_number >= low:
                 raise at.conflict(
                     f"bucket {entry.bucket} of partition {at.stored.text(entry.partition) or '()'} got rows with the "
@@ -204,8 +194,8 @@ class BucketsAreClosed:
     def check(self, at: HeadState) -> None:
         """Raise ``UnsafeOperationError`` if it doesn't hold."""
         if at.head is not None and remembers_replaced_rows(at.schema):
-            form = at.stored.canonical
-            replaced = {BucketKey(form(r.partition), r.bucket) for r in self.replaced}
+            bucket_of = at.stored.bucket
+            replaced = {bucket_of(r) for r in self.replaced}
             since = at.began if self.stopped else None
             refuse_open(at.table, at.schema, replaced, at.head, time.time_ns() // 1_000_000, "written", since)
 
@@ -274,7 +264,7 @@ class BucketsAreAsRead:
 
     def check(self, at: HeadState) -> None:
         now = at.buckets(m.partition for m in self.messages)
-        own = {at.place(m.partition, m.bucket): m for m in self.messages}
+        own = {at.stored.bucket(m): m for m in self.messages}
         for place, message in own.items():
             have = {e.identifier._replace(partition=message.partition) for e in now.get(place, ())}
             if have != {e.identifier for e in message.replaced_entries()}:
@@ -282,9 +272,9 @@ class BucketsAreAsRead:
                     f"bucket {message.bucket} of partition {at.stored.text(message.partition) or '()'} changed while "
                     f"it was being rewritten; run it again"
                 )
-        counts = {at.stored.identity(m.partition): m.total_buckets for m in self.messages if m.new_files}
+        counts = {at.stored.canonical(m.partition): m.total_buckets for m in self.messages if m.new_files}
         for entry in (e for place, entries in now.items() if place not in own for e in entries):
-            count = counts.get(at.stored.identity(entry.partition), -1)
+            count = counts.get(at.stored.canonical(entry.partition), -1)
             if entry.total_buckets > 0 and count not in (entry.total_buckets, -1):
                 raise at.rescaled(entry)
 
@@ -297,9 +287,9 @@ class CountsAreKept:
 
     def check(self, at: HeadState) -> None:
         new = [m for m in self.messages if m.new_files and m.total_buckets > 0]
-        counts = {at.stored.identity(m.partition): m.total_buckets for m in new}
+        counts = {at.stored.canonical(m.partition): m.total_buckets for m in new}
         for entry in (e for entries in at.buckets(m.partition for m in new).values() for e in entries):
-            if entry.total_buckets > 0 and entry.total_buckets != counts[at.stored.identity(entry.partition)]:
+            if entry.total_buckets > 0 and entry.total_buckets != counts[at.stored.canonical(entry.partition)]:
                 raise at.rescaled(entry)
 
 
@@ -307,16 +297,16 @@ class CountsAreKept:
 class VectorsAreAsRead:
     """These buckets have the deletion vectors that were ``read``: no other commit has deleted rows of them."""
 
-    places: Container[Place]
+    places: Container[BucketKey]
     read: Sequence[IndexEntry]
 
     def check(self, at: HeadState) -> None:
         if self._files(at, self.read) != self._files(at, at.index):
             raise at.conflict("another commit deleted rows of a bucket while it was rewritten; run it again")
 
-    def _files(self, at: HeadState, index: Sequence[IndexEntry]) -> set[tuple[Place, str]]:
+    def _files(self, at: HeadState, index: Sequence[IndexEntry]) -> set[tuple[BucketKey, str]]:
         """Return the files with the vectors of these buckets: new vectors have a new file."""
-        placed = ((at.place(i.partition, i.bucket), i) for i in index if i.deletion_vector_ranges)
+        placed = ((at.stored.bucket(i), i) for i in index if i.deletion_vector_ranges)
         return {(place, i.file_name) for place, i in placed if place in self.places}
 
 
@@ -329,7 +319,7 @@ class RunsAreAsRead:
     def check(self, at: HeadState) -> None:
         live = at.buckets(s.partition for s in self.read.splits)
         for split in self.read.splits:
-            now = {file_and_level(e.file) for e in live.get(at.place(split.partition, split.bucket), ())}
+            now = {file_and_level(e.file) for e in live.get(at.stored.bucket(split), ())}
             read = set(map(file_and_level, split.files))
             if not read <= now:
                 raise self._moved(at, "its files were replaced")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_paimon.core.commit.committer import commit_at
 from airflow_paimon.core.commit.conditions import (
@@ -25,11 +24,12 @@ from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry,
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.table.global_indexes import check_updatable, without_global_indexes
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import BucketOf
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 
-FileKey = tuple[Any, int, str]
-"""A live file: its partition's identity, bucket and name."""
+FileKey = tuple[bytes, int, str]
+"""A live file: its partition in canonical form, its bucket and name."""
 
 _HASH = "HASH"
 _UPDATES = (Operation.UPDATE, Operation.MERGE)
@@ -66,15 +66,15 @@ def commit_rewrite(
     def draft(at: HeadState) -> Draft | None:
         if not added and not replaced and not new_vectors:
             return None
-        files = {(*at.place(m.partition, m.bucket), f.file_name) for m, f in replaced}
+        files = {(*at.stored.bucket(m), f.file_name) for m, f in replaced}
         changed = files | _marked(at, messages)
         live = _live(at, [m.partition for m, _ in replaced])
-        kept, vectors = _without(at.index, changed, at.stored.identity)
+        kept, vectors = _without(at.index, changed, at.stored.bucket)
         touched = {partition for partition, _, _ in changed}
         if operation in _UPDATES:
             options_of = TableOptions(at.schema.options)
-            check_updatable(kept, touched, at.stored.identity, options_of, table=table.label)
-        index = without_global_indexes(kept, touched, at.stored.identity)
+            check_updatable(kept, touched, at.stored.bucket, options_of, table=table.label)
+        index = without_global_indexes(kept, touched, at.stored.bucket)
         return Draft(
             kind=kind if changed else CommitKind.APPEND,
             only_new=True,
@@ -101,11 +101,11 @@ class FilesAreAsRead:
     messages: Sequence[CommitMessage]
 
     def check(self, at: HeadState) -> None:
-        files = {(*at.place(m.partition, m.bucket), f.file_name) for m in self.messages for f in m.replaced}
+        files = {(*at.stored.bucket(m), f.file_name) for m in self.messages for f in m.replaced}
         files |= _marked(at, self.messages)
         gone = files - _live(at, [m.partition for m in self.messages if m.replaced or m.index]).keys()
-        vectors = _without(at.index, files, at.stored.identity)[1]
-        if not gone and vectors != _without(self.read.index_entries, files, at.stored.identity)[1]:
+        vectors = _without(at.index, files, at.stored.bucket)[1]
+        if not gone and vectors != _without(self.read.index_entries, files, at.stored.bucket)[1]:
             gone = files & vectors.keys() or files
         if gone:
             names = sorted(k[2] for k in gone)[:_LISTED]
@@ -117,7 +117,7 @@ class FilesAreAsRead:
 def _marked(at: HeadState, messages: Sequence[CommitMessage]) -> set[FileKey]:
     """Return the files that get new deletion vectors."""
     return {
-        (*at.place(m.partition, m.bucket), r.data_file)
+        (*at.stored.bucket(m), r.data_file)
         for m in messages
         if m.index is not None
         for r in m.index.deletion_vector_ranges or ()
@@ -130,7 +130,7 @@ def _live(at: HeadState, partitions: Sequence[bytes]) -> dict[FileKey, ManifestE
 
 
 def _without(
-    index: Sequence[IndexEntry], files: set[FileKey], identity_of: Any
+    index: Sequence[IndexEntry], files: set[FileKey], bucket_of: BucketOf
 ) -> tuple[list[IndexEntry], dict[FileKey, tuple[str, DeletionVectorRange]]]:
     """Return the index entries without the deletion vectors of these files, and those vectors."""
     kept: list[IndexEntry] = []
@@ -140,9 +140,9 @@ def _without(
         if not ranges:
             kept.append(entry)
             continue
-        partition = identity_of(entry.partition)
-        own = {r.data_file: r for r in ranges if r is not None and (partition, entry.bucket, r.data_file) in files}
-        taken |= {(partition, entry.bucket, name): (entry.file_name, r) for name, r in own.items()}
+        bucket = bucket_of(entry)
+        own = {r.data_file: r for r in ranges if r is not None and (*bucket, r.data_file) in files}
+        taken |= {(*bucket, name): (entry.file_name, r) for name, r in own.items()}
         left = tuple(r for r in ranges if r is None or r.data_file not in own)
         if own and left:
             kept.append(entry._replace(deletion_vector_ranges=left, row_count=len(left)))
@@ -184,11 +184,11 @@ def commit_compaction(
     def draft(at: HeadState) -> Draft | None:
         if not messages:
             return None
-        places = {at.place(s.partition, s.bucket) for s in read.splits}
+        places = {at.stored.bucket(s) for s in read.splits}
         live = at.buckets(s.partition for s in read.splits)
         files = {place: {file_and_level(e.file): e for e in live.get(place, ())} for place in places}
-        taken = [(at.place(m.partition, m.bucket), file_and_level(f)) for m in messages for f in m.replaced]
-        kept = [i for i in at.index if at.place(i.partition, i.bucket) not in places or i.index_type.upper() == _HASH]
+        taken = [(at.stored.bucket(m), file_and_level(f)) for m in messages for f in m.replaced]
+        kept = [i for i in at.index if at.stored.bucket(i) not in places or i.index_type.upper() == _HASH]
         return Draft(
             kind=kind,
             only_new=True,

@@ -143,12 +143,12 @@ def drop_if_unchanged(
         found = [e for entries in at.buckets(map(bytes.fromhex, expected)).values() for e in entries]
         if not found:
             return None
-        dropped = {at.stored.identity(e.partition) for e in found}
+        dropped = at.stored.those(e.partition for e in found)
         return Draft(
             kind=CommitKind.OVERWRITE,
             only_new=True,
             entries=[e.deleted() for e in found],
-            index_entries=at.index_without(lambda partition: at.stored.identity(partition) in dropped),
+            index_entries=at.index_without(dropped),
             schema=at.schema,
             operation=Operation.OVERWRITE,
             conditions=(*conditions, PartitionsAreAsPlanned(expected=expected)),
@@ -206,7 +206,7 @@ def commit_buckets(
         if not changed:
             return None
         live = at.buckets(m.partition for m in changed)
-        places = {at.place(m.partition, m.bucket) for m in changed}
+        places = {at.stored.bucket(m) for m in changed}
         conditions: list[Condition] = [BucketsAreAsRead(messages=changed), closed(changed, stopped=stopped)]
         if assigned is not None:
             conditions.append(BucketsAreAssigned(messages=changed, planned_on=assigned[0]))
@@ -214,13 +214,13 @@ def commit_buckets(
         if (at.head is not None and at.head.index_manifest) or any(m.index for m in changed):
             check_index(at.index, table=table.label)
             conditions.append(VectorsAreAsRead(places=places, read=vectors))
-            kept = [i for i in at.index if i.index_type == INDEX_TYPE or at.place(i.partition, i.bucket) not in places]
+            kept = [i for i in at.index if i.index_type == INDEX_TYPE or at.stored.bucket(i) not in places]
             index = _with_hash_indexes_of(at.schema, kept, changed)
         return Draft(
             kind=kind,
             only_new=True,
             entries=[
-                *(e.deleted() for m in changed for e in live.get(at.place(m.partition, m.bucket), ())),
+                *(e.deleted() for m in changed for e in live.get(at.stored.bucket(m), ())),
                 *(e for m in changed for e in m.entries()),
             ],
             changelog=_net_changelog(changed),
@@ -273,7 +273,7 @@ def _with_hash_indexes_of(
     schema: TableSchema, index: Iterable[IndexEntry], messages: Sequence[CommitMessage]
 ) -> list[IndexEntry]:
     """Put the hash indexes of the messages in place of those of the same buckets."""
-    identity = StoredPartitions(schema).identity
-    new = {(identity(m.partition), m.bucket): m.index for m in messages if m.index is not None}
-    kept = [i for i in index if i.index_type != INDEX_TYPE or (identity(i.partition), i.bucket) not in new]
+    bucket_of = StoredPartitions(schema).bucket
+    new = {bucket_of(m): m.index for m in messages if m.index is not None}
+    kept = [i for i in index if i.index_type != INDEX_TYPE or bucket_of(i) not in new]
     return [*kept, *new.values()]

@@ -38,14 +38,13 @@ def commit_rescale(
     told = [e for m in messages for e in m.changelog_entries()]
 
     def draft(at: HeadState) -> Draft | None:
-        identity = at.stored.identity
-        rewritten = {identity(s.partition) for s in read.splits}
+        rewritten = at.stored.those(s.partition for s in read.splits)
         live = list(at.live(chosen))
-        gone = [e for e in live if identity(e.partition) in rewritten]
+        gone = [e for e in live if rewritten(e.partition)]
         _check_files(at, read, gone)
         _check_vectors(at, read.index_entries, rewritten)
         for entry in live:
-            if entry.total_buckets != bucket_num and identity(entry.partition) not in rewritten:
+            if entry.total_buckets != bucket_num and not rewritten(entry.partition):
                 raise at.conflict(
                     f"partition {at.stored.text(entry.partition) or '()'} was written meanwhile, in "
                     f"{entry.total_buckets} buckets; run it again"
@@ -55,7 +54,7 @@ def commit_rescale(
             only_new=True,
             entries=[*(e.deleted() for e in gone), *added],
             changelog=told if tells else None,
-            index_entries=at.index_without(lambda partition: identity(partition) in rewritten),
+            index_entries=at.index_without(rewritten),
             schema=at.schema,
             operation=Operation.OVERWRITE,
             conditions=(
@@ -68,17 +67,17 @@ def commit_rescale(
 
 
 def _check_files(at: HeadState, read: ScanPlan, live: Sequence[ManifestEntry]) -> None:
-    then = {(*at.place(s.partition, s.bucket), *file_and_level(f)) for s in read.splits for f in s.files}
-    now = {(*at.place(e.partition, e.bucket), *file_and_level(e.file)) for e in live}
+    then = {(*at.stored.bucket(s), *file_and_level(f)) for s in read.splits for f in s.files}
+    now = {(*at.stored.bucket(e), *file_and_level(e.file)) for e in live}
     for partition, *_ in then ^ now:
-        where = next(at.stored.text(s.partition) for s in read.splits if at.stored.identity(s.partition) == partition)
-        raise at.conflict(f"another commit changed partition {where or '()'} while it was rescaled; run it again")
+        where = at.stored.text(partition) or "()"
+        raise at.conflict(f"another commit changed partition {where} while it was rescaled; run it again")
 
 
-def _check_vectors(at: HeadState, then: Sequence[IndexEntry], partitions: set[tuple[object, ...]]) -> None:
+def _check_vectors(at: HeadState, then: Sequence[IndexEntry], rewritten: Selection) -> None:
     def names(entries: Sequence[IndexEntry]) -> set[tuple[object, ...]]:
-        placed = ((*at.place(i.partition, i.bucket), i.file_name) for i in entries if i.deletion_vector_ranges)
-        return {found for found in placed if found[0] in partitions}
+        marked = (i for i in entries if i.deletion_vector_ranges and rewritten(i.partition))
+        return {(*at.stored.bucket(i), i.file_name) for i in marked}
 
     if names(then) != names(at.index):
         raise at.conflict("another commit deleted rows of a partition while it was rescaled; run it again")

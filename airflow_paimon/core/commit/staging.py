@@ -284,6 +284,6 @@ def _merged(staging: Staging) -> _Change:
     if head.index_manifest or staged.index_manifest:
         index = read_index(staging.view, staged)
         if not isinstance(staging.view.store, Unpublished):  # what the head has beside is not an engine's to take away
-            form = StoredPartitions(staging.schema).canonical
-            index = merged_index(read_index(onto, head), index, changes, form)
+            bucket_of = StoredPartitions(staging.schema).bucket
+            index = merged_index(read_index(onto, head), index, changes, bucket_of)
     return [e for c in changes for e in c.delete], [e for c in changes for e in c.add], index

@@ -20,7 +20,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET, BranchPaths
 from airflow_paimon.core.table.visibility import hides_level_zero
 
@@ -306,8 +306,8 @@ def replaced_hash_indexes(
     """Return the dynamic buckets that get another hash index: the new one, and that of ``head``, the branch that is
     written.
     """
-    form = StoredPartitions(schema).canonical
-    mine = {BucketKey(form(i.partition), i.bucket): i for i in head if i.index_type == INDEX_TYPE}
+    bucket_of = StoredPartitions(schema).bucket
+    mine = {bucket_of(i): i for i in head if i.index_type == INDEX_TYPE}
     found = {}
     for bucket in {c.bucket for c in changes} & theirs.index.keys():
         their = next((i for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
@@ -399,15 +399,12 @@ def merged_index(
     head: Sequence[IndexEntry],
     theirs: Sequence[IndexEntry],
     changes: Sequence[BucketChange],
-    form: Callable[[bytes], bytes],
+    bucket_of: BucketOf,
 ) -> list[IndexEntry]:
-    """Take the index entries (deletion vectors, hash indexes) of each bucket from the same side as its files.
-
-    ``form``: ``StoredPartitions.canonical`` of the table's schema.
-    """
+    """Take the index entries (deletion vectors, hash indexes) of each bucket from the same side as its files."""
     taken = {c.bucket for c in changes}
-    mine = [i for i in head if BucketKey(form(i.partition), i.bucket) not in taken]
-    return mine + [i for i in theirs if BucketKey(form(i.partition), i.bucket) in taken]
+    mine = [i for i in head if bucket_of(i) not in taken]
+    return mine + [i for i in theirs if bucket_of(i) in taken]
 
 
 def summarize(changes: Sequence[BucketChange]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from airflow_paimon.core.table.history import Difference, difference, really_cha
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketKey, group_by_bucket, live_entries
+from airflow_paimon.core.table.scan import BucketKey, live_entries
 from airflow_paimon.core.table.table import Table
 
 
@@ -47,7 +47,7 @@ def check_evolved(planner: Merge, compared: Compared, logs: SchemaLogs, planned:
     check_columns(main.name, changes, sides.theirs, sides.ours, space=space, schemas=schemas, name_bucket=name)
     stored = StoredPartitions(compared.schema)
     live = live_entries(main, compared.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
-    by_bucket = group_by_bucket(live.values(), stored.canonical)
+    by_bucket = stored.by_bucket(live.values())
     check_ranges(main.name, by_bucket, changes, space=space, name_bucket=name)
 
 
@@ -128,6 +128,6 @@ def _base_highest(
     doubtful = {c.bucket for c in changes if highest_sequence([e.file for e in c.add]) > removed.get(c.bucket, -1)}
     if doubtful:
         found = live_entries(table, base if base.id else None)
-        live = group_by_bucket(found.values(), StoredPartitions(table.schema()).canonical)
+        live = StoredPartitions(table.schema()).by_bucket(found.values())
         removed |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
     return removed

@@ -29,7 +29,6 @@ from airflow_paimon.core.publish.file_merge_plan import (
     Commit,
     FileMerge,
     FileSides,
-    Form,
     Vector,
     appended_files,
     describe_appended,
@@ -53,7 +52,7 @@ from airflow_paimon.core.table.history import (
 from airflow_paimon.core.table.live_files import together
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
 from airflow_paimon.core.table.reachability import find_deletions
 from airflow_paimon.core.table.scan import BucketKey, read_each_delta_list, read_entries, read_index
@@ -391,7 +390,7 @@ def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapsho
     if not compared.is_known:
         return None
     sides = _comparable(main, _sides_of(main, branch, compared), schema)
-    files = appended_files(sides, StoredPartitions(schema).canonical)
+    files = appended_files(sides, StoredPartitions(schema).bucket)
     return describe_appended(files, bucket_namer(schema)) if files else None
 
 
@@ -399,8 +398,8 @@ def _sides_of(main: Table, branch: Table, compared: Compared) -> FileSides:
     schema, commits = compared.schema, _commits(branch, compared.base, compared.theirs)
     before, published = _vectors(main, compared.base, schema), None
     if each := list(compared.standing.each()):
-        form = StoredPartitions(schema).canonical
-        known = {n: v for n, v in before.items() if compared.standing.of(form(v.entry.partition)) is None}
+        bucket_of = StoredPartitions(schema).bucket
+        known = {n: v for n, v in before.items() if compared.standing.of(bucket_of(v.entry).partition) is None}
         for publish, counts in each:
             known |= _vectors_in(_vectors(branch, publish.branch, schema), counts, schema)
         published = Change(
@@ -447,8 +446,8 @@ def _sides_in(sides: FileSides, scope: PartitionScope, schema: TableSchema) -> F
 def _vectors_in(
     vectors: Mapping[str, Vector], holds: Callable[[bytes], bool], schema: TableSchema
 ) -> dict[str, Vector]:
-    form = StoredPartitions(schema).canonical
-    return {name: vector for name, vector in vectors.items() if holds(form(vector.entry.partition))}
+    bucket_of = StoredPartitions(schema).bucket
+    return {name: vector for name, vector in vectors.items() if holds(bucket_of(vector.entry).partition)}
 
 
 def _commits_in(commits: Sequence[Commit], holds: Callable[[bytes], bool]) -> list[Commit]:
@@ -481,12 +480,12 @@ def _merge(
     keep_appended: bool,
     rewrite: bool,
 ) -> FileMerge:
-    form = StoredPartitions(schema).canonical
+    bucket_of = StoredPartitions(schema).bucket
     sides = _comparable(view, sides, schema)
-    if needs_history(sides, form):
+    if needs_history(sides, bucket_of):
         sides = replace(sides, ours=replace(sides.ours, commits=_commits(view, base, head)))
     return merge_files(
-        *(view.name, sides, read_index(view, head), bucket_namer(schema), form),
+        *(view.name, sides, read_index(view, head), bucket_namer(schema), bucket_of),
         keep_appended=keep_appended,
         rewrite=rewrite,
         one_file=TableOptions(schema.options).bucket > 0,
@@ -505,7 +504,7 @@ def _commits(view: Table, after: Snapshot, up_to: Snapshot) -> list[Commit] | No
 
 
 def _read_commits(view: Table, after: Snapshot, snapshots: Sequence[Snapshot]) -> list[Commit]:
-    form = StoredPartitions(view.schema()).canonical
+    bucket_of = StoredPartitions(view.schema()).bucket
     lists = read_each_delta_list(view, snapshots)
     manifests = [m for rows in lists for m in rows]
     entries = iter(read_entries(view, manifests))
@@ -513,18 +512,18 @@ def _read_commits(view: Table, after: Snapshot, snapshots: Sequence[Snapshot]) -
     previous = after
     for snapshot, rows in zip(snapshots, lists, strict=True):
         delta = [e for _ in rows for e in next(entries)]
-        marked = _marked(view, previous, snapshot, form)
-        out += _by_bucket(snapshot, delta, marked, form)
+        marked = _marked(view, previous, snapshot, bucket_of)
+        out += _by_bucket(snapshot, delta, marked, bucket_of)
         previous = snapshot
     return out
 
 
 def _by_bucket(
-    snapshot: Snapshot, delta: Sequence[ManifestEntry], marked: Mapping[BucketKey, set[str]], form: Form
+    snapshot: Snapshot, delta: Sequence[ManifestEntry], marked: Mapping[BucketKey, set[str]], bucket_of: BucketOf
 ) -> list[Commit]:
     groups: dict[BucketKey, tuple[dict[str, ManifestEntry], dict[str, ManifestEntry]]] = {b: ({}, {}) for b in marked}
     for entry in delta:
-        added, removed = groups.setdefault(BucketKey(form(entry.partition), entry.bucket), ({}, {}))
+        added, removed = groups.setdefault(bucket_of(entry), ({}, {}))
         side = added if entry.kind == FileKind.ADD else removed
         side[entry.file.file_name] = entry._replace(kind=FileKind.ADD.value)
     is_rollback = TARGET_PROPERTY in snapshot.properties
@@ -545,7 +544,7 @@ def _by_bucket(
     ]
 
 
-def _marked(view: Table, before: Snapshot, after: Snapshot, form: Form) -> dict[BucketKey, set[str]]:
+def _marked(view: Table, before: Snapshot, after: Snapshot, bucket_of: BucketOf) -> dict[BucketKey, set[str]]:
     """Return the data files whose deletion vectors differ, by bucket."""
     if before.index_manifest == after.index_manifest:
         return {}
@@ -554,7 +553,7 @@ def _marked(view: Table, before: Snapshot, after: Snapshot, form: Form) -> dict[
     for name in old.keys() | new.keys():
         if old.get(name) != new.get(name):
             entry = (new.get(name) or old[name])[0]
-            found.setdefault(BucketKey(form(entry.partition), entry.bucket), set()).add(name)
+            found.setdefault(bucket_of(entry), set()).add(name)
     return found
 
 

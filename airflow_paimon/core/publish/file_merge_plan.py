@@ -23,8 +23,8 @@ from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.global_indexes import without_global_indexes
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import BucketOf
 
-Form = Callable[[bytes], bytes]
 Name = Callable[[BucketKey], str]
 
 
@@ -112,33 +112,33 @@ def merge_files(
     sides: FileSides,
     head: Sequence[IndexEntry],
     name_bucket: Name,
-    form: Form,
+    bucket_of: BucketOf,
     *,
     keep_appended: bool = False,
     rewrite: bool = False,
     one_file: bool = False,
 ) -> FileMerge:
-    """Choose the files to add and to delete on the target. ``head``: its index entries; ``form``:
-    ``StoredPartitions.canonical``. ``keep_appended``: rows that the target got in a partition that the source replaced
-    stay beside its rows. ``rewrite``: a compaction of the target that is in the way is taken back: its inputs are live
-    again, but for those that the source changed. ``one_file``: Paimon keeps one index file for each bucket.
+    """Choose the files to add and to delete on the target. ``head``: its index entries. ``keep_appended``: rows that
+    the target got in a partition that the source replaced stay beside its rows. ``rewrite``: a compaction of the target
+    that is in the way is taken back: its inputs are live again, but for those that the source changed. ``one_file``:
+    Paimon keeps one index file for each bucket.
 
     Raises:
         ConflictError: both sides changed the same file; lists the buckets, and what is in the way.
     """
-    merge = _Merge(sides, form, keep_appended, rewrite)
+    merge = _Merge(sides, bucket_of, keep_appended, rewrite)
     merge.decide()
     result = None if merge.conflicts else merge.result(head)
     if result is not None and one_file:
-        merge.conflicts |= dict.fromkeys(_with_two_files(result.index or (), form), Cause.ROWS)
+        merge.conflicts |= dict.fromkeys(_with_two_files(result.index or (), bucket_of), Cause.ROWS)
     if result is None or merge.conflicts:
         raise _conflict(table, merge.conflicts, name_bucket)
     return result
 
 
-def appended_files(sides: FileSides, form: Form) -> Mapping[BucketKey, Sequence[ManifestEntry]]:
+def appended_files(sides: FileSides, bucket_of: BucketOf) -> Mapping[BucketKey, Sequence[ManifestEntry]]:
     """Return the files that the target got in partitions that the source replaces, whatever else is in the way."""
-    merge = _Merge(sides, form, keep_appended=True, rewrite=False)
+    merge = _Merge(sides, bucket_of, keep_appended=True, rewrite=False)
     merge.decide()
     return merge.kept
 
@@ -153,9 +153,9 @@ def describe_appended(files: Mapping[BucketKey, Sequence[ManifestEntry]], name_b
     }
 
 
-def needs_history(sides: FileSides, form: Form) -> bool:
+def needs_history(sides: FileSides, bucket_of: BucketOf) -> bool:
     """Whether the merge needs the target's commits: only they tell why a file is gone."""
-    merge = _Merge(sides, form, keep_appended=True, rewrite=False)
+    merge = _Merge(sides, bucket_of, keep_appended=True, rewrite=False)
     merge.decide()
     return bool(merge.conflicts)
 
@@ -163,8 +163,8 @@ def needs_history(sides: FileSides, form: Form) -> bool:
 class _Merge:
     """One merge, as it is being decided. Each method decides one kind of file; nothing here is kept between merges."""
 
-    def __init__(self, sides: FileSides, form: Form, keep_appended: bool, rewrite: bool) -> None:
-        self.sides, self.form = sides, form
+    def __init__(self, sides: FileSides, bucket_of: BucketOf, keep_appended: bool, rewrite: bool) -> None:
+        self.sides, self.bucket_of = sides, bucket_of
         self.keep_appended, self.rewrite = keep_appended, rewrite
         theirs, ours = _Net.of(sides.theirs), _Net.of(sides.ours, whole=True)
         self.live = {**ours.added, **{origin_name(n): e for n, e in ours.added.items()}}
@@ -191,15 +191,9 @@ class _Merge:
         self._marks()
         self._appended()
 
-    def _bucket(self, entry: ManifestEntry) -> BucketKey:
-        return BucketKey(self.form(entry.partition), entry.bucket)
-
-    def _bucket_of(self, vector: Vector) -> BucketKey:
-        return BucketKey(self.form(vector.entry.partition), vector.entry.bucket)
-
     def _delete(self, name: str, entry: ManifestEntry) -> None:
         if not _same(self.ours_vectors.get(origin_name(name)), self.expected.get(name)):
-            self.conflicts[self._bucket(entry)] = Cause.ROWS
+            self.conflicts[self.bucket_of(entry)] = Cause.ROWS
             return
         self.deletes[entry.file.file_name] = entry
 
@@ -238,15 +232,15 @@ class _Merge:
             known = wanted or expected
             assert known is not None
             if name in self.ours.removed:
-                self._gone_in(self._bucket_of(known), name)
+                self._gone_in(self.bucket_of(known.entry), name)
                 self.vectors[name] = wanted
             elif _same(have, expected):
                 self.vectors[entry.file.file_name if entry is not None else name] = wanted
             elif not _same(have, wanted):
-                self.conflicts[self._bucket_of(known)] = Cause.ROWS
+                self.conflicts[self.bucket_of(known.entry)] = Cause.ROWS
 
     def _gone(self, name: str, entry: ManifestEntry) -> None:
-        self._gone_in(self._bucket(entry), name)
+        self._gone_in(self.bucket_of(entry), name)
 
     def _gone_in(self, bucket: BucketKey, name: str) -> None:
         """The target has removed a file that the source changed as well."""
@@ -278,11 +272,11 @@ class _Merge:
         """The partitions that the source replaced as a whole; all in which it removed files, if that isn't known."""
         commits = self.sides.theirs.commits
         if commits is None:
-            found = {self.form(e.partition) for e in self.theirs.removed.values()}
+            found = {self.bucket_of(e).partition for e in self.theirs.removed.values()}
         else:
             found = {c.bucket.partition for c in commits if c.replaces}
         entries = [*self.adds.values(), *self.deletes.values()]
-        return frozenset(found & {self.form(e.partition) for e in entries})
+        return frozenset(found & {self.bucket_of(e).partition for e in entries})
 
     def _appended(self) -> None:
         """Files that the target got in partitions that the source replaced, without knowing of them."""
@@ -292,7 +286,7 @@ class _Merge:
         own = self.theirs.added.keys()
         restored = {n: e for n, e in self.adds.items() if e.identifier in self.known and n not in self.ours.removed}
         for name, entry in {**self.ours.added, **restored}.items():
-            bucket = self._bucket(entry)
+            bucket = self.bucket_of(entry)
             if bucket.partition not in replaced or origin_name(name) in own or name in self.deletes:
                 continue
             if not self.keep_appended:
@@ -302,19 +296,19 @@ class _Merge:
     def _index(self, head: Sequence[IndexEntry]) -> list[IndexEntry] | None:
         merged = merged_vectors(head, self.vectors, self.deletes.keys())
         kept = list(head) if merged is None else merged
-        changed = {self.form(e.partition) for e in self.deletes.values()}
-        left = without_global_indexes(kept, changed, self.form)
+        changed = {self.bucket_of(e).partition for e in self.deletes.values()}
+        left = without_global_indexes(kept, changed, self.bucket_of)
         return merged if len(left) == len(kept) else left
 
     def result(self, head: Sequence[IndexEntry]) -> FileMerge:
         buckets: dict[BucketKey, tuple[list[ManifestEntry], list[ManifestEntry]]] = {}
         for at, files in enumerate((self.deletes, self.adds)):
             for entry in files.values():
-                buckets.setdefault(self._bucket(entry), ([], []))[at].append(entry)
+                buckets.setdefault(self.bucket_of(entry), ([], []))[at].append(entry)
         for name, vector in self.vectors.items():
             known = vector or self.ours_vectors.get(name)
             if known is not None:
-                buckets.setdefault(self._bucket_of(known), ([], []))
+                buckets.setdefault(self.bucket_of(known.entry), ([], []))
         return FileMerge(
             changes=[BucketChange(bucket=b, delete=tuple(d), add=tuple(a)) for b, (d, a) in sorted(buckets.items())],
             index=self._index(head),
@@ -348,8 +342,8 @@ def merged_vectors(
     return None if out == list(head) else out
 
 
-def _with_two_files(entries: Sequence[IndexEntry], form: Form) -> list[BucketKey]:
-    buckets = Counter(BucketKey(form(e.partition), e.bucket) for e in entries if e.deletion_vector_ranges)
+def _with_two_files(entries: Sequence[IndexEntry], bucket_of: BucketOf) -> list[BucketKey]:
+    buckets = Counter(bucket_of(e) for e in entries if e.deletion_vector_ranges)
     return sorted(b for b, number in buckets.items() if number > 1)
 
 

@@ -27,9 +27,9 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket, recounted
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.paths import POSTPONED_BUCKET
 from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
@@ -177,10 +177,10 @@ def reason_against(table: Table, schema: TableSchema, sides: Sides, buckets: Col
         check_writable(schema, table=table.label, branch=table.branch_name, by_buckets=True)
     except UnsupportedFeatureError as error:
         return error.message
-    form, partitions = StoredPartitions(schema).canonical, {b.partition for b in buckets}
+    partitions = {b.partition for b in buckets}
     files = [e for d in (sides.theirs, sides.ours) for group in (*d.added.values(), *d.removed.values())
              for e in group.values()]  # fmt: skip
-    if recounted(files, form) & partitions:
+    if StoredPartitions(schema).recounted(files) & partitions:
         return "the number of buckets has changed"
     return None
 
@@ -190,8 +190,8 @@ def state_of(view: Table, snapshot: Snapshot, buckets: Collection[BucketKey], sc
     stored = StoredPartitions(schema)
     chosen = stored.those({b.partition for b in buckets})
     live = live_entries(view, snapshot, chosen) if snapshot.id and buckets else {}
-    found = group_by_bucket(live.values(), stored.canonical)
-    index = [i for i in read_index(view, snapshot) if BucketKey(stored.canonical(i.partition), i.bucket) in buckets]
+    found = stored.by_bucket(live.values())
+    index = [i for i in read_index(view, snapshot) if stored.bucket(i) in buckets]
     return KeyState(entries={b: group for b, group in found.items() if b in buckets}, index=index)
 
 
@@ -250,16 +250,14 @@ def described_keys(merged: MergedKeys) -> str:
     return f"the rows of {merged.overlapping} keys, {', '.join(keys)}{f' and {more} more' if more else ''},"
 
 
-def with_merged_index(
-    index: Sequence[IndexEntry], merged: MergedKeys, form: Callable[[bytes], bytes]
-) -> list[IndexEntry]:
+def with_merged_index(index: Sequence[IndexEntry], merged: MergedKeys, bucket_of: BucketOf) -> list[IndexEntry]:
     """Return the target's index entries after a merge by key: the new files are without rows that deletion vectors
     delete, and hash indexes that did not get keys stay.
     """
-    new = {BucketKey(form(i.partition), i.bucket) for i in merged.index}
+    new = {bucket_of(i) for i in merged.index}
 
     def stays(entry: IndexEntry) -> bool:
-        bucket = BucketKey(form(entry.partition), entry.bucket)
+        bucket = bucket_of(entry)
         return bucket not in merged.files or (entry.index_type == INDEX_TYPE and bucket not in new)
 
     return [*filter(stays, index), *merged.index]

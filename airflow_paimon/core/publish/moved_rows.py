@@ -14,7 +14,7 @@ from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, has_row_ids, is_stored, stored_ids
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketKey, live_entries, read_index
+from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 
@@ -66,7 +66,7 @@ def _staying(main: Table, branch: Table, compared: Compared) -> list[ManifestEnt
     if not buckets:
         return []
     live = live_entries(main, compared.head, stored.those({b.partition for b in buckets}))
-    return [e for e in live.values() if BucketKey(stored.canonical(e.partition), e.bucket) in buckets]
+    return [e for e in live.values() if stored.bucket(e) in buckets]
 
 
 def _overlap(ids: IdRange | None, file: DataFile) -> bool:

@@ -21,7 +21,7 @@ from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys, MergeKey
 from airflow_paimon.core.publish.publication import BucketReach, Publication, draft_of
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
-from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, group_by_bucket
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.properties import MERGED_KEYS_PROPERTY
@@ -124,8 +124,8 @@ class KeyFiles:
         if merged.overlapping and wanted.on_overlap is None:
             raise overlapping_keys(wanted, merged)
         if merged.index and not writers_stopped:
-            form = StoredPartitions(wanted.schema).canonical
-            buckets = [BucketKey(form(i.partition), i.bucket) for i in merged.index]
+            bucket_of = StoredPartitions(wanted.schema).bucket
+            buckets = [bucket_of(i) for i in merged.index]
             raise other_keys(wanted.target.label, buckets, wanted.schema, "the branch")
         return _with_merged(decided, wanted, merged)
 
@@ -250,7 +250,7 @@ def _replaced(d: Publication) -> ReplacedBuckets:
     stored = StoredPartitions(schema)
     taken = {c.bucket for c in d.changes}
     before = live_entries(d.target, d.head, stored.those({b.partition for b in taken}))
-    before = {k: e for k, e in before.items() if BucketKey(stored.canonical(e.partition), e.bucket) in taken}
+    before = {k: e for k, e in before.items() if stored.bucket(e) in taken}
     after = dict(before)
     for entry in d.entries:
         if entry.kind == FileKind.ADD:
@@ -278,5 +278,5 @@ def _buckets(entries: Mapping[FileId, ManifestEntry], stored: StoredPartitions) 
             group[0].total_buckets,
             tuple(e.file for e in group),
         )
-        for key, group in sorted(group_by_bucket(entries.values(), stored.canonical).items())
+        for key, group in sorted(stored.by_bucket(entries.values()).items())
     )

@@ -74,12 +74,12 @@ class BucketReach:
     merged: MergedKeys | None = None
 
     def meets(self, entries: Iterable[ManifestEntry], schema: TableSchema) -> bool:
-        form, scope = StoredPartitions(schema).canonical, key_scope(schema)
+        bucket_of, scope = StoredPartitions(schema).bucket, key_scope(schema)
         keyed = {scope(b) for b in self.keyed}
         touched: set[BucketKey] = set()
         beside: list[ManifestEntry] = []
         for entry in entries:
-            bucket = BucketKey(form(entry.partition), entry.bucket)
+            bucket = bucket_of(entry)
             if self.merged is not None and scope(bucket) in keyed:
                 beside.append(entry)
             else:
@@ -253,10 +253,10 @@ def _index_of(d: Publication, schema: TableSchema, now: Sequence[IndexEntry]) ->
     if d.merge is not None:
         index = d.merge.index
     else:
-        form = StoredPartitions(schema).canonical
+        bucket_of = StoredPartitions(schema).bucket
         taken = [c for c in d.changes if d.merged is None or c.bucket not in d.merged.files]
-        index = merged_index(now, read_index(d.source, d.wanted), taken, form)
-        index = index if d.merged is None else with_merged_index(index, d.merged, form)
+        index = merged_index(now, read_index(d.source, d.wanted), taken, bucket_of)
+        index = index if d.merged is None else with_merged_index(index, d.merged, bucket_of)
     if index is None or d.id_space is None or not d.id_space.moves(None):
         return index
     own = {i.file_name for i in now}
@@ -272,9 +272,9 @@ def _without_updated_columns(
 ) -> Sequence[IndexEntry] | None:
     """Leave out what the target's indexes say of columns that are now in files that only came."""
     entered = read_index(d.target, d.head) if index is None else index
-    form = StoredPartitions(schema).canonical
-    updated = {form(e.partition) for e in entries if e.kind == FileKind.ADD and columns.is_there(e.file)}
-    left = without_global_indexes(entered, updated, form)
+    bucket_of = StoredPartitions(schema).bucket
+    updated = {bucket_of(e).partition for e in entries if e.kind == FileKind.ADD and columns.is_there(e.file)}
+    left = without_global_indexes(entered, updated, bucket_of)
     return left if len(left) < len(entered) else index
 
 

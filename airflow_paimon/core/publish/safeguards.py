@@ -42,7 +42,6 @@ from airflow_paimon.core.table.properties import (
     UNDO_TAG_PROPERTY,
 )
 from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
-from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
@@ -203,8 +202,8 @@ def check_files_exist(
             f"another engine expired or cleaned them; nothing was published. Run check_table, then correct again",
             details={"missing": lost[:20]},
         )
-    form, taken = StoredPartitions(schema).canonical, {c.bucket for c in changes}
-    vectors = [i for i in indexes if BucketKey(form(i.partition), i.bucket) in taken]
+    bucket_of, taken = StoredPartitions(schema).bucket, {c.bucket for c in changes}
+    vectors = [i for i in indexes if bucket_of(i) in taken]
     for why in unreadable_vectors(view, schema, vectors):
         raise FormatError(
             f"{view.name}: deletion vectors to publish can't be read ({why}); nothing was published. Overwrite their "

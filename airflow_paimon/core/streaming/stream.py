@@ -231,7 +231,7 @@ class Stream:
         stored = StoredPartitions(self.schema)
         selection = stored.those(b.partition for b in wanted)
         splits = plan_snapshot(self.table, snapshot, self.schema, selection).splits
-        return [s for s in splits if BucketKey(stored.canonical(s.partition), s.bucket) in wanted]
+        return [s for s in splits if stored.bucket(s) in wanted]
 
     # -- errors ----------------------------------------------------------------------------------------------------
 
@@ -261,6 +261,6 @@ def _none_of(snapshot: Snapshot) -> Position:
 
 
 def _without(split: BucketSplit, names: set[str], redone: Iterable[BucketKey], schema: TableSchema) -> BucketSplit:
-    if BucketKey(StoredPartitions(schema).canonical(split.partition), split.bucket) in redone:
+    if StoredPartitions(schema).bucket(split) in redone:
         return split
     return replace(split, files=tuple(f for f in split.files if f.file_name not in names))

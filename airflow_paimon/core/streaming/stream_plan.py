@@ -16,7 +16,7 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntr
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.features import check_readable
-from airflow_paimon.core.table.live_files import BucketSplit, group_by_bucket, recounted
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY, RESCALE
@@ -347,7 +347,7 @@ def units_of_entries(entries: Iterable[ManifestEntry], schema: TableSchema, rule
     stored = StoredPartitions(schema)
     added = (e for e in entries if e.kind == FileKind.ADD and e.bucket >= 0)
     units = []
-    for key, group in sorted(group_by_bucket(added, stored.canonical).items()):
+    for key, group in sorted(stored.by_bucket(added).items()):
         one = group[0]
         files = sorted((e.file for e in group), key=lambda f: (f.min_sequence_number, f.file_name))
         split = BucketSplit(one.partition, stored.values(one.partition), key.bucket, one.total_buckets, tuple(files))
@@ -360,9 +360,8 @@ def units_of_entries(entries: Iterable[ManifestEntry], schema: TableSchema, rule
 
 def units_of_state(splits: Iterable[BucketSplit], schema: TableSchema, rules: StreamRules) -> list[Unit]:
     """Return the units of all rows of a snapshot."""
-    canonical = StoredPartitions(schema).canonical
     units = []
-    for split in sorted(splits, key=lambda s: (canonical(s.partition), s.bucket)):
+    for split in sorted(splits, key=StoredPartitions(schema).bucket):
         files = _visible(split, schema, rules) if split.bucket >= 0 else ()
         if rules.keyed and files:
             units.append(Unit(content=Content.ROWS, after=(replace(split, files=files),)))
@@ -382,20 +381,14 @@ def _visible(split: BucketSplit, schema: TableSchema, rules: StreamRules) -> tup
 
 def units_of_difference(before: Sequence[BucketSplit], after: Sequence[BucketSplit], schema: TableSchema) -> list[Unit]:
     """Return units that compare two states bucket by bucket; a partition as a whole if its bucket count changed."""
-    canonical = StoredPartitions(schema).canonical
-    whole = recounted((*before, *after), canonical)
-    groups: dict[tuple[bytes, int], tuple[list[BucketSplit], list[BucketSplit]]] = {}
+    bucket_of = StoredPartitions(schema).compared_by((*before, *after))
+    groups: dict[BucketKey, tuple[list[BucketSplit], list[BucketSplit]]] = {}
     for side, splits in enumerate((before, after)):
         for split in (s for s in splits if s.bucket >= 0):
-            partition = canonical(split.partition)
-            bucket = ALL_BUCKETS if partition in whole else split.bucket
-            groups.setdefault((partition, bucket), ([], []))[side].append(split)
+            groups.setdefault(bucket_of(split), ([], []))[side].append(split)
     return [
         Unit(content=Content.STATES, before=tuple(old), after=tuple(new)) for _, (old, new) in sorted(groups.items())
     ]
-
-
-ALL_BUCKETS = -1
 
 
 def units_within(units: Sequence[Unit], first: int, budget: int, taken: int) -> tuple[int, int]:

@@ -7,29 +7,30 @@ one that still names what is no longer so gives wrong rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Collection, Sequence
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import BucketOf
 
 COLUMN_UPDATE_ACTION = "global-index.column-update-action"
 
 
 def without_global_indexes(
-    index: Sequence[IndexEntry], partitions: Collection[Hashable], form: Callable[[bytes], Hashable]
+    index: Sequence[IndexEntry], partitions: Collection[bytes], bucket_of: BucketOf
 ) -> list[IndexEntry]:
     """Leave out the entries of partitions in which rows were written again, as Paimon's ``DROP_PARTITION_INDEX`` does.
 
-    ``partitions``: in the form that ``form`` gives.
+    ``partitions``: in canonical form.
     """
-    return [i for i in index if i.global_index is None or form(i.partition) not in partitions]
+    return [i for i in index if i.global_index is None or bucket_of(i).partition not in partitions]
 
 
 def check_updatable(
     index: Sequence[IndexEntry],
-    partitions: Collection[Hashable],
-    form: Callable[[bytes], Hashable],
+    partitions: Collection[bytes],
+    bucket_of: BucketOf,
     options: TableOptions,
     *,
     table: str,
@@ -37,7 +38,7 @@ def check_updatable(
     """Refuse to change rows that an index covers unless the table says what is to become of it; Paimon's default."""
     if options.text(COLUMN_UPDATE_ACTION, "THROW_ERROR").upper() != "THROW_ERROR":
         return
-    hit = sorted({i.index_type for i in index if i.global_index is not None and form(i.partition) in partitions})
+    hit = sorted({i.index_type for i in index if i.global_index is not None and bucket_of(i).partition in partitions})
     if hit:
         raise UnsupportedFeatureError(
             f"{table}: the rows to change are covered by a global index ({', '.join(hit)}), and option "

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from airflow_paimon.core.errors import LostMetadataError, NotFoundError
-from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import FileId, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store.base import batches, side_by_side
 from airflow_paimon.core.table.features import is_chain_part
@@ -21,7 +21,6 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import all_manifests, read_delta_lists, read_entries, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 
-Form = Callable[[bytes], bytes]
 MERGED_BYTES = 1 << 20
 """Of manifests with more bytes on both sides, digests are compared first."""
 _COMPARED_AT_ONCE = 4
@@ -38,8 +37,9 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
     reads: list[Callable[[], Any]] = [*(partial(_manifests, table, s) for s in (before, after)), table.schema]
     old, new, schema = side_by_side(table.store, reads)
     added, removed = changed_files(table, old, new)
-    form = StoredPartitions(schema).canonical
-    return Difference(_by_bucket(added, form), _by_bucket(removed, form), _index_difference(table, before, after, form))
+    stored = StoredPartitions(schema)
+    index = _index_difference(table, before, after, stored)
+    return Difference(_by_bucket(added, stored), _by_bucket(removed, stored), index)
 
 
 def changed_files(
@@ -77,26 +77,23 @@ def files_only_in(
 
 
 def _index_difference(
-    table: Table, before: Snapshot | None, after: Snapshot | None, form: Form
+    table: Table, before: Snapshot | None, after: Snapshot | None, stored: StoredPartitions
 ) -> dict[BucketKey, frozenset[IndexEntry]]:
     names = [s.index_manifest if s is not None else None for s in (before, after)]
     if names[0] == names[1]:
         return {}
-    old, new = (_index_by_bucket(read_index(table, s), form) for s in (before, after))
+    old, new = (_index_by_bucket(read_index(table, s), stored) for s in (before, after))
     none: frozenset[IndexEntry] = frozenset()
     return {b: new.get(b, none) for b in old.keys() | new.keys() if old.get(b, none) != new.get(b, none)}
 
 
 def index_of_buckets(table: Table, snapshot: Snapshot) -> dict[BucketKey, frozenset[IndexEntry]]:
     """Return a snapshot's index entries by bucket."""
-    return _index_by_bucket(read_index(table, snapshot), StoredPartitions(table.schema()).canonical)
+    return _index_by_bucket(read_index(table, snapshot), StoredPartitions(table.schema()))
 
 
-def _index_by_bucket(entries: Iterable[IndexEntry], form: Form) -> dict[BucketKey, frozenset[IndexEntry]]:
-    groups: dict[BucketKey, set[IndexEntry]] = {}
-    for entry in entries:
-        groups.setdefault(BucketKey(form(entry.partition), entry.bucket), set()).add(entry)
-    return {bucket: frozenset(group) for bucket, group in groups.items()}
+def _index_by_bucket(entries: Iterable[IndexEntry], stored: StoredPartitions) -> dict[BucketKey, frozenset[IndexEntry]]:
+    return {bucket: frozenset(group) for bucket, group in stored.by_bucket(entries).items()}
 
 
 def before_first(schema_id: int) -> Snapshot:
@@ -121,12 +118,11 @@ def _net(table: Table, manifests: list[ManifestFile], selection: Selection | Non
     return net_change(selected_entries(table, manifests, selection), table.label)
 
 
-def _by_bucket(entries: dict[FileId, ManifestEntry], form: Form) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
-    out: dict[BucketKey, dict[FileId, ManifestEntry]] = {}
-    for key, entry in entries.items():
-        add = entry._replace(kind=FileKind.ADD.value)
-        out.setdefault(BucketKey(form(entry.partition), entry.bucket), {})[key] = add
-    return out
+def _by_bucket(
+    entries: dict[FileId, ManifestEntry], stored: StoredPartitions
+) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
+    groups = stored.by_bucket(entries.values())
+    return {bucket: {e.identifier: e.added() for e in group} for bucket, group in groups.items()}
 
 
 def snapshots_between(table: Table, after: int, up_to: int) -> list[Snapshot] | None:
@@ -192,14 +188,14 @@ def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
 
 def _touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     deltas = read_delta_lists(table, commits)
-    form = StoredPartitions(table.schema()).canonical
-    seen = {BucketKey(form(e.partition), e.bucket) for part in read_entries(table, deltas) for e in part}
+    stored = StoredPartitions(table.schema())
+    seen = {stored.bucket(e) for part in read_entries(table, deltas) for e in part}
     known = {s.id: s for s in commits}
     for snapshot in commits:
         previous = known.get(snapshot.id - 1) or table.find_snapshot(snapshot.id - 1)
         if previous is None and snapshot.index_manifest is not None:
             return None
-        seen |= _index_difference(table, previous, snapshot, form).keys()
+        seen |= _index_difference(table, previous, snapshot, stored).keys()
     return seen
 
 

@@ -96,26 +96,6 @@ def count_sorted_runs(levels: Iterable[int]) -> int:
     return files[0] + len(files.keys() - {0})
 
 
-def group_by_bucket(
-    entries: Iterable[ManifestEntry], form: Callable[[bytes], bytes]
-) -> dict[BucketKey, list[ManifestEntry]]:
-    """Group entries by (partition, bucket), keeping their order. ``form``: ``StoredPartitions.canonical``."""
-    groups: dict[BucketKey, list[ManifestEntry]] = {}
-    for entry in entries:
-        groups.setdefault(BucketKey(form(entry.partition), entry.bucket), []).append(entry)
-    return groups
-
-
-def recounted(splits: Iterable[BucketSplit | ManifestEntry], form: Callable[[bytes], bytes]) -> set[bytes]:
-    """Return the partitions whose splits, or files, have different numbers of buckets, so that buckets can't be
-    compared one by one. ``form``: ``StoredPartitions.canonical``.
-    """
-    totals: dict[bytes, set[int]] = {}
-    for split in splits:
-        totals.setdefault(form(split.partition), set()).add(split.total_buckets)
-    return {partition for partition, counts in totals.items() if len(counts) > 1}
-
-
 @dataclass(frozen=True, slots=True)
 class Difference:
     """Files that only one of two snapshots has, by bucket. ``added`` are in the later one only.

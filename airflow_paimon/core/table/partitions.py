@@ -1,7 +1,8 @@
 """Partitions as directory names, as user input, as text for users, and as manifests store them. Pure.
 
-One partition can be stored in several forms (nulls before Paimon 1.1, NaN), so only ``canonical`` and ``identity``
-may be compared. See docs/contributing/format.md, Partition folders.
+One partition can be stored in several forms (nulls before Paimon 1.1, NaN), so only what ``StoredPartitions`` gives for
+it may be compared. Entries keep the stored form: Java finds the file that a DELETE is of, and the deletion vectors of a
+file, by these bytes. See docs/contributing/format.md, Partition folders.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from airflow_paimon.core.format.manifest_blocks import Bounded, EntryFilter, Man
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partition_text import (
     DEFAULT_PARTITION,
     escape_path_name,
@@ -397,6 +399,29 @@ def partition_types(schema: TableSchema) -> tuple[DataType, ...]:
     return tuple(f.type for f in schema.partition_fields)
 
 
+class InBucket(Protocol):
+    """What lies in a bucket: a file, a split, an index entry, a message of a commit."""
+
+    @property
+    def partition(self) -> bytes: ...
+
+    @property
+    def bucket(self) -> int: ...
+
+
+class Counted(InBucket, Protocol):
+    """A file, or files, of a bucket."""
+
+    @property
+    def total_buckets(self) -> int: ...
+
+
+ALL_BUCKETS = -1
+B = TypeVar("B", bound=InBucket)
+BucketOf = Callable[[InBucket], BucketKey]
+"""``StoredPartitions.bucket`` of a table's schema."""
+
+
 class StoredPartitions:
     """The one decoder of a table's stored partitions. Decodes each once."""
 
@@ -405,17 +430,44 @@ class StoredPartitions:
         self.types = partition_types(schema)
         self.values: Callable[[bytes], tuple[Any, ...]] = _once(lambda stored: decode_row(stored, self.types))
         """Return the values, in partition-key order."""
-        self.identity: Callable[[bytes], tuple[Any, ...]] = _once(lambda p: tuple(map(comparable, self.values(p))))
-        """Return a key that is equal for all stored forms of one partition, and only for those."""
-        chars = any(t.root == "CHAR" for t in self.types)
-        self.named: Callable[[bytes], tuple[Any, ...]] = (
-            _once(lambda p: tuple(map(named_value, self.values(p), self.types))) if chars else self.identity
+        self.named: Callable[[bytes], tuple[Any, ...]] = _once(
+            lambda p: tuple(map(named_value, self.values(p), self.types))
         )
         """Return a key that is equal for all partitions that a user names by the same values."""
-        self.canonical: Callable[[bytes], bytes] = _once(
-            lambda p: encode_partition(self.values(p), self.types) if self.types else p
-        )
-        """Return the canonical stored form, the one that this package writes."""
+        self.canonical: Callable[[bytes], bytes] = _once(lambda p: encode_partition(self.values(p), self.types))
+        """Return the canonical form, which is equal for all stored forms of one partition, and only for those."""
+
+    def bucket(self, one: InBucket) -> BucketKey:
+        """Return the bucket of a file, an index entry or the like, by the partition's canonical form."""
+        return BucketKey(self.canonical(one.partition), one.bucket)
+
+    def by_bucket(self, some: Iterable[B]) -> dict[BucketKey, list[B]]:
+        """Group by bucket, keeping the order."""
+        groups: dict[BucketKey, list[B]] = {}
+        for one in some:
+            groups.setdefault(self.bucket(one), []).append(one)
+        return groups
+
+    def recounted(self, files: Iterable[Counted]) -> set[bytes]:
+        """Return the partitions whose files have different numbers of buckets, so that buckets can't be compared one by
+        one.
+        """
+        totals: dict[bytes, set[int]] = {}
+        for one in files:
+            totals.setdefault(self.canonical(one.partition), set()).add(one.total_buckets)
+        return {partition for partition, counts in totals.items() if len(counts) > 1}
+
+    def compared_by(self, files: Iterable[Counted]) -> BucketOf:
+        """Return what gives the bucket by which two states with these files are compared: ``ALL_BUCKETS`` of a
+        partition that is ``recounted``.
+        """
+        whole = self.recounted(files)
+
+        def bucket_of(one: InBucket) -> BucketKey:
+            bucket = self.bucket(one)
+            return bucket._replace(bucket=ALL_BUCKETS) if bucket.partition in whole else bucket
+
+        return bucket_of
 
     def text(self, stored: bytes) -> str:
         """Format a partition for people: ``dt=2025-01-01/h=3``; empty for a table without partitions."""
@@ -424,14 +476,25 @@ class StoredPartitions:
     def selection(self, specs: Iterable[Mapping[str, Any]]) -> PartitionSelection:
         """Select partitions by typed values of some or all of their columns. No spec selects nothing."""
         at = {key: i for i, key in enumerate(self.keys)}
-        named = [{at[key]: value for key, value in spec.items()} for spec in specs]
-        return PartitionSelection(self, named, lambda i, value: named_value(value, self.types[i]), self.named)
+        wanted = [{at[key]: value for key, value in spec.items()} for spec in specs]
+        by_columns: dict[tuple[int, ...], set[tuple[Any, ...]]] = {}
+        for spec in wanted:
+            columns = tuple(sorted(spec))
+            found = by_columns.setdefault(columns, set())
+            found.add(tuple(named_value(spec[i], self.types[i]) for i in columns))
+
+        def is_selected(stored: bytes) -> bool:
+            own = self.named(stored)
+            return any(tuple(own[i] for i in columns) in found for columns, found in by_columns.items())
+
+        key = frozenset((columns, frozenset(found)) for columns, found in by_columns.items())
+        return PartitionSelection(self, wanted, is_selected, key)
 
     def those(self, stored: Iterable[bytes]) -> PartitionSelection:
         """Select exactly these."""
-        found = {self.identity(p): self.values(p) for p in stored}  # 0.0 and -0.0 are equal values
-        exact = [dict(enumerate(values)) for values in found.values()]
-        return PartitionSelection(self, exact, lambda _, value: comparable(value), self.identity)
+        wanted = frozenset(map(self.canonical, stored))
+        specs = [dict(enumerate(self.values(p))) for p in wanted]
+        return PartitionSelection(self, specs, lambda p: self.canonical(p) in wanted, wanted)
 
     def where(self, test: Callable[[tuple[Any, ...]], bool]) -> Selection:
         """Select by any test of the values. It skips no manifest: use it where ``selection`` can't express the test."""
@@ -464,39 +527,24 @@ class PartitionSelection(Selection):
     """Partitions by values of their columns; whole manifests are excluded by their statistics.
 
     ``specs``: position of a partition column -> its value; a partition is selected if it agrees with all of one spec.
+    ``key``: equal for selections of the same partitions of one table.
     """
 
     def __init__(
         self,
         partitions: StoredPartitions,
         specs: Sequence[Mapping[int, Any]],
-        form: Callable[[int, Any], Any],
-        form_of: Callable[[bytes], tuple[Any, ...]],
+        is_selected: Callable[[bytes], bool],
+        key: Hashable,
     ) -> None:
-        """``form``, ``form_of``: of a value, and of a stored partition's values, what is compared."""
         self._partitions = partitions
         self._specs = specs
-        self._form_of = form_of
-        self._by_columns: dict[tuple[int, ...], set[tuple[Any, ...]]] = {}
-        for spec in specs:
-            columns = tuple(sorted(spec))
-            self._by_columns.setdefault(columns, set()).add(tuple(form(i, spec[i]) for i in columns))
-
-        self._verdict = _once(self._is_selected)
+        self._verdict = _once(is_selected)
+        self.key = key
 
     def __call__(self, stored: bytes) -> bool:
         """Whether a stored partition is selected."""
         return self._verdict(stored)
-
-    def _is_selected(self, stored: bytes) -> bool:
-        own = self._form_of(stored)
-        return any(tuple(own[i] for i in columns) in found for columns, found in self._by_columns.items())
-
-    @property
-    def key(self) -> Hashable:
-        """Equal for selections of the same partitions of one table."""
-        exact = self._form_of is self._partitions.identity
-        return exact, frozenset((columns, frozenset(found)) for columns, found in self._by_columns.items())
 
     def may_be_in(self, part: Bounded) -> bool:
         """See ``Selection``."""

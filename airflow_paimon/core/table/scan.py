@@ -33,7 +33,6 @@ from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.threads import AT_ONCE
 from airflow_paimon.core.table.live_files import BucketKey as BucketKey
 from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
-from airflow_paimon.core.table.live_files import group_by_bucket as group_by_bucket
 from airflow_paimon.core.table.live_files import live_columns_of, net_change, never_added
 from airflow_paimon.core.table.merge_options import options_in_older_names
 from airflow_paimon.core.table.options import TableOptions
@@ -388,16 +387,16 @@ def splits_of(schema: TableSchema, live: Iterable[ManifestEntry]) -> tuple[Bucke
     """Group live files by bucket; partitions with equal values are one, see ``plan_scan``."""
     stored = StoredPartitions(schema)
     groups_of: dict[bytes, dict[int, list[ManifestEntry]]] = {}
-    by_values: dict[tuple[Any, ...], dict[int, list[ManifestEntry]]] = {}
+    by_form: dict[bytes, dict[int, list[ManifestEntry]]] = {}
     for entry in live:
         partition = entry.partition
         groups = groups_of.get(partition)
         if groups is None:
-            groups = groups_of[partition] = by_values.setdefault(stored.identity(partition), {})
+            groups = groups_of[partition] = by_form.setdefault(stored.canonical(partition), {})
         groups.setdefault(entry.bucket, []).append(entry)
     return tuple(
         BucketSplit(g[0].partition, stored.values(g[0].partition), bucket, g[0].total_buckets, tuple(e.file for e in g))
-        for groups in by_values.values()
+        for groups in by_form.values()
         for bucket, g in groups.items()
     )
 

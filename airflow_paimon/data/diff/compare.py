@@ -13,7 +13,6 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.lineage import read_lineage
-from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.masking import Masks, hidden_in, masks_of
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
@@ -256,8 +255,8 @@ def _open_writers(context: Context, plan: DiffPlan) -> dict[str, Any]:
     if branch.branch_name == MAIN or plan.before.name not in (MAIN, BASE):
         return {}
     target = publish_target(context.table, branch)
-    form = StoredPartitions(plan.before.scan.schema).canonical
-    buckets = {BucketKey(form(s.partition), s.bucket) for s in plan.before.scan.splits}
+    bucket_of = StoredPartitions(plan.before.scan.schema).bucket
+    buckets = {bucket_of(s) for s in plan.before.scan.splits}
     found = describe_writers(target, target.schema(), buckets, target.latest_snapshot(), context.now_ms)
     return {"open_writers": found}
 

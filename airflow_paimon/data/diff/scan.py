@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,16 +15,20 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
 from airflow_paimon.core.table.history import Difference, branch_point, difference
-from airflow_paimon.core.table.live_files import recounted
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import PartitionChoice, Selection, StoredPartitions, choose_partitions
+from airflow_paimon.core.table.partitions import (
+    BucketOf,
+    PartitionChoice,
+    Selection,
+    StoredPartitions,
+    choose_partitions,
+)
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
     BucketKey,
     BucketSplit,
     ScanPlan,
     count_live,
-    group_by_bucket,
     live_entries,
     read_index,
     with_schemas_of_branch,
@@ -253,19 +257,18 @@ class _Buckets:
         self._column_files = TableOptions(schema.options).data_evolution
         self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
         diff = difference(branch, before, after)
-        form = self._stored.canonical
-        moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, form)
+        moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, self._stored.bucket)
         changed = self._stored.those({key.partition for key in moved})
         counted = None if choice.specs else self._counted_rows(branch, after, changed)
         chosen = choice.selection(schema) if choice.specs else changed if counted is not None else None
-        live = group_by_bucket(live_entries(branch, after, chosen).values(), form)
+        live = self._stored.by_bucket(live_entries(branch, after, chosen).values())
         self.rest: Skipped | None = None
         if counted is not None:
             read = sum(e.file.row_count for entries in live.values() for e in entries)
             self.rest = Skipped(rows=max(counted - read, 0), exact=not schema.primary_keys and counted >= read)
         theirs = None
         if view != branch:  # the same file may have another schema id in another branch
-            theirs = group_by_bucket(live_entries(view, before, changed).values(), form)
+            theirs = self._stored.by_bucket(live_entries(view, before, changed).values())
         self.before: list[BucketSplit] = []
         self.after: list[BucketSplit] = []
         self.rows_before: dict[bytes, int] = {}
@@ -346,12 +349,12 @@ class _Buckets:
 
     def units(self) -> list[DifferingUnit]:
         """Pair the splits: bucket by bucket, or by partition where the number of buckets changed."""
-        whole = recounted((*self.before, *self.after), self._stored.canonical)
-        pairs: dict[tuple[bytes, int], tuple[list[int], list[int]]] = {}
-        values: dict[tuple[bytes, int], tuple[Any, ...]] = {}
+        bucket_of = self._stored.compared_by((*self.before, *self.after))
+        pairs: dict[BucketKey, tuple[list[int], list[int]]] = {}
+        values: dict[BucketKey, tuple[Any, ...]] = {}
         for side, splits in enumerate((self.before, self.after)):
             for i, split in enumerate(splits):
-                key = (split.partition, -1 if split.partition in whole else split.bucket)
+                key = bucket_of(split)
                 pairs.setdefault(key, ([], []))[side].append(i)
                 values[key] = split.values
         return [DifferingUnit(values[k], tuple(old), tuple(new)) for k, (old, new) in pairs.items()]
@@ -380,11 +383,9 @@ def _vectors(entries: Iterable[IndexEntry]) -> set[tuple[BucketKey, str, Any]]:
     }
 
 
-def _moved_vectors(
-    before: Iterable[IndexEntry], after: Iterable[IndexEntry], form: Callable[[bytes], bytes]
-) -> set[BucketKey]:
+def _moved_vectors(before: Iterable[IndexEntry], after: Iterable[IndexEntry], bucket_of: BucketOf) -> set[BucketKey]:
     """Find buckets with the same files that lost rows only by deletion vectors."""
-    return {BucketKey(form(key.partition), key.bucket) for key, _, _ in _vectors(before) ^ _vectors(after)}
+    return {bucket_of(key) for key, _, _ in _vectors(before) ^ _vectors(after)}
 
 
 def _untouched(

@@ -56,7 +56,7 @@ def rows_before(views: CheckViews, partitions: Collection[bytes]) -> dict[str, i
 def _names(views: CheckViews, partitions: Collection[bytes]) -> dict[_Partition, str]:
     schema = views.plan.after.scan.schema
     stored = StoredPartitions(schema)
-    return {stored.identity(p): shown_partition(schema, stored.values(p)) for p in partitions}
+    return {tuple(map(comparable, stored.values(p))): shown_partition(schema, stored.values(p)) for p in partitions}
 
 
 def _named(measures: Mapping[_Partition, Any], names: Mapping[_Partition, str]) -> dict[str, Any]:

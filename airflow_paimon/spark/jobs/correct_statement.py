@@ -194,7 +194,7 @@ def _limits(context: Context, base: Base) -> Limits | None:
 
     def found(selection: Selection | None) -> dict[BucketKey, int]:
         plan = plan_snapshot(base.table, point, base.schema, selection)
-        return {BucketKey(stored.canonical(s.partition), s.bucket): highest_sequence(s.files) for s in plan.splits}
+        return {stored.bucket(s): highest_sequence(s.files) for s in plan.splits}
 
     return found
 

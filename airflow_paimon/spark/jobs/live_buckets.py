@@ -23,8 +23,8 @@ from airflow_paimon.spark.shares import slim_split
 
 def bucket_keys(schema: TableSchema) -> Callable[[BucketSplit], BucketKey]:
     """Return what gives a bucket's key by the form in which we write partitions (Paimon had others before 1.1)."""
-    canonical = StoredPartitions(schema).canonical
-    return lambda split: BucketKey(canonical(split.partition), split.bucket)
+    bucket_of = StoredPartitions(schema).bucket
+    return lambda split: bucket_of(split)
 
 
 def live_buckets(

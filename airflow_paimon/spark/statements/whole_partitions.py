@@ -51,13 +51,13 @@ def drop_partitions(
         UnsupportedFeatureError: a table whose rows can't be read correctly.
     """
     _, readable = plan_read(plan, predicate=predicate, time_travel=True, layered=True)
-    identity = StoredPartitions(plan.schema).identity
+    form = StoredPartitions(plan.schema).canonical
     visible = [s for s in plan.splits if s.bucket >= 0]
-    partitions: Partitions = {identity(s.partition): s.values for s in visible}
+    partitions: Partitions = {form(s.partition): s.values for s in visible}
     if statement.condition is not None:
         partitions = _chosen(spark, statement, plan.schema, partitions)
-    taken = [s for s in visible if identity(s.partition) in partitions]
-    rows, is_exact = _rows([s for s in readable if identity(s.bucket.partition) in partitions])
+    taken = [s for s in visible if form(s.partition) in partitions]
+    rows, is_exact = _rows([s for s in readable if form(s.bucket.partition) in partitions])
     return Outcome(
         read=plan,
         write=write,

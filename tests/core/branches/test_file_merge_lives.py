@@ -12,6 +12,7 @@ from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry
 from airflow_paimon.core.publish.file_merge_plan import Change, Commit, FileSides, Vector, merge_files
 from airflow_paimon.core.table.live_files import BucketKey, Difference
+from airflow_paimon.core.table.partitions import InBucket
 from tests.core.publish.test_file_merge_plan import BUCKET, entry
 from tests.randomness import chance as chance_of
 
@@ -109,10 +110,14 @@ class Side:
         return Change(difference=Difference(added, removed), vectors=dict(self.vectors), commits=list(self.commits))  # type: ignore[arg-type]
 
 
+def bucket_of(one: InBucket) -> BucketKey:
+    return BucketKey(one.partition, one.bucket)
+
+
 def merged(main: Side, base: Side, fix: Side, published: Change | None, rewrite: bool) -> Side:
     """Main after the publish, as its entries and its index say."""
     sides = FileSides(theirs=fix.since(base), ours=main.since(base), vectors=base.vectors, published=published)
-    found = merge_files("d.t", sides, main.index(), lambda b: "a", lambda p: p, rewrite=rewrite)
+    found = merge_files("d.t", sides, main.index(), lambda b: "a", bucket_of, rewrite=rewrite)
     out = Side(main.files, dict(main.live), {}, list(main.commits))
     gone = {e.file.file_name: e for c in found.changes for e in c.delete}
     come = {e.file.file_name: e for c in found.changes for e in c.add}

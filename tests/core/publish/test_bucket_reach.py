@@ -8,7 +8,7 @@ import pytest
 from airflow_paimon.core.publish.key_merge import MergedKeys
 from airflow_paimon.core.publish.publication import BucketReach
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketKey, live_entries
+from airflow_paimon.core.table.scan import live_entries
 from tests.core.tables import append, make_table
 
 
@@ -22,8 +22,8 @@ def test_rows_of_other_keys_are_decided_on_again_where_a_writer_remembers_replac
     table = make_table(tmp_path, **options)
     append(table, "1")
     schema = table.schema()
-    form = StoredPartitions(schema).canonical
+    bucket_of = StoredPartitions(schema).bucket
     added = [e._replace(file=e.file._replace(level=0)) for e in live_entries(table, table.latest_snapshot()).values()]
-    keyed = frozenset(BucketKey(form(e.partition), e.bucket) for e in added)
+    keyed = frozenset(bucket_of(e) for e in added)
     reach = BucketReach(buckets=frozenset(), keyed=keyed, merged=MergedKeys(files={}, meets=lambda _: False))
     assert reach.meets(added, schema) is again

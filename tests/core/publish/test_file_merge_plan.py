@@ -19,8 +19,13 @@ from airflow_paimon.core.publish.file_merge_plan import (
     merged_vectors,
 )
 from airflow_paimon.core.table.live_files import BucketKey, Difference
+from airflow_paimon.core.table.partitions import InBucket
 
 BUCKET = BucketKey(b"a", 0)
+
+
+def bucket_of(one: InBucket) -> BucketKey:
+    return BucketKey(one.partition, one.bucket)
 
 
 def entry(name: str, partition: bytes = b"a") -> ManifestEntry:
@@ -61,7 +66,7 @@ def vectors(*files: IndexEntry) -> dict[str, Vector]:
 def merge(theirs: Change, ours: Change, head: Sequence[IndexEntry] = (), **more: Any) -> FileMerge:
     flags = {k: more.pop(k) for k in ("keep_appended", "rewrite", "one_file") if k in more}
     sides = FileSides(theirs=theirs, ours=ours, **more)
-    return merge_files("d.t", sides, head, lambda b: b.partition.decode(), lambda p: p, **flags)
+    return merge_files("d.t", sides, head, lambda b: b.partition.decode(), bucket_of, **flags)
 
 
 def moved(found: FileMerge) -> tuple[set[str], set[str]]:
