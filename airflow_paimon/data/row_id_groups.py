@@ -32,9 +32,9 @@ class RowIdDivisions:
         return bisect_right(self.starts, first_row_id) * groups // (len(self.starts) + 1)
 
 
-def divide_row_ids(parts: Iterable[EntryColumns], marked: Collection[str]) -> RowIdDivisions:
+def divide_row_ids(parts: Iterable[EntryColumns], marked: Collection[str], most: int = _MOST) -> RowIdDivisions:
     """Divide the row ids of all entries of a table, those of deleted files as well, as these keep their places in the
-    order of entries. ``marked``: see ``RowIdDivisions``. Takes about 40 bytes for each entry.
+    order of entries, at ``most`` so many times. ``marked``: see ``RowIdDivisions``. Takes about 40 bytes an entry.
     """
     firsts, ends = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     found: dict[str, int] = {}
@@ -47,14 +47,14 @@ def divide_row_ids(parts: Iterable[EntryColumns], marked: Collection[str]) -> Ro
         for kind, name, first in zip(part.kinds, part.file_names, ids, strict=True) if marked else ():
             if name in marked and kind == FileKind.ADD and first is not None:
                 found[name] = first
-    return RowIdDivisions(_starts(np.concatenate(firsts), np.concatenate(ends)).tolist(), found)
+    return RowIdDivisions(_starts(np.concatenate(firsts), np.concatenate(ends), most).tolist(), found)
 
 
-def _starts(firsts: _Longs, ends: _Longs) -> _Longs:
+def _starts(firsts: _Longs, ends: _Longs, most: int) -> _Longs:
     """Return row ids that begin a range which no earlier one reaches, at about equal distances."""
     order = np.argsort(firsts, kind="stable")
     firsts = firsts[order]
     begins = np.flatnonzero(firsts[1:] >= np.maximum.accumulate(ends[order])[:-1]) + 1
-    parts = min(_MOST, len(begins) + 1)
+    parts = min(most, len(begins) + 1)
     wanted = np.searchsorted(begins, np.arange(1, parts) * len(firsts) // parts)
     return firsts[begins[np.unique(wanted[wanted < len(begins)])]]

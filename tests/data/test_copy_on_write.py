@@ -21,7 +21,7 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries, plan_scan, read_delta_list, read_entries, read_index
+from airflow_paimon.core.table.scan import live_entries, plan_scan, read_delta_lists, read_entries, read_index
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
@@ -59,7 +59,7 @@ def delta(table: Table) -> tuple[list[DataFile], list[DataFile]]:
     """The files that the newest snapshot added and deleted."""
     head = table.latest_snapshot()
     assert head is not None
-    entries = [e for part in read_entries(table, read_delta_list(table, head)) for e in part]
+    entries = [e for part in read_entries(table, read_delta_lists(table, [head])) for e in part]
     return [e.file for e in entries if e.kind == FileKind.ADD], [e.file for e in entries if e.kind == FileKind.DELETE]
 
 

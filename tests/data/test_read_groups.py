@@ -32,7 +32,7 @@ from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.predicate import AllOf, Condition
 from airflow_paimon.core.table.scan import all_manifests, live_entries, plan_scan, without_statistics
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import planner, read_groups, read_system_table, row_history, row_id_groups, write_arrow
+from airflow_paimon.data import planner, read_groups, read_system_table, row_history, write_arrow
 from airflow_paimon.data.layers import choose_layers, pin_layers
 from airflow_paimon.data.planner import plan_layers, plan_rows
 from airflow_paimon.data.read_groups import IN_PROCESS, ReadPlan, Sizes
@@ -225,10 +225,9 @@ def test_ranges_of_row_ids_that_overlap_in_part() -> None:
 EMPTY = EntryColumns._make([] for _ in EntryColumns._fields)
 
 
-def test_row_ids_are_divided_evenly_and_no_file_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_ids_are_divided_evenly_and_no_file_is_divided() -> None:
     draw = random.Random(21)
     for most in (5, 1000):
-        monkeypatch.setattr(row_id_groups, "_MOST", most)
         ranges: list[tuple[int | None, int]] = [(None, 3)]
         first = 0
         for _ in range(200):
@@ -245,7 +244,7 @@ def test_row_ids_are_divided_evenly_and_no_file_is_divided(monkeypatch: pytest.M
             for some in (ranges[at : at + 50] for at in range(0, len(ranges), 50))
         ]  # fmt: skip
         known = [(f, f + c) for f, c in ranges if f is not None]
-        found = divide_row_ids(parts, {f"f{known[0][0]}", "f-1"})
+        found = divide_row_ids(parts, {f"f{known[0][0]}", "f-1"}, most)
         assert found.marked == {f"f{known[0][0]}": known[0][0]}
         assert not [start for start in found.starts for low, end in known if low < start < end]
         groups = Counter(found.group(low, 5) for low, _ in known)

@@ -40,7 +40,7 @@ from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import snapshots_between, touched
 from airflow_paimon.core.table.partitions import parse_partition_spec
 from airflow_paimon.core.table.record_kinds import CHAIN
-from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta_list, read_entries
+from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta_lists, read_entries
 from airflow_paimon.core.table.table import Table
 
 _LISTED_ONE_BY_ONE = 8
@@ -360,7 +360,7 @@ def _real_commits(plan: ScanPlan, since: int, passed_over: PassedOver) -> list[t
         if passed_over(snapshot):
             continue
         put: dict[Values, list[str]] = {}
-        for entries in read_entries(plan.table, read_delta_list(plan.table, snapshot)):
+        for entries in read_entries(plan.table, read_delta_lists(plan.table, [snapshot])):
             for entry in entries:
                 names = put.setdefault(decode_row(entry.partition, types), [])
                 if entry.kind == FileKind.ADD:

@@ -14,6 +14,8 @@ from airflow_paimon.core.table.live_files import net_change, never_added
 from airflow_paimon.core.table.partitions import Selection, selection_key
 from airflow_paimon.core.table.scan import (
     NamedList,
+    base_list,
+    delta_list,
     live_entries,
     read_named_lists,
     selected_entries,
@@ -67,7 +69,7 @@ class CommitCache:
         """
         if head is None:
             return []
-        base, delta = self._read([_base_list(head), _delta_list(head)])
+        base, delta = self._read([base_list(head), delta_list(head)])
         return [*base, *delta]
 
     def between(self, before: Snapshot | None, head: Snapshot) -> Sequence[Snapshot] | None:
@@ -131,7 +133,7 @@ class CommitCache:
 
     def deltas(self, snapshots: Sequence[Snapshot]) -> list[ManifestFile]:
         """Return the manifests of the delta lists of several snapshots, in order."""
-        return [m for rows in self._read(list(map(_delta_list, snapshots))) for m in rows]
+        return [m for rows in self._read(list(map(delta_list, snapshots))) for m in rows]
 
     def _merged(
         self, live: _Live, manifests: Sequence[ManifestFile], selection: Selection | None, head: Snapshot
@@ -153,11 +155,3 @@ def is_same(one: Snapshot, other: Snapshot) -> bool:
     """Whether both are the same commit on top of the same one."""
     mine, others = ((s.id, s.identity, s.base_manifest_list) for s in (one, other))
     return mine == others
-
-
-def _base_list(snapshot: Snapshot) -> NamedList:
-    return NamedList(snapshot.base_manifest_list, snapshot.base_manifest_list_size, f"snapshot {snapshot.id}")
-
-
-def _delta_list(snapshot: Snapshot) -> NamedList:
-    return NamedList(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, f"snapshot {snapshot.id}")

@@ -18,7 +18,7 @@ from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.table.older_files import is_based_on_another
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.read_once import read_files
-from airflow_paimon.core.table.scan import NamedList, read_columns, read_named_lists
+from airflow_paimon.core.table.scan import NamedList, base_list, delta_list, read_columns, read_named_lists
 from airflow_paimon.core.table.table import Table
 
 MOST_READERS = 3
@@ -137,8 +137,7 @@ def _state_lists(root: Root) -> list[NamedList]:
     snapshot = root.snapshot
     if root.is_changelog and snapshot.changelog_manifest_list is not None:
         return []
-    base = NamedList(snapshot.base_manifest_list, snapshot.base_manifest_list_size, root.label)
-    return [base, NamedList(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, root.label)]
+    return [base_list(snapshot, root.label), delta_list(snapshot, root.label)]
 
 
 def _changelog_list(root: Root) -> list[NamedList]:

@@ -15,7 +15,7 @@ from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import plan_snapshot, read_delta_list, read_entries
+from airflow_paimon.core.table.scan import plan_snapshot, read_delta_lists, read_entries
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 
@@ -211,7 +211,7 @@ class Stream:
             name = snapshot.changelog_manifest_list or ""
             manifests = read_manifest_list(self.table.store.read(manifest_path(name)), name=f"{label}: {name}")
         else:
-            manifests = read_delta_list(self.table, snapshot)
+            manifests = read_delta_lists(self.table, [snapshot])
         entries = (e for part in read_entries(self.table, manifests) for e in part)
         return StepUnits(units=tuple(stream_plan.units_of_entries(entries, self.schema, self.rules)))
 

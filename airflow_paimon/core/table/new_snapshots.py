@@ -8,7 +8,7 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.new_snapshots_plan import Cursor, NewSnapshot, base_of, describe_new, ids_above
 from airflow_paimon.core.table.partitions import StoredPartitions, parse_partition_spec
-from airflow_paimon.core.table.scan import read_columns, read_delta_list
+from airflow_paimon.core.table.scan import read_columns, read_delta_lists
 from airflow_paimon.core.table.table import Table
 
 _AT_ONCE = 100
@@ -69,7 +69,7 @@ class BranchFeed:
         """Return those of the partition specs in which a snapshot added or deleted files; reads its new manifests."""
         stored = StoredPartitions(self.view.schema(snapshot.schema_id))
         wanted = {spec: stored.selection([parse_partition_spec(spec, stored.keys, stored.types)]) for spec in specs}
-        manifests = [m for m in read_delta_list(self.view, snapshot) if any(w.may_be_in(m) for w in wanted.values())]
+        manifests = [m for m in read_delta_lists(self.view, [snapshot]) if any(w.may_be_in(m) for w in wanted.values())]
         touched = {p for columns in read_columns(self.view, manifests) for p in columns.partitions}
         return [spec for spec, selection in wanted.items() if any(map(selection, touched))]
 
@@ -96,6 +96,6 @@ def partitions_written(view: Table, after: int, until: int) -> list[str]:
     if not snapshots:
         raise NotFoundError(f"{view.label}: the snapshots above {after} up to {until} have expired")
     stored = StoredPartitions(view.schema(snapshots[-1].schema_id))
-    manifests = [m for snapshot in snapshots for m in read_delta_list(view, snapshot)]
+    manifests = read_delta_lists(view, snapshots)
     touched = {p for columns in read_columns(view, manifests) for p in columns.partitions}
     return sorted(stored.text(partition) for partition in touched) if stored.keys else []

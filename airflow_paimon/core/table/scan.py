@@ -76,14 +76,8 @@ def read_lists(table: Table, snapshot: Snapshot) -> tuple[list[ManifestFile], li
     Raises:
         FormatError: one is missing or corrupt; the message names it and the snapshot.
     """
-    base = NamedList(snapshot.base_manifest_list, snapshot.base_manifest_list_size, f"snapshot {snapshot.id}")
-    base_rows, delta_rows = read_named_lists(table, [base, _delta_list(snapshot)])
-    return base_rows, delta_rows
-
-
-def read_delta_list(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
-    """Read the delta manifest list only; raises as ``read_lists`` does."""
-    return read_delta_lists(table, [snapshot])
+    base, delta = read_named_lists(table, [base_list(snapshot), delta_list(snapshot)])
+    return base, delta
 
 
 def read_delta_lists(table: Table, snapshots: Sequence[Snapshot]) -> list[ManifestFile]:
@@ -93,7 +87,7 @@ def read_delta_lists(table: Table, snapshots: Sequence[Snapshot]) -> list[Manife
 
 def read_each_delta_list(table: Table, snapshots: Sequence[Snapshot]) -> list[list[ManifestFile]]:
     """Read the delta manifest lists of several snapshots, at once; raises as ``read_lists`` does."""
-    return read_named_lists(table, list(map(_delta_list, snapshots)))
+    return read_named_lists(table, list(map(delta_list, snapshots)))
 
 
 def all_manifests(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
@@ -118,8 +112,16 @@ class NamedList(NamedTuple):
     whose: str
 
 
-def _delta_list(snapshot: Snapshot) -> NamedList:
-    return NamedList(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, f"snapshot {snapshot.id}")
+def base_list(snapshot: Snapshot, whose: str | None = None) -> NamedList:
+    """Name a snapshot's base manifest list. ``whose``: None = the snapshot's."""
+    whose = whose or f"snapshot {snapshot.id}"
+    return NamedList(snapshot.base_manifest_list, snapshot.base_manifest_list_size, whose)
+
+
+def delta_list(snapshot: Snapshot, whose: str | None = None) -> NamedList:
+    """Name a snapshot's delta manifest list, as ``base_list``."""
+    whose = whose or f"snapshot {snapshot.id}"
+    return NamedList(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, whose)
 
 
 def read_named_lists(table: Table, wanted: Sequence[NamedList]) -> list[list[ManifestFile]]:

@@ -33,7 +33,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.consumers import find_consumer
-from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types, read_delta_list
+from airflow_paimon.core.table.scan import bucket_folder, live_entries, partition_types, read_delta_lists
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, cut_off, forget_results, make_table, message, overwrite, rewrite, run
@@ -495,7 +495,7 @@ def test_anything_unreadable_stops_it_before_the_first_deletion(busy: Table, wha
     if what == "list":
         busy.store.delete(f"manifest/{head.delta_manifest_list}")
     elif what == "manifest":
-        busy.store.delete(f"manifest/{read_delta_list(busy, head)[0].file_name}")
+        busy.store.delete(f"manifest/{read_delta_lists(busy, [head])[0].file_name}")
     elif what == "index":
         raw = json.loads(busy.store.read("tag/tag-t")) | {"indexManifest": "gone"}
         busy.store.replace("tag/tag-t", json.dumps(raw).encode())
