@@ -21,7 +21,6 @@ from airflow_paimon.core.errors import (
     first_few,
     naming_table,
 )
-from airflow_paimon.core.parallel.workers import RunPieces
 from airflow_paimon.core.requests.context import Context, OperationResult, failure_json, open_context, tables_of
 from airflow_paimon.core.requests.operations import names_several, operation_of
 from airflow_paimon.core.requests.requests import Request
@@ -43,8 +42,8 @@ Run = Callable[[Context, Any], OperationResult]
 _LISTED = 5
 
 
-def run_operation(request: Request, *, fold: Fold | None = None, in_tasks: RunPieces | None = None) -> OperationResult:
-    """Run a metadata-only operation. ``fold`` is called instead of the operation's own; ``in_tasks``: see ``Context``.
+def run_operation(request: Request, *, fold: Fold | None = None) -> OperationResult:
+    """Run a metadata-only operation. ``fold`` is called instead of the operation's own.
 
     Raises:
         PaimonError: see each operation. UnsupportedFeatureError: the operation reads rows and needs Spark.
@@ -55,7 +54,7 @@ def run_operation(request: Request, *, fold: Fold | None = None, in_tasks: RunPi
             f"{request.operation} reads rows, which needs Spark: run the job, python -m airflow_paimon job "
             f"{request.operation}"
         )
-    return perform(replace(open_context(request), in_tasks=in_tasks), request, fold)
+    return perform(open_context(request), request, fold)
 
 
 def plan_operation(request: Request) -> OperationResult:

@@ -3,9 +3,8 @@
 CPU seconds (best of ``ROUNDS``, 3 by default; a publish, a rollback and an expiry run once), store requests, bytes read
 and the growth of the process's memory, each operation in a process of its own. The files of the table are manifest
 entries only, which its store lists as if they were there; making up these listings is part of the figures of
-check_table, remove_orphan_files and storage_usage, which work in several processes on 500,000 files or more. The
-environment variable ``SIZES`` sets the numbers of files, up to ``10000,100000,1000000,10000000``; ``PLOT`` is an SVG
-file to draw the seconds into.
+check_table, remove_orphan_files and storage_usage. The environment variable ``SIZES`` sets the numbers of files, up to
+``10000,100000,1000000,10000000``; ``PLOT`` is an SVG file to draw the seconds into.
 """
 
 from __future__ import annotations
@@ -34,7 +33,6 @@ from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.local import compact
 from airflow_paimon.execution import perform
 from benchmarks._plot import draw
-from benchmarks._tally import TellingTally, told_by_all
 from benchmarks.large_tables import DAYS, ListedStore, make_table_by_day
 from benchmarks.metadata import change_files
 from tests.stores import CountingStore
@@ -127,23 +125,15 @@ def measure(warehouse: str, what: str) -> None:
     files = int(Path(warehouse).name)
     plain = open_table(warehouse, "d.big")
     prepare(plain, what, files)
-    told = f"{warehouse}.requests"
-    store = CountingStore(ListedStore(plain.store, files // DAYS), TellingTally(told))
+    store = CountingStore(ListedStore(plain.store, files // DAYS))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started, wall = _cpu(), time.monotonic()
+    started, wall = time.process_time(), time.monotonic()
     OPERATIONS[what](Table(store, plain.name))
-    cpu, wall = _cpu() - started, time.monotonic() - wall
+    cpu, wall = time.process_time() - started, time.monotonic() - wall
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    others = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
-    requests, read = told_by_all(told)
-    print(json.dumps({"cpu": cpu, "wall": wall, "requests": requests, "mb": read / 1e6, "memory": grown / 1024,
-                      "others": others / 1024}))  # fmt: skip
-
-
-def _cpu() -> float:
-    """CPU of this process and of those that it has started."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used)
+    tally = store.tally
+    print(json.dumps({"cpu": cpu, "wall": wall, "requests": tally.requests, "mb": tally.bytes_read / 1e6,
+                      "memory": grown / 1024}))  # fmt: skip
 
 
 def cost_of(warehouse: Path, what: str) -> dict[str, float]:
@@ -182,10 +172,7 @@ def _shown(size: int, found: list[dict[str, float]]) -> str:
     cost = found[-1]
     cpu = f"{cost['cpu']:.3f} s CPU ({cost['cpu'] / found[0]['cpu']:.1f} times)"
     read = f"{cost['requests']:.0f} requests, {cost['mb']:.2f} MB read"
-    memory = f"{cost['memory']:.0f} MB of memory" + (
-        f", {cost['others']:.0f} MB in each process" if cost["others"] else ""
-    )
-    return f"{size:>10,} files: {cpu}, {cost['wall']:.1f} s, {read}, {memory}"
+    return f"{size:>10,} files: {cpu}, {cost['wall']:.1f} s, {read}, {cost['memory']:.0f} MB of memory"
 
 
 if __name__ == "__main__":

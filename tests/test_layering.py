@@ -235,7 +235,7 @@ def test_only_the_committer_mutates_storage() -> None:
 
 # A room of the core may import the rooms before it. `errors` and `plan` are modules that stand for a room.
 ROOMS = (
-    "errors", "garbage", "plan", "store", "format", "row_tracking", "catalogs", "table", "parallel", "commit",
+    "errors", "garbage", "plan", "store", "format", "row_tracking", "catalogs", "table", "commit",
     "sql_text", "streaming", "requests", "manifests", "rules", "schema", "branches", "table_sets", "publish",
     "audit", "metadata_expiry", "erasure", "partition_marks", "partition_expiry", "check", "chain", "health",
 )  # fmt: skip

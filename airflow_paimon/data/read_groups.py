@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry, ManifestFile
-from airflow_paimon.core.parallel.sorted_runs import Kept, SortedRuns
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.scan import (
     ScanPlan,
@@ -27,6 +26,7 @@ from airflow_paimon.core.table.scan import (
     with_schemas,
     without_statistics,
 )
+from airflow_paimon.core.table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data.chain.splits import ChainSplit, Inputs
 from airflow_paimon.data.scan import ReadSplit, TableRead
 

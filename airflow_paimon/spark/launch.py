@@ -246,25 +246,12 @@ def _run_where_it_belongs(arguments: JobArguments) -> OperationResult:
 
 
 def _run_on_metadata(request: Request) -> OperationResult:
-    """Run an operation that reads and writes no rows. A submitted one may start a session for work on all files."""
-    started: list[Any] = []
-
-    def session() -> Any:
-        if not started:
-            started.append(_session(request))
-        return started[0]
-
-    if _in_yarn_cluster():
-        session()
-    in_tasks = None
-    if _is_submitted():
-        from airflow_paimon.spark.whole_table import PiecesInTasks
-
-        in_tasks = PiecesInTasks(session, f"{request.operation} {request.table}")
+    """Run an operation that reads and writes no rows."""
+    spark = _session(request) if _in_yarn_cluster() else None
     try:
-        return run_operation(request, in_tasks=in_tasks)
+        return run_operation(request)
     finally:
-        for spark in started:
+        if spark is not None:
             _stop(spark)
 
 

@@ -47,7 +47,6 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, write_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
-from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.plan import CompactPartition, Delete, Plan, RebuildIndexes, UpdateCatalog
 from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -72,6 +71,7 @@ from airflow_paimon.core.table.paths import (
 )
 from airflow_paimon.core.table.properties import FIGURES_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES
 from airflow_paimon.core.table.table import Table
 
 
@@ -94,7 +94,7 @@ def check_table(
         double_keys=double_keys,
         keys=keys if request.verify_keys else None,
         keys_twice=keys_twice if request.verify_keys else None,
-        workers=context.workers(request.memory_mb),
+        memory_bytes=request.memory_mb << 20,
     )
     head = context.table.latest_snapshot_id()
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=summary(findings))
@@ -109,14 +109,14 @@ def find_all(
     double_keys: FindDoubleKeys | None = None,
     keys: KeyHashes | None = None,
     keys_twice: FindKeysTwice | None = None,
-    workers: Workers | None = None,
+    memory_bytes: int = MEMORY_BYTES,
 ) -> list[Finding]:
     """Gather the findings of a table, errors first.
 
     ``duplicates`` compares row ids, ``double_keys`` the keys of partitions, ``keys_twice`` those of a bucket, ``keys``
-    gives the keys of dynamic buckets: they read rows. ``workers``: for what is about all files.
+    gives the keys of dynamic buckets: they read rows. ``memory_bytes``: for what is known of all files.
     """
-    views, states = all_views(table), LiveStates(table, workers or Workers())
+    views, states = all_views(table), LiveStates(table, memory_bytes)
     records = check_branches.unfinished_branches(table)
     findings = _guarded(table, check_branches.unfinished_findings(table, records))
     for view in views:

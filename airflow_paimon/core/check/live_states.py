@@ -20,8 +20,6 @@ import numpy.typing as npt
 from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.parallel.sorted_runs import Ranges, Run, SortedRuns, cuts_for, joined
-from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.store.base import Store, batches
 from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes, places_in
@@ -30,6 +28,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import is_file_name, is_outside
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
 from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_columns, live_columns
+from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES, Ranges, Run, SortedRuns, cuts_for, joined
 from airflow_paimon.core.table.table import Table
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -78,7 +77,6 @@ class _State:
     parts: Sequence[Run]
     cuts: Digests
     live: Sequence[npt.NDArray[np.uint8]]
-    files: int
     totals: Mapping[int, BucketFiles]
 
 
@@ -91,7 +89,7 @@ class LiveStates:
     """What a check has read so far. ``main``: any view of the table."""
 
     main: Table
-    workers: Workers = field(default_factory=Workers)
+    memory_bytes: int = MEMORY_BYTES
     _parts: dict[str, Run | None] = field(default_factory=dict)
     _schemas: dict[str, frozenset[int]] = field(default_factory=dict)
     _folders: dict[_Key, int] = field(default_factory=dict)
@@ -100,7 +98,7 @@ class LiveStates:
     _newest: tuple[tuple[str, ...], _State | None] | None = None
 
     def __post_init__(self) -> None:
-        self._runs = SortedRuns(self.workers.runs_bytes)
+        self._runs = SortedRuns(self.memory_bytes // 2)
 
     def missing(self, view: Table, schema: TableSchema, snapshot: Snapshot) -> list[str]:
         """Return the missing data files of a snapshot, as ``missing_at`` does; raises as ``scan.live_columns``."""
@@ -148,10 +146,10 @@ class LiveStates:
 
     def _merged(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
         new = [m for m in manifests if m.file_name not in self._parts]
-        entries = [m.num_added_files + m.num_deleted_files for m in new]
-        for name, found in self.workers.each(partial(_read_entries, view), new, entries):
-            self._parts[name] = None if found is None else self._kept(found)
-            self._schemas |= {} if found is None else {name: found.schemas}
+        for manifest, columns in each_columns(view, new):
+            found = entries_of(columns)
+            self._parts[manifest.file_name] = None if found is None else self._kept(found)
+            self._schemas |= {} if found is None else {manifest.file_name: found.schemas}
         parts = [self._parts[m.file_name] for m in manifests]
         plain = [p for p in parts if p is not None]
         return self._state_of(manifests, plain) if len(plain) == len(parts) else None
@@ -163,8 +161,8 @@ class LiveStates:
 
     def _state_of(self, manifests: Sequence[ManifestFile], parts: Sequence[Run]) -> _State | None:
         """Merge entries in order; None: a file is added twice, or deleted without having been added."""
-        cuts = cuts_for(sum(p.rows for p in parts), _ROW_BYTES, self.workers.range_bytes)
-        ranges, bits, files = Ranges(parts, cuts, columns=(1, 2, 3, 4)), [], 0
+        cuts = cuts_for(sum(p.rows for p in parts), _ROW_BYTES, self.memory_bytes // 2)
+        ranges, bits = Ranges(parts, cuts, columns=(1, 2, 3, 4)), []
         totals: dict[int, Counter[int]] = {}
         for at in range(len(ranges)):
             identities, added, folders, counts = joined(ranges.parts(at), _TYPES[1:])
@@ -172,13 +170,12 @@ class LiveStates:
             if live is None:
                 return None
             bits.append(np.packbits(live))
-            files += int(live.sum())
             pairs = folders[live].astype(np.int64) << 32 | counts[live].astype(np.int64) & 0xFFFFFFFF
             for pair, number in zip(*(a.tolist() for a in np.unique(pairs, return_counts=True)), strict=True):
                 total = pair & 0xFFFFFFFF
                 total = total - (1 << 32) if total >= 1 << 31 else total
                 totals.setdefault(pair >> 32, Counter())[total] += number
-        return _State(manifests, parts, cuts, bits, files, totals)
+        return _State(manifests, parts, cuts, bits, totals)
 
     def _list_new(self, schema: TableSchema, state: _State, listed: _Listed) -> None:
         """List the folders of live files that were not listed before. Those of one partition are listed at once."""
@@ -192,15 +189,15 @@ class LiveStates:
         groups: list[dict[str, int]] = []
         for parent, some in of_parent.items():
             groups += [some] if parent else [{path: n} for path, n in some.items()]
-        each = -(-state.files // max(len(groups), 1))
-        for places in self.workers.each(partial(_list_groups, self.main.store), groups, [each] * len(groups)):
-            listed.add(places)
+        for at_once in batches(groups):
+            for places in in_threads(partial(_list, self.main.store), at_once, LISTINGS_AT_ONCE):
+                listed.add(places)
         listed.seal()
 
 
 def live_states_for_read(table: Table) -> LiveStates:
     """Return what finds the buckets that a read concerns, in no more memory than the rest of the read is planned in."""
-    return LiveStates(table, Workers(memory_bytes=_READ_BYTES))
+    return LiveStates(table, _READ_BYTES)
 
 
 class _Listed:
@@ -229,11 +226,6 @@ class _Listed:
 
 def _names(manifests: Sequence[ManifestFile]) -> tuple[str, ...]:
     return tuple(m.file_name for m in manifests)
-
-
-def _read_entries(table: Table, manifests: Sequence[ManifestFile]) -> Iterator[tuple[str, _Entries | None]]:
-    for manifest, columns in each_columns(table, manifests):
-        yield manifest.file_name, entries_of(columns)
 
 
 def entries_of(c: EntryColumns) -> _Entries | None:
@@ -297,13 +289,8 @@ def _places(names: Digests, folders: Digests) -> Digests:
     return (names ^ folders * _FACTOR) * _LEVEL
 
 
-def _list_groups(store: Store, groups: Sequence[Mapping[str, int]]) -> Iterator[Digests]:
-    """List folders, given by path with their digests; those of one group have one parent, or are one folder."""
-    for some in batches(groups):
-        yield from in_threads(partial(_list, store), some, LISTINGS_AT_ONCE)
-
-
 def _list(store: Store, folders: Mapping[str, int]) -> Digests:
+    """List folders, given by path with their digests, which have one parent, or are one folder."""
     one = next(iter(folders))
     if len(folders) == 1:
         names = store.names(one)

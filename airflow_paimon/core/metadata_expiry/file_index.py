@@ -7,9 +7,8 @@ Data files and metadata are known by their names, which are unique in a table, a
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -19,10 +18,9 @@ from airflow_paimon.core.format.manifest import EntryColumns, FileKind, Manifest
 from airflow_paimon.core.metadata_expiry.file_index_plan import Changes, FileIndex, Mask, NamedFiles
 from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
-from airflow_paimon.core.parallel.sorted_runs import Ranges, Run, SortedRuns, pieces_between
-from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.table.name_digests import Digests, digests_of, places_in
 from airflow_paimon.core.table.scan import each_columns
+from airflow_paimon.core.table.sorted_runs import Ranges, Run, SortedRuns, pieces_between
 from airflow_paimon.core.table.table import Table
 
 _LONGEST = 300
@@ -107,7 +105,6 @@ def store_index(
     table: Table,
     roots: Sequence[Root],
     runs: SortedRuns | None = None,
-    workers: Workers | None = None,
     *,
     follows: bool = False,
     only: Digests | None = None,
@@ -124,11 +121,9 @@ def store_index(
     names = read_names(table, roots)
     states = _followed_states(names) if follows else [n.state for n in names]
     manifests = {m.file_name: m for some in (*states, *(n.changelog for n in names)) for m in some}
-    entries = [m.num_added_files + m.num_deleted_files for m in manifests.values()]
-    read = partial(_read_changes, table, only)
-    found = (workers or Workers()).each(read, list(manifests.values()), entries)
     runs = runs or SortedRuns(sys.maxsize)
-    changes = {name: runs.add(columns) for name, columns in found}
+    found = each_columns(table, manifests.values())
+    changes = {manifest.file_name: runs.add(_changes_of(columns, only)) for manifest, columns in found}
     named = [
         _Named(tuple(m.file_name for m in state), tuple(m.file_name for m in n.changelog), _others_of(n))
         for n, state in zip(names, states, strict=True)
@@ -162,19 +157,10 @@ def _others_of(names: RootNames) -> Digests:
 _Changes = tuple[Digests, npt.NDArray[np.int32], npt.NDArray[np.int64], Mask]
 
 
-def _read_changes(
-    table: Table, only: Digests | None, manifests: Sequence[ManifestFile]
-) -> Iterator[tuple[str, _Changes]]:
-    for manifest, columns in each_columns(table, manifests):
-        changes = _changes_of(columns)
-        if only is not None:
-            kept = np.isin(changes[0], only)
-            changes = changes[0][kept], changes[1][kept], changes[2][kept], changes[3][kept]
-        yield manifest.file_name, changes
-
-
-def _changes_of(names: EntryColumns) -> _Changes:
-    """Count how often each file is added less how often it is deleted; its own index files go with it."""
+def _changes_of(names: EntryColumns, only: Digests | None) -> _Changes:
+    """Count how often each file is added less how often it is deleted; its own index files go with it. ``only``: leave
+    out all others.
+    """
     digests = digests_of(names.file_names)
     signs = np.where(np.array(names.kinds, np.int8) == FileKind.ADD, 1, -1).astype(np.int8)
     sizes = np.array(names.file_sizes, np.int64)
@@ -190,4 +176,5 @@ def _changes_of(names: EntryColumns) -> _Changes:
     unique, first, where = np.unique(digests, return_index=True, return_inverse=True)
     counts = np.bincount(where, weights=signs, minlength=len(unique)).astype(np.int32)
     outside = np.bincount(where, weights=elsewhere, minlength=len(unique)) > 0
-    return unique, counts, sizes[first], outside
+    kept = slice(None) if only is None else np.isin(unique, only)
+    return unique[kept], counts[kept], sizes[first][kept], outside[kept]

@@ -5,9 +5,8 @@ compressed, names and writers are digests.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -24,17 +23,20 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Sums,
     columns_of,
 )
-from airflow_paimon.core.parallel.sorted_runs import Kept, Ranges, Run, SortedRuns, joined
-from airflow_paimon.core.parallel.workers import Workers
-from airflow_paimon.core.store.base import FileInfo, Store
+from airflow_paimon.core.store.base import FileInfo, batches
+from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
 from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE
 from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.sorted_runs import Kept, Ranges, Run, SortedRuns, joined
 from airflow_paimon.core.table.table import Table
 
 Places = npt.NDArray[np.int64]
 """Where the paths of files lie: number of the part, and place in it."""
 _PLACE_BITS = 32
+_MANY = 500_000
+"""Files from which on the folders are listed side by side: an object store lists 1,000 in a request."""
 
 
 class ListedPart(NamedTuple):
@@ -109,18 +111,23 @@ class ListedFiles:
             yield c.candidate(paths[place & (1 << _PLACE_BITS) - 1], at)
 
 
-def list_files(table: Table, prefixes: Prefixes, workers: Workers, found: ListedFiles) -> ListedFiles:
+def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFiles:
     """List all files of a table's folder into ``found``."""
-    listed = partial(_list_folders, table.store, prefixes, found.is_whole, found.most_examples)
-    total = _number_of_files(table) if workers.several else 0
-    if total < workers.worth_it:
-        for part in listed([""]):
+
+    def parts_of(folder: str) -> Iterator[ListedPart]:
+        parts = table.store.files_in_parts(folder)
+        return (_part_of(infos, prefixes, found.is_whole, found.most_examples) for infos in parts)
+
+    if _number_of_files(table) < _MANY:
+        for part in parts_of(""):
             found.add(part)
         return found
     folders, objects = table.store.divided("")
     found.add(_part_of(objects, prefixes, found.is_whole, found.most_examples))
-    for part in workers.each(listed, folders, [-(-total // len(folders))] * len(folders)):
-        found.add(part)
+    for some in batches(folders, LISTINGS_AT_ONCE):
+        for parts in in_threads(lambda folder: list(parts_of(folder)), some, LISTINGS_AT_ONCE):
+            for part in parts:
+                found.add(part)
     return found
 
 
@@ -128,14 +135,6 @@ def _number_of_files(table: Table) -> int:
     """About how many data files there are: as many as the newest state has."""
     head = table.latest_snapshot()
     return sum(m.num_added_files - m.num_deleted_files for m in all_manifests(table, head)) if head is not None else 0
-
-
-def _list_folders(
-    store: Store, prefixes: Prefixes, is_whole: bool, examples: int, folders: Sequence[str]
-) -> Iterator[ListedPart]:
-    for folder in folders:
-        for infos in store.files_in_parts(folder):
-            yield _part_of(infos, prefixes, is_whole, examples)
 
 
 def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes, is_whole: bool, examples: int) -> ListedPart:

@@ -36,8 +36,6 @@ from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import Usage, added, holders_by_kind, usages
-from airflow_paimon.core.parallel.sorted_runs import SortedRuns, cuts_for
-from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
@@ -47,6 +45,7 @@ from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
 from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.record_kinds import REPLAYS, STREAMS
+from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES, SortedRuns, cuts_for
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -58,6 +57,7 @@ _LEAST = {
     "records_older_than": ("7 d", "a retry of such an operation may still come"),
 }
 _BATCH = 1000
+_MB = 1 << 20
 _LISTED = 100
 _EXAMPLES = 20
 _ROW_BYTES = 150
@@ -81,12 +81,12 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
         require_committable(table)
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
-    workers = context.workers(request.memory_mb)
-    listed = ListedFiles(SortedRuns(workers.runs_bytes // 2), before_ms=before_ms, most_examples=_EXAMPLES)
-    files = list_files(table, file_prefixes(table), workers, listed)
-    look = _Look(table, RootReader(table), workers)
-    living, index = look.named(SortedRuns(workers.runs_bytes // 2))
-    found, referenced = _judge(files, living, index, workers.range_bytes)
+    memory_bytes = request.memory_mb * _MB
+    listed = ListedFiles(SortedRuns(memory_bytes // 4), before_ms=before_ms, most_examples=_EXAMPLES)
+    files = list_files(table, file_prefixes(table), listed)
+    look = _Look(table, RootReader(table))
+    living, index = look.named(SortedRuns(memory_bytes // 4))
+    found, referenced = _judge(files, living, index, memory_bytes // 2)
     records = old_records(table, now_ms - records_age_ms)
     streams = stream_leftovers(table, now_ms - records_age_ms)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
@@ -143,7 +143,6 @@ class _Look:
 
     table: Table
     reader: RootReader
-    workers: Workers
     roots: Roots = field(default_factory=Roots)
     seen: set[tuple[str, bytes]] = field(default_factory=set)
 
@@ -155,9 +154,7 @@ class _Look:
         """
         self.roots = self.reader.gather()
         new = [r for r in self.roots.keeping if (r.path, r.data) not in self.seen]
-        found = self.reader.of_living(
-            new, lambda living: (living, store_index(self.table, living, runs, self.workers, only=only))
-        )
+        found = self.reader.of_living(new, lambda living: (living, store_index(self.table, living, runs, only=only)))
         self.seen |= {(r.path, r.data) for r in new}
         return found
 
@@ -236,7 +233,7 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
 
 def _named_now(look: _Look, names: Digests) -> Digests:
     """Return which of some names a root has that wasn't there before."""
-    _, stored = look.named(SortedRuns(look.workers.runs_bytes), names)
+    _, stored = look.named(SortedRuns(MEMORY_BYTES // 2), names)
     index = stored.whole(names)
     return names[index.times()[index.numbers(names)] > 0]
 

@@ -33,12 +33,11 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
     holders_of,
     usages,
 )
-from airflow_paimon.core.parallel.sorted_runs import SortedRuns, cuts_for, pieces_between
-from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
 from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths
+from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES, SortedRuns, cuts_for, pieces_between
 from airflow_paimon.core.table.table import Table
 
 _ROW_BYTES = 150
@@ -91,7 +90,7 @@ def storage_usage(context: Context, request: StorageUsage) -> OperationResult:
     Raises:
         FormatError: something that names files is unreadable; names it.
     """
-    found = read_usage(context.table, context.now_ms, context.workers(request.memory_mb))
+    found = read_usage(context.table, context.now_ms, request.memory_mb << 20)
     holders = found.holders[: request.limit] if request.limit else found.holders
     details = found.totals.to_json() | {
         "holders": [holder_json(usage, found.roots) for usage in holders],
@@ -102,22 +101,19 @@ def storage_usage(context: Context, request: StorageUsage) -> OperationResult:
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=details)
 
 
-def read_usage(table: Table, now_ms: int, workers: Workers | None = None) -> TableUsage:
+def read_usage(table: Table, now_ms: int, memory_bytes: int = MEMORY_BYTES) -> TableUsage:
     """Count the bytes of a table, of all its branches. ``now_ms``: epoch milliseconds, for the age of files.
 
     Raises:
         FormatError: something that names files is unreadable; names it.
     """
-    main, workers = table.branch(MAIN), workers or Workers()
-    listed = ListedFiles(SortedRuns(workers.runs_bytes // 2), is_whole=True)
-    files = list_files(main, file_prefixes(main), workers, listed)
-    reader, runs = RootReader(main), SortedRuns(workers.runs_bytes // 2)
+    main = table.branch(MAIN)
+    files = list_files(main, file_prefixes(main), ListedFiles(SortedRuns(memory_bytes // 4), is_whole=True))
+    reader, runs = RootReader(main), SortedRuns(memory_bytes // 4)
     roots = reader.gather()
-    living, index = reader.of_living(
-        roots.keeping, lambda some: (some, store_index(main, some, runs, workers, follows=True))
-    )
+    living, index = reader.of_living(roots.keeping, lambda some: (some, store_index(main, some, runs, follows=True)))
     count = _Count(files, _Rest.of(files.rest, roots.branches), living, roots.branches, index, now_ms)
-    totals, found = count.all(workers.range_bytes)
+    totals, found = count.all(memory_bytes // 2)
     return TableUsage(
         totals=_of_rest(files) + totals,
         holders=tuple(sorted(found, key=_most_first)),

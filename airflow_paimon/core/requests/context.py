@@ -14,7 +14,6 @@ from airflow_paimon import __version__
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.commit.lost_races import lost_races
 from airflow_paimon.core.errors import InvalidInputError, error_to_json
-from airflow_paimon.core.parallel.workers import RunPieces, Workers, processes_for
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.none import NoStore
@@ -81,8 +80,7 @@ def failure_json(operation: str, table: str, error: BaseException) -> dict[str, 
 class Context:
     """``table`` is main's view. ``now_ms``: the current time for planners (epoch milliseconds).
 
-    ``lost_before``: races that commits of this process had lost when the operation began. ``in_tasks``: takes work on
-    all files of large tables, if anything but processes of this machine does.
+    ``lost_before``: races that commits of this process had lost when the operation began.
     ``attempts``: the operation ids under which the operation has put a record, or found one, with the digests of its
     request.
     """
@@ -92,7 +90,6 @@ class Context:
     now_ms: int
     started: float
     lost_before: int = field(default_factory=lost_races)
-    in_tasks: RunPieces | None = None
     attempts: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -103,12 +100,6 @@ class Context:
     @property
     def now_iso(self) -> str:
         return datetime.fromtimestamp(self.now_ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-    def workers(self, memory_mb: int) -> Workers:
-        """Return who does the work on all files of the table. ``memory_mb``: see ``Workers``, in MiB."""
-        if not self.table.store.shared:
-            return Workers(memory_bytes=memory_mb << 20)
-        return Workers(memory_bytes=memory_mb << 20, processes=processes_for(memory_mb), in_tasks=self.in_tasks)
 
     def result(
         self,

@@ -65,11 +65,6 @@ class Store(Protocol):
         """Whether each call waits for a server, so that calls that don't depend on each other go side by side."""
         return False
 
-    @property
-    def shared(self) -> bool:
-        """Whether other processes see what is put here."""
-        return True
-
     def before_create(self) -> None:
         """Do what a process does once before its first ``create``, so that no lock is held over it; most do nothing."""
         return

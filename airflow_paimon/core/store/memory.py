@@ -95,7 +95,6 @@ class MemoryStore(Store):
     __slots__ = ("_root",)
 
     can_commit = True
-    shared = False
 
     def __init__(self, root: str) -> None:
         self._root = root.strip("/")

@@ -42,10 +42,6 @@ class StoreOver(Store):
     def remote(self) -> bool:
         return self.inner.remote
 
-    @property
-    def shared(self) -> bool:
-        return self.inner.shared
-
     def before_create(self) -> None:
         self.inner.before_create()
 

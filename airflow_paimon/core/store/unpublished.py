@@ -38,10 +38,6 @@ class Unpublished(StoreOver):
         """Name what was put directly into a folder and is not published."""
         return [info.name for info in self._within(folder) if not info.is_dir]
 
-    @property
-    def shared(self) -> bool:
-        return False
-
     def _holds(self, path: str) -> bool:
         return path.startswith(self._folders)
 

@@ -16,21 +16,13 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryColumns, ManifestEntry
 from airflow_paimon.core.format.manifest_io import read_manifest_columns, write_manifest
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.parallel.workers import Workers
 from airflow_paimon.core.table.live_files import net_change
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.reachability import missing_files
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
-from tests.core.parallel.pieces import shuffled
 from tests.core.tables import append, make_table, message, overwrite, run
 from tests.stores import CountingStore
-
-WORKERS = {
-    "here": Workers(),
-    "little memory": Workers(memory_bytes=500),
-    "tasks": Workers(memory_bytes=500, in_tasks=shuffled, worth_it=0),
-}
 
 
 def _entry(chance: random.Random) -> ManifestEntry:
@@ -85,8 +77,8 @@ def files_of(live: Iterable[ManifestEntry]) -> dict[tuple[bytes, int], Counter[i
     return found
 
 
-@pytest.mark.parametrize(("seed", "workers"), [(0, "here"), (1, "little memory"), (2, "little memory"), (3, "tasks")])
-def test_the_same_missing_files(tmp_path: Path, seed: int, workers: str) -> None:
+@pytest.mark.parametrize(("seed", "memory_bytes"), [(0, 1 << 20), (1, 500), (2, 500)])
+def test_the_same_missing_files(tmp_path: Path, seed: int, memory_bytes: int) -> None:
     chance = random.Random(seed)
     table = make_table(tmp_path)
     for number in range(8):
@@ -98,7 +90,7 @@ def test_the_same_missing_files(tmp_path: Path, seed: int, workers: str) -> None
             run(table, "create_tag", tag=f"t{number}")
     run(table, "create_branch", branch="fix", snapshot=8)
     append(table.branch("fix"), "d")
-    states = LiveStates(table, WORKERS[workers])
+    states = LiveStates(table, memory_bytes)
 
     def compare() -> int:
         found = 0
@@ -117,7 +109,7 @@ def test_the_same_missing_files(tmp_path: Path, seed: int, workers: str) -> None
     assert sum(part is not None for part in states._parts.values()) == len(states._parts) > 8
     for path in [p for p in table.store.walk("") if "bucket-" in p and chance.random() < 0.6]:
         table.store.delete(path)
-    states = LiveStates(table, WORKERS[workers])
+    states = LiveStates(table, memory_bytes)
     assert compare() > 0
 
 

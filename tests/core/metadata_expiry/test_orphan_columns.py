@@ -20,11 +20,11 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Sums,
     find_orphans,
 )
-from airflow_paimon.core.parallel.sorted_runs import SortedRuns, cuts_for
 from airflow_paimon.core.store import local
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.table.name_digests import digests_of
+from airflow_paimon.core.table.sorted_runs import SortedRuns, cuts_for
 
 BEFORE = 1000
 

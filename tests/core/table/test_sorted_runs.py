@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.errors import StorageError
-from airflow_paimon.core.parallel.sorted_runs import Ranges, SortedRuns, cuts_for, joined, pieces_between
+from airflow_paimon.core.table.sorted_runs import Ranges, SortedRuns, cuts_for, joined, pieces_between
 
 TYPES = (np.uint64, np.int32, bool)
 

@@ -19,6 +19,9 @@ from airflow_paimon.core.errors import StorageError
 Array = npt.NDArray[Any]
 Columns = tuple[Array, ...]
 _DIGESTS = 1 << 64
+MEMORY_BYTES = 256 << 20
+"""What whoever looks at all files of a table keeps of them in memory, if nothing else is asked for: half of it for what
+is known of all, half for what is compared at a time."""
 
 
 class SortedRuns:
