@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.execution import perform
 from tests.core.tables import run
@@ -160,13 +161,16 @@ def test_iceberg_readers_go_by_the_ids_in_the_files(tmp_path: Path) -> None:
     assert main.schema().field_names == ("p", "k", "v", "x")
 
 
-def test_another_writer_alters_main_while_the_versions_are_put(tmp_path: Path) -> None:
-    """Its column stays, although its version comes below the latest one of the publish."""
-    main, fix = begin(tmp_path)
+@pytest.mark.parametrize("refused", [False, True])
+def test_another_writer_alters_main_while_the_versions_are_put(tmp_path: Path, refused: bool) -> None:
+    """Its column stays, although its version comes below the latest one of the publish, or that is taken back."""
+    main, fix = begin(tmp_path / "wh")
     alter(main, "add column x BIGINT")
     alter(fix, "add column y INT")
     put(fix, p="a", k=1, v="fixed", y=9)
+    shutil.copytree(tmp_path / "wh", tmp_path / "elsewhere")
     seen: list[str] = []
+    rivals: list[str] = []
 
     def alters(method: str, path: str) -> None:
         if path.startswith("schema/schema-"):
@@ -176,10 +180,20 @@ def test_another_writer_alters_main_while_the_versions_are_put(tmp_path: Path) -
                 field = DataField(old.highest_field_id + 1, "theirs", parse_type("INT"))
                 new = replace(old, id=2, fields=(*old.fields, field), highest_field_id=field.id)
                 main.store.create(main.paths.schema(2), new.to_bytes())
+        elif refused and path == main.paths.snapshot(3) and not rivals:
+            rivals.append(path)  # of a writer that has loaded the table before
+            put(open_table(str(tmp_path / "elsewhere"), "d.t"), p="a", k=1, v="rival")
+            shutil.copytree(tmp_path / "elsewhere", tmp_path / "wh", dirs_exist_ok=True)
 
-    request = build_request("merge_branch", {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix"})
-    context = open_context(request)
-    perform(replace(context, table=Table(FaultStore(main.store, on_mutation=alters), main.name)), request)
+    request = build_request("merge_branch", {"warehouse": str(tmp_path / "wh"), "table": "d.t", "branch": "fix"})
+    context = replace(open_context(request), table=Table(FaultStore(main.store, on_mutation=alters), main.name))
+    if refused:
+        with pytest.raises(ConflictError, match="changed the rows of 1 keys"):
+            perform(context, request)
+        assert main.schema().field_names == ("p", "k", "v", "x", "theirs")
+        assert shown(main)[0] == {"p": "a", "k": 1, "v": "rival"}
+        return
+    perform(context, request)
     assert [path.rpartition("-")[2] for path in seen] == ["3", "2", "4", "6", "5"]
     assert main.schema().field_names == ("p", "k", "v", "x", "theirs", "y")
     assert shown(main)[0] == {"p": "a", "k": 1, "v": "fixed", "y": 9}

@@ -85,8 +85,8 @@ class SchemaLogs:
 
     def before(self, schemas: SchemaMapping) -> TableSchema:
         """Return main's newest version without what the publish brings, which a try that was cut off may have put."""
-        brought = self.begun is not None and not schemas.new
-        return next(s for s in self.main if s.id == self.begun) if brought else self.main[-1]
+        known = () if schemas.new else (s for s in self.main if s.id == self.begun)
+        return next(iter(known), self.main[-1])
 
 
 @dataclass(frozen=True, slots=True)

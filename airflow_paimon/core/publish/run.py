@@ -226,7 +226,7 @@ def _finish(own: _Try, landed: Snapshot, *, is_whole: bool = False, just_now: bo
         side_by_side(target.store, [partial(protect_published, target, landed), partial(_keep_record, target, landed)])
         warnings = [] if is_whole else complete(own.context, target, landed)
         drop_held(target, landed)
-        if just_now:
+        if just_now and isinstance(own.request, PublishBranch):
             keep_columns(target, target.schema(landed.schema_id))
     except PaimonError as error:
         raise OutcomeUnknownError(
@@ -317,6 +317,8 @@ def _brings_schemas(own: _Try, d: Publication, schema: TableSchema) -> bool:
     new = d.schemas.new
     if not new:  # another schema since then would be the target's instead of this one
         return d.target.schema_ids()[-1] == schema.id
-    own.before = own.before or d.target.schema(new[0].id - 1)
+    below = new[0].id - 1
+    if below not in {s.id for s in own.brought}:  # else it is one that an earlier attempt has put
+        own.before = d.target.schema(below)
     own.brought += new
     return bring_schemas(d.target, new, latest_first=d.schemas.latest_first)

@@ -55,10 +55,6 @@ def rows(view: Table) -> Rows:
     return sorted(read_arrow(view).to_pylist(), key=lambda r: (r["dt"], r["k"]))
 
 
-def without_price(found: Rows) -> Rows:
-    return [{k: v for k, v in r.items() if k != "price"} for r in found]
-
-
 @dataclass(frozen=True)
 class Case:
     """``mend``: what the table becomes; ``keeps``: what others write to other partitions meanwhile stays."""
@@ -77,6 +73,13 @@ def _fix(table: Table, *, column: bool = True, drop: bool = False) -> Table:
         alter_table(fix, [DropColumn(name="w")])
     write(fix, "a1=fixed a3=new", "dynamic_overwrite")
     return fix
+
+
+def _both(table: Table) -> None:
+    """Main has a column of its own, under the id of the branch's."""
+    _fix(table)
+    alter_table(table, [AddColumn(name="n", type="INT")])
+    write(table, "d1=1")
 
 
 def _two_days(table: Table) -> Table:
@@ -109,6 +112,7 @@ CASES = {
     "merge": Case("merge_branch", STOPPED, lambda t: _fix(t, column=False) and None, keeps=True),
     "merge-column": Case("merge_branch", STOPPED, lambda t: _fix(t) and None, keeps=True),
     "merge-columns": Case("merge_branch", STOPPED, lambda t: _fix(t, drop=True) and None, keeps=True),
+    "merge-both": Case("merge_branch", STOPPED, lambda t: _both(t), keeps=True),
     "part-column": Case(
         "merge_branch", {**STOPPED, "partitions": ["dt=a"]}, lambda t: _two_days(t) and None, keeps=True
     ),
@@ -226,7 +230,7 @@ def test_a_reader_never_meets_a_mixture_and_a_retry_gives_the_result(template: P
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("name", ["merge-column", "merge-columns"])
+@pytest.mark.parametrize("name", ["merge-column", "merge-columns", "merge-both"])
 def test_what_a_killed_publish_has_brought_is_in_no_other_ones_way(template: Path, tmp_path: Path, name: str) -> None:
     """Its columns stay as ordinary ones: another branch is published beside them, and the branch by another operation.
     A branch of main's head with the former columns gives those back."""
