@@ -120,6 +120,10 @@ def test_a_branch_outlives_its_tag(world: World) -> None:
     java_expires(world)
     assert world.both("fix") == START
     assert world.both() == "x9=main"
+    world.run("rename_branch", branch="fix", to_branch="mended")
+    world.write("x9=later", mode="overwrite")
+    java_expires(world)
+    assert world.both("mended") == START
     assert world.is_sound()
 
 

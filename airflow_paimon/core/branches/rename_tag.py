@@ -59,26 +59,15 @@ def _rename(context: Context, request: RenameTag, view: Table, tried: Attempt) -
     if not request.dry_run:
         execute(view, [put])
         check_held(view, new, None)
-        _refuse_changed(view, tag, new)
         try:
             execute(view, [gone])  # what it has kept, the new one keeps as long
-        except ConflictError:
-            _refuse_changed(view, tag, new)
-            raise
+        except ConflictError as error:  # it was changed since it was read, such as by a legal hold
+            if view.find_tag(new.name) == new:
+                execute(view, [deletion(view, new, f"{tag.name!r} was changed meanwhile")])
+            raise ConflictError(
+                f"{view.label}: tag {tag.name!r} was changed while it was renamed; rename it again"
+            ) from error
     return _renamed(context, request, tag, plan)
-
-
-def _refuse_changed(view: Table, tag: Tag, new: Tag) -> None:
-    """Take the new name back if the tag has been changed since it was read, such as by a legal hold.
-
-    Raises:
-        ConflictError: it was.
-    """
-    if view.find_tag(tag.name) in (tag, None):
-        return
-    if view.find_tag(new.name) == new:
-        execute(view, [deletion(view, new, f"{tag.name!r} was changed meanwhile")])
-    raise ConflictError(f"{view.label}: tag {tag.name!r} was changed while it was renamed; rename it again")
 
 
 def _renamed(
