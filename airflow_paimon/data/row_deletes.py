@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,9 +18,10 @@ from airflow_paimon.core.format.deletion_vectors import MAX_POSITION_32, Positio
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, live_columns
 from airflow_paimon.data.copy_on_write import touched
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.scan import deletions_of
@@ -64,6 +65,7 @@ def delete_rows(
         raise two_of_one_name(scan.table.label)
     known = deletions_of(find_deletions(scan.index_entries, scan.schema), [f for _, f in files.values()])
     before = load_deletions(scan.table.store, known)
+    stored = _stored_partitions(scan, [s for s, _ in named])
     gone: list[CommitMessage] = []
     marked: dict[bytes, tuple[BucketSplit, dict[str, Positions]]] = {}
     for name, positions in deleted.items():
@@ -73,12 +75,24 @@ def delete_rows(
         if len(vector) == file.row_count:
             gone.append(touched(split, file))
         elif len(vector):
+            split = replace(split, partition=stored.get(name, split.partition))
             marked.setdefault(split.partition, (split, {}))[1][name] = vector
     rows = sum(map(len, deleted.values()))
     count = sum(len(vectors) for _, vectors in marked.values())
     if dry_run:
         return RowDeletes(messages=(), rows=rows, files=count)
     return RowDeletes(messages=(*gone, *_written(write, marked.values())), rows=rows, files=count)
+
+
+def _stored_partitions(scan: ScanPlan, splits: Iterable[BucketSplit]) -> dict[str, bytes]:
+    """Return how the partition of each file is stored, by which Java finds the vectors of the file. Partitions without
+    a null or NaN have one form, that of their split, and are left out.
+    """
+    several = [s.partition for s in splits if any(value is None or value != value for value in s.values)]
+    if not several:
+        return {}
+    live = live_columns(scan.table, scan.snapshot, StoredPartitions(scan.schema).those(several))
+    return dict(zip(live.file_names, live.partitions, strict=True))
 
 
 def two_of_one_name(label: str) -> UnsupportedFeatureError:
@@ -102,7 +116,6 @@ def _written(write: TableWrite, marked: Iterable[tuple[BucketSplit, Mapping[str,
             data, ranges = write_deletion_vectors(vectors, bits64=bits64)
             name = f"index-{stamp}-{len(done)}"
             write.store.create(f"{INDEX_DIR}/{name}", data)
-            # Java finds the vectors of a file by the stored bytes of its partition
             entry = IndexEntry(0, split.partition, split.bucket, VECTORS, name, len(data), len(ranges), ranges)
             done.append(CommitMessage(partition=split.partition, bucket=split.bucket, total_buckets=split.total_buckets,
                                       new_files=(), index=entry))  # fmt: skip

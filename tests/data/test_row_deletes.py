@@ -16,7 +16,7 @@ from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.scan import live_columns, live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write
@@ -191,6 +191,8 @@ def test_java_finds_the_vectors_of_a_partition_that_an_early_release_has_stored(
     entries = live_entries(table, table.latest_snapshot()).values()
     stored = [some for e in entries for some in (e.deleted(), e._replace(partition=old))]
     commit(table, lambda _: Draft(kind=CommitKind.OVERWRITE, entries=stored, schema=table.schema()))
-    delete(table, 3, 5)
-    assert keys(table) == [k for k in range(10) if k not in (3, 5)]
+    write_arrow(table, pa.table({"k": pa.array(range(20, 30), pa.int32()), "ts": pa.nulls(10, pa.timestamp("us"))}))
+    assert len(plan_scan(table).splits) == 1 and len(set(live_columns(table, table.latest_snapshot()).partitions)) == 2
+    delete(table, 3, 5, 27)
+    assert keys(table) == [k for k in (*range(10), *range(20, 30)) if k not in (3, 5, 27)]
     assert_same_rows(read_arrow(table), java_oracle.read(tmp_path, "d.t"))
