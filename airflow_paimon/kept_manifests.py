@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
+from airflow_paimon.core.store.none import NoStore
 from airflow_paimon.core.table.read_once import KeepingStore, KeptFiles
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.settings import MANIFEST_CACHE_MB
@@ -15,6 +16,9 @@ _KEPT = KeptFiles(MANIFEST_CACHE_MB << 20)
 def keeping_manifests(view: Table, scope: Hashable) -> Table:
     """Return a view that keeps the manifests that it reads, for views of the same scope only: ``PaimonHook.scope``.
 
-    It may show files that are deleted by now: what checks or changes a table reads storage.
+    It may show files that are deleted by now: what checks or changes a table reads storage. A view of a table that its
+    catalog doesn't know is returned as it is.
     """
+    if isinstance(view.store, NoStore):
+        return view
     return replace(view, store=KeepingStore(view.store, _KEPT, scope))

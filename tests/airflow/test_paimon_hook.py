@@ -10,8 +10,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.scan import live_columns
 from airflow_paimon.data import write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook, SparkSettings
+from airflow_paimon.kept_manifests import keeping_manifests
 from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table
 from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server
@@ -140,6 +142,10 @@ def test_a_table_of_a_jdbc_catalog(warehouse: Path, tmp_path: Path, monkeypatch:
     hook.get_catalog().register("d", "t", table.schema())
     assert hook.get_table("d.t").latest_snapshot_id() == 1
     assert hook.test_connection() == (True, f"1 database in catalog {options['uri']}, key 'production': d")
+    other = hook.get_table("d.other")
+    assert keeping_manifests(other, hook.scope).missing().message == other.missing().message
+    kept = keeping_manifests(table, hook.scope)
+    assert live_columns(kept, kept.latest_snapshot()) == live_columns(table, table.latest_snapshot())
 
 
 _KEYFILE = {"type": "service_account", "private_key": "a-private-key"}
