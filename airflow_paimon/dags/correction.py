@@ -56,10 +56,7 @@ PARAMS = {
         "`main` is the current table.",
         format="multiline",
     ),
-    **shared("reason"),
-    "approval": switch(
-        "Ask for approval", "Wait until the diff was reviewed and approved. Off: publish without approval.", on=True
-    ),
+    **shared("reason", "approval"),
     "partitions": texts(
         "Partitions",
         "For a SELECT: the partitions that its rows replace, one a line, such as dt=2026-11-18, or dt={ds} for the "
@@ -104,10 +101,7 @@ PARAMS = {
         ["merge", "fast_forward"],
         section=PUBLISH_FIELDS,
     ),
-    "undo_retention": text(
-        "Undo window", "How long the publish can be undone, such as 7 d; or: forever.", "7 d", section=PUBLISH_FIELDS
-    ),
-    **shared("rewrite", "keep_appended", "on_overlap", "writers_stopped", section=PUBLISH_FIELDS),
+    **shared("undo_retention", "rewrite", "keep_appended", "on_overlap", "writers_stopped", section=PUBLISH_FIELDS),
     "changelog": choice(
         "Streaming readers",
         "For a table with a changelog-producer. auto: read both sides of what is published, and emit the changes to "
@@ -115,30 +109,7 @@ PARAMS = {
         ["auto", "none"],
         section=PUBLISH_FIELDS,
     ),
-    "branch": text(
-        "Branch",
-        "Name of the new branch; empty: derived from this run. Letters, digits, '_' and '-'.",
-        section=BRANCH_FIELDS,
-    ),
-    "keep_branch": switch(
-        "Keep the branch",
-        "Keep the branch and the tag after publishing. They keep files: remove them later with the clean-up DAG.",
-        section=BRANCH_FIELDS,
-    ),
-    "clean_up": switch(
-        "Clean up when it fails or is rejected",
-        "Delete the branch and the tag then, unless a publish may have succeeded, or another job has written the "
-        "branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
-        on=True,
-        section=BRANCH_FIELDS,
-    ),
-    "tag_retention": text(
-        "Keep the tag for",
-        "The longest life of the tag on the snapshot that the run starts from, such as 30 d; or: forever. The branch "
-        "protects its files itself.",
-        "30 d",
-        section=BRANCH_FIELDS,
-    ),
+    **shared("branch", "keep_branch", "clean_up", "tag_retention", section=BRANCH_FIELDS),
     "wait_max_watermark_lag": text(
         "Wait: watermark lag",
         "For branches that another job fills as well: wait until the branch's watermark is at most this far behind "

@@ -19,9 +19,9 @@ Clearing a table's tasks, or the whole run, is safe: what is done is not done ag
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSkipException
 from airflow.sdk import DAG, Asset, AssetAlias, BaseNotifier, Param, task, task_group
@@ -163,54 +163,45 @@ PARAMS = {
 }
 
 
-def skip(context: Context, reason: str) -> NoReturn:
-    """Skip the task, and leave the reason for the summary."""
-    context["ti"].xcom_push(key=night.SKIPPED, value=reason)
-    raise AirflowSkipException(reason)
+def skipped_if(*whys: Callable[[Context], str | None]) -> Callable[[Context], None]:
+    """Make a function that skips a task for the first reason that there is, and leaves it for the summary."""
+
+    def skip(context: Context) -> None:
+        with in_airflows_terms(context):
+            reason = next(filter(None, (why(context) for why in whys)), None)
+        if reason is not None:
+            context["ti"].xcom_push(key=night.SKIPPED, value=reason)
+            raise AirflowSkipException(reason)
+
+    return skip
 
 
-def only_as_planned(context: Context) -> None:
-    """Skip a step that a night with a budget leaves out."""
+def not_planned(context: Context) -> str | None:
+    """Say that a night with a budget leaves a step out."""
     task = context["task"]
     plan = context["ti"].xcom_pull(task_ids="find_tables", key="plan")
-    reason = night.why_not_planned(plan, task.task_id.rpartition(".")[2], task.table)
-    if reason is not None:
-        skip(context, reason)
+    return night.why_not_planned(plan, task.task_id.rpartition(".")[2], task.table)
 
 
-def only_with_automatic_tags(context: Context) -> None:
-    """Skip a table without them."""
-    only_as_planned(context)
-    with in_airflows_terms():
-        reason = night.why_no_automatic_tags(context["params"], context["task"].table)
-    if reason is not None:
-        skip(context, reason)
-
-
-def only_with_expiry(context: Context) -> None:
-    """Skip a table whose options let no partition expire."""
-    only_as_planned(context)
-    with in_airflows_terms():
-        reason = night.why_no_partition_expiry(context["params"], context["task"].table)
-    if reason is not None:
-        skip(context, reason)
-
-
-def why_no_time(context: Context) -> str | None:
+def no_time(context: Context) -> str | None:
     """Say that the budget's time is over."""
     return night.why_out_of_time(context["params"], context["dag_run"].start_date, datetime.now(UTC))
 
 
-class CompactTogether(CompactOperator):
-    """Compacts several small tables in one Spark application. What it leaves undone, the table's own task does."""
+def not_its_day(context: Context) -> str | None:
+    """Say that orphan files are removed on another day."""
+    return night.why_no_orphan_cleaning(context["params"]["orphan_day"], day_of(context))
 
-    def execute(self, context: Context) -> dict[str, Any]:
-        """Begin while there is time."""
-        with in_airflows_terms():
-            reason = why_no_time(context)
-        if reason is not None:
-            skip(context, reason)
-        return super().execute(context)
+
+def not_compacted(context: Context) -> str | None:
+    """Say why a table needs no compaction, or can't have one."""
+    retried = context["ti"].try_number > 1
+    return night.why_not_compacted(context["params"], context["task"].table, retried=retried)
+
+
+def of_table(why: Callable[[Mapping[str, Any], str], str | None]) -> Callable[[Context], str | None]:
+    """Ask about the task's table."""
+    return lambda context: why(context["params"], context["task"].table)
 
 
 class CompactIfNeeded(CompactOperator):
@@ -218,14 +209,10 @@ class CompactIfNeeded(CompactOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Look at the table first."""
-        only_as_planned(context)
+        skipped_if(not_planned)(context)
         if (done := night.done_together(context, self.table)) is not None:
             return done
-        with in_airflows_terms():
-            retried = context["ti"].try_number > 1
-            reason = why_no_time(context) or night.why_not_compacted(context["params"], self.table, retried=retried)
-        if reason is not None:
-            skip(context, reason)
+        skipped_if(no_time, not_compacted)(context)
         return super().execute(context)
 
 
@@ -272,13 +259,6 @@ def day_of(context: Context) -> datetime:
     return day
 
 
-def only_on_its_day(context: Context) -> None:
-    """Skip the removal of orphan files on all days but one of the week."""
-    reason = night.why_no_orphan_cleaning(context["params"]["orphan_day"], day_of(context)) or why_no_time(context)
-    if reason is not None:
-        skip(context, reason)
-
-
 @task_group(group_id=GROUP)
 def maintain(table: str) -> None:
     """Look after one table."""
@@ -302,18 +282,18 @@ def maintain(table: str) -> None:
     expiry: dict[str, Any] = {name: f"{{{{ params.{name} }}}}" for name in ("all_branches", "grace", "writers_stopped")}
     limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
     idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
-    planned: dict[str, Any] = {"pre_execute": only_as_planned, **here}
-    partitions = PartitionExpireOperator(task_id="expire_partitions", **{**planned, "pre_execute": only_with_expiry})
+    planned: dict[str, Any] = {"pre_execute": skipped_if(not_planned), **here}
+    no_expiry = skipped_if(not_planned, of_table(night.why_no_partition_expiry))
+    partitions = PartitionExpireOperator(task_id="expire_partitions", pre_execute=no_expiry, **here)
     branches = BranchExpireOperator(task_id="expire_branches", **idle, **planned)
-    automatic = TagAutomaticCreationOperator(
-        task_id="trigger_tag_automatic_creation", **{**planned, "pre_execute": only_with_automatic_tags}
-    )
+    no_tags = skipped_if(not_planned, of_table(night.why_no_automatic_tags))
+    automatic = TagAutomaticCreationOperator(task_id="trigger_tag_automatic_creation", pre_execute=no_tags, **here)
     tags = TagExpireOperator(task_id="expire_tags", **expiry, **planned)
     snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **planned)
     orphans = RemoveOrphanFilesOperator(
         task_id="remove_orphan_files",
         older_than="{{ params.orphans_older_than }}",
-        pre_execute=only_on_its_day,
+        pre_execute=skipped_if(not_its_day, no_time),
         **here,
     )
     compact >> partitions >> branches >> automatic >> tags >> snapshots >> orphans
@@ -377,13 +357,15 @@ def maintenance_dag(dag_id: str = "table_maintenance", **changes: Unpack[Changes
 def add_tasks() -> None:
     """Add the tasks, in the order of their names above."""
     tables, groups = find_tables(), group_small_tables()
-    together = CompactTogether.partial(
+    # What it leaves undone, the table's own task does.
+    together = CompactOperator.partial(
         task_id="compact_together",
         map_index_template=LABEL,
         max_active_tis_per_dagrun=4,
         retries=0,
         min_files="{{ params.min_files }}",
         max_sorted_runs=given("max_sorted_runs"),
+        pre_execute=skipped_if(no_time),
         **SPARK,
     ).expand(table=groups)
     tables >> groups >> together >> (maintained := maintain.expand(table=tables))

@@ -57,24 +57,7 @@ PARAMS = {
         pipeline.CAUGHT_UP,
     ),
     "watermark": text("Watermark", "For Ready when: watermark. ISO with an offset, such as 2026-11-21T00:00:00+00:00."),
-    "approval": switch(
-        "Ask for approval",
-        "Wait until the changes of all tables were reviewed and approved, once.",
-        on=True,
-    ),
-    "keep_branch": switch(
-        "Keep the branches",
-        "Keep branches and tags after publishing. They keep files: remove them later with the "
-        "clean-up DAG, table by table.",
-    ),
-    "clean_up": switch(
-        "Clean up when it fails or is rejected",
-        "Delete branches and tags then, unless a table stays published, or another job has written a "
-        "branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
-        on=True,
-    ),
-    "branch": text("Branch", "Name of the new branch of every table; empty: derived from this run."),
-    "undo_retention": text("Undo window", "How long the publishes can be undone, such as 7 d; or: forever.", "7 d"),
+    **shared("approval", "keep_branch", "clean_up", "branch", "undo_retention"),
     "table_set": text(
         "Table set",
         "A set of tables that gets a new version when all are published: readers of the set never see some of the "
@@ -108,14 +91,15 @@ PARAMS = {
         "Folder for the streams' checkpoints that Spark can reach, where tables are on an object store.",
         section=MORE,
     ),
-    "tag_retention": text(
-        "Keep the tags for",
-        "How long the tags on the snapshots that the run starts from live at most; or: forever.",
-        "30 d",
-        section=MORE,
-    ),
     **shared(
-        "sample_rows", "rewrite", "keep_appended", "on_overlap", "writers_stopped", "wait_for_quiet", section=MORE
+        "tag_retention",
+        "sample_rows",
+        "rewrite",
+        "keep_appended",
+        "on_overlap",
+        "writers_stopped",
+        "wait_for_quiet",
+        section=MORE,
     ),
     **shared("notify", "remind_before", "approvers", "four_eyes", section=APPROVAL),
     **shared("paimon_conn_id", "spark_conn_id", "in_spark", "spark_conf", "spark_options", section=MORE),

@@ -187,6 +187,8 @@ def how_to_remove(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list
     left = next((one for one in find_leftovers(main) if one.owner == planned["owner"]), None)
     if left is None:  # without a branch the DAG would remove what other runs left as well
         return ["To remove what this run made, in a shell:", *commands, *note]
+    if left.protected:
+        return [f"{left.label[:1].upper()}{left.label[1:]}: stays, as it is {left.protected}"]
     why = reason_to_keep(left, in_use=False, drop_unpublished=False)
     form = {"table": planned["table"], "branches": [left.branch], "drop_unpublished": left.unpublished > 0}
     return [

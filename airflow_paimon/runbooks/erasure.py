@@ -11,8 +11,8 @@ from airflow_paimon.core.erasure.report import report_markdown
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.runbooks import advice
 from airflow_paimon.runbooks.form import open_main, request_for
-from airflow_paimon.shown.listing import Listing, heads
-from airflow_paimon.shown.markdown import code_block, counted, escape, table_of, where_it_ran
+from airflow_paimon.runbooks.report import request_lines
+from airflow_paimon.shown.markdown import code_block, counted, escape, titled_table, where_it_ran
 
 _LISTED = 50
 _PLANNED = (
@@ -83,23 +83,22 @@ def describe_plan(
     about = [
         f"{escape(checked['table'])}: {counted(found['rows'], 'stored row')} in {files}",
         f"Condition, without its values: {escape(checked['condition'])}; SHA-256 `{found['condition_sha256']}`",
-        f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
-        f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
     ]
     if checked["skipped"]:
         about.append(f"**Required checks are skipped**: {escape(', '.join(checked['skipped']))}")
     about += [f"**Not searched**: {one['path']}: {escape(one['reason'])}" for one in found["unchecked"][:_LISTED]]
-    parts = ["\n".join(f"- {line}" for line in about)]
+    parts = ["\n".join([*(f"- {line}" for line in about), *request_lines(params, asked_by)])]
     branches = [(b["branch"], b["files"], b["rows"]) for b in found["branches"]]
     ends = [(_holder(h), h["lost"]) for h in found["ends"]]
     stays = [(_holder(h), h["way"]) for h in found["stays"]]
     conflicts = [(c["branch"], c["way"]) for c in found["conflicts"]]
-    parts += [
-        *_part("Files are rewritten without these rows", "branch | files: number | stored rows: number", branches),
-        *_part("What ends, and what nobody can read afterwards", "what | lost", ends),
-        *_part("**What stays and keeps such rows: there is no proof until it has ended**", "what | way out", stays),
-        *_part("Open branches whose publish will be a conflict", "branch | way out", conflicts),
-    ]
+    for title, columns, rows in (
+        ("Files are rewritten without these rows", "branch | files: number | stored rows: number", branches),
+        ("What ends, and what nobody can read afterwards", "what | lost", ends),
+        ("**What stays and keeps such rows: there is no proof until it has ended**", "what | way out", stays),
+        ("Open branches whose publish will be a conflict", "branch | way out", conflicts),
+    ):
+        parts += titled_table(title, columns, rows, _LISTED)
     return {
         "subject": f"Erase {counted(found['rows'], 'stored row')} of {checked['table']} for good?",
         "markdown": "\n\n".join(parts),
@@ -110,11 +109,6 @@ def _holder(holder: Mapping[str, Any]) -> str:
     first, last = holder["first_snapshot"], holder["last_snapshot"]
     span = f"snapshot {first}" if first == last else f"snapshots {first} to {last}"
     return f"{holder['kind']} {holder['name'] or ''} of {holder['branch']} ({span})".replace("  ", " ")
-
-
-def _part(title: str, columns: str, rows: Sequence[Sequence[Any]]) -> list[str]:
-    listing = Listing(title=title, columns=heads(columns), rows=rows).first(_LISTED)
-    return [f"{title}:\n\n{table_of(listing)}"] if rows else []
 
 
 def check_approved(params: Mapping[str, Any], approved: Mapping[str, Any]) -> None:
@@ -191,15 +185,14 @@ def certificate(
     said = f"{counted(rows, 'row')} of {checked['table']} erased"
     subject = f"{said}: no stored file holds one any more" if complete else f"{said}, not complete yet"
     about = [
-        f"Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
-        f"Approved by: {escape(answer['approved_by']) if answer['approved_by'] else '*nobody was asked*'}",
-        f"Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
-        *filter(None, [where_it_ran(dict(zip(("erase", "prove"), runs, strict=False)))]),
+        *request_lines(params, asked_by),
+        f"- Approved by: {escape(answer['approved_by']) if answer['approved_by'] else '*nobody was asked*'}",
+        *(f"- {ran}" for ran in [where_it_ran(dict(zip(("erase", "prove"), runs, strict=False)))] if ran),
     ]
     markdown = "\n\n".join(
         (
             report_markdown(last).rstrip(),
-            "## Who\n\n" + "\n".join(f"- {line}" for line in about),
+            "## Who\n\n" + "\n".join(about),
             "## Record\n\n" + code_block(json.dumps(record, indent=2, ensure_ascii=False), "json"),
         )
     )

@@ -124,6 +124,28 @@ _SHARED = {
         "replaced, such as 1 h. 0 s: fail immediately if one may have them open.",
         "1 h",
     ),
+    "approval": switch(
+        "Ask for approval", "Wait until the changes were reviewed and approved. Off: publish without approval.", on=True
+    ),
+    "undo_retention": text("Undo window", "How long the publish can be undone, such as 7 d; or: forever.", "7 d"),
+    "branch": text("Branch", "Name of the new branch; empty: derived from this run. Letters, digits, '_' and '-'."),
+    "keep_branch": switch(
+        "Keep the branch",
+        "Keep the branch and the tag of each table after publishing. They keep files: remove them later with the "
+        "clean-up DAG.",
+    ),
+    "clean_up": switch(
+        "Clean up when it fails or is rejected",
+        "Delete the branch and the tag of each table then, unless a publish may have succeeded, or another job has "
+        "written a branch. Off: they stay, and a failed task can be cleared instead of the whole run.",
+        on=True,
+    ),
+    "tag_retention": text(
+        "Keep the tag for",
+        "The longest life of the tag on the snapshot that the run starts from, such as 30 d; or: forever. The branch "
+        "protects its files itself.",
+        "30 d",
+    ),
     "paimon_conn_id": text("Paimon connection", "Airflow connection with the warehouse.", settings.CONN_ID),
     "spark_conn_id": text(
         "Spark connection", "Where Spark jobs run. Empty: the Paimon connection's setting, or the deployment's default."

@@ -19,8 +19,7 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.metrics import send_health
 from airflow_paimon.runbooks.form import check_policy, request_for
 from airflow_paimon.runbooks.maintenance_plan import NOT_DUE, NightPlan, parse_budget, plan_night, put_together
-from airflow_paimon.shown.listing import Listing, heads
-from airflow_paimon.shown.markdown import counted, escape, table_of
+from airflow_paimon.shown.markdown import counted, escape, titled_table
 from airflow_paimon.task_run import ERROR_KEY
 
 if TYPE_CHECKING:
@@ -443,19 +442,14 @@ def render_summary(found: Mapping[str, Any]) -> tuple[str, str]:
     )
     soon = [[one[k] for k in ("table", "branch", "owner", "expires_at")] for one in found["expiring_soon"]]
     late = [(one["table"], one["score"], one["why"]) for one in found.get("waiting_for_budget", ())]
-    parts = [escape(subject), *_part("", columns, rows)]
+    parts = [escape(subject), *titled_table("", columns, rows)]
     if found["tables"] > len(rows):
         parts.append(f"and {counted(found['tables'] - len(rows), 'more table')}")
-    parts += _part("These branches expire soon:", "table | branch | owner | expires at", soon)
-    parts += _part("These compactions wait for another night:", "table | score: number | why", late)
+    parts += titled_table("These branches expire soon", "table | branch | owner | expires at", soon)
+    parts += titled_table("These compactions wait for another night", "table | score: number | why", late)
     if found["waiting"]:
         parts.append(f"{counted(found['waiting'], 'snapshot or tag file')} wait in the trash for a later run.")
     return subject, "\n\n".join(parts)
-
-
-def _part(title: str, columns: str, rows: Sequence[Sequence[Any]]) -> list[str]:
-    listing = Listing(title=title, columns=heads(columns), rows=rows)
-    return [*([title] if title else []), table_of(listing)] if rows else []
 
 
 def message_of(found: Mapping[str, Any], subject: str, url: str) -> dict[str, Any]:

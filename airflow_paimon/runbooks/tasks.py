@@ -13,7 +13,7 @@ from airflow_paimon import notify
 from airflow_paimon._compat import AirflowSkipException
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.correction import PublishApprovalOperator
-from airflow_paimon.runbooks.form import check_approval, end_as_failed, given, refuse_unknown
+from airflow_paimon.runbooks.form import check_approval, end_as_failed, given, refuse_unknown, table_names
 from airflow_paimon.task_run import in_airflows_terms, triggering_user
 
 if TYPE_CHECKING:
@@ -115,8 +115,7 @@ def end_as_rejected(what_stands: Callable[[Context], tuple[str, list[str]]]) -> 
 def where_asked(context: Context) -> None:
     """Skip what only an approver looks at, where nobody will be asked."""
     params = context["params"]
-    tables = [name.strip() for name in params.get("tables") or [params["table"]]]
-    if not params["approval"] and not notify.asks_four_eyes(PaimonHook(params["paimon_conn_id"]), tables):
+    if not params["approval"] and not notify.asks_four_eyes(PaimonHook(params["paimon_conn_id"]), table_names(params)):
         raise AirflowSkipException("Ask for approval is off: the rows are not reviewed")
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.shown.listing import Listing
+from airflow_paimon.shown.listing import Listing, heads
 from airflow_paimon.shown.listing import counted as counted
 
 _ACTIVE = re.compile(r"([\\`*_\[\]|~$])")
@@ -57,6 +57,15 @@ def table_of(listing: Listing) -> str:
     shown = [[*map(_cell, row, cells, kinds)] for row, cells in zip(listing.rows, listing.cells(), strict=True)]
     left = [[f"and {listing.left:,} more", *[""] * (len(heads) - 1)]] if listing.left > 0 else []
     return "\n".join(f"| {' | '.join(line)} |" for line in (heads, ["---"] * len(heads), *shown, *left))
+
+
+def titled_table(title: str, columns: str, rows: Sequence[Sequence[Any]], most: int = 0) -> list[str]:
+    """Return a table below its title, as one part of a text; none without rows. ``columns``: as ``heads`` takes them.
+
+    ``most``: rows that are shown; 0 = all.
+    """
+    table = table_of(Listing(title=title, columns=heads(columns), rows=rows).first(most))
+    return [f"{title}:\n\n{table}" if title else table] if rows else []
 
 
 def _cell(value: Any, shown: str, kind: str) -> str:

@@ -727,6 +727,8 @@ def test_the_cleanup_keeps_a_protected_branch(warehouse: Path) -> None:
     run(main, "alter_branch", branch="fix", protect=True, protected_by="ann", reason="evidence")
     assert listed(main, drop_unpublished=True) == {"fix": "it is protected by ann (evidence)"}
     assert clean_up(main)[:2] == (["Nothing was cleaned up: branch fix is protected by ann (evidence)"], ["fix"])
+    (stays,) = advice.how_to_remove(form("data_correction", {"table": "d.t"}), planned(main))
+    assert stays.endswith("stays, as it is protected by ann (evidence)")
     run(main, "alter_branch", branch="fix", unprotect=True)
     assert listed(main, drop_unpublished=True) == {"fix": None}
     assert main.branch_names() == []
