@@ -38,7 +38,7 @@ Explain = Callable[[str, PaimonError], str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class NamedTable:
     """A table as the catalog names it."""
 
     name: str
@@ -56,13 +56,13 @@ def look_into(catalog: Catalog, kind: str, warehouse: Callable[[], Store], expla
         databases = catalog.databases()
         if not databases:
             return False, f"{catalog.label} answers, but has no database. Check its address and key"
-        tables = list(islice(_tables(catalog, databases), _MOST_TABLES))
+        tables = list(islice(tables_of(catalog, databases), _MOST_TABLES))
     except PaimonError as error:
         return False, _advised(kind, error)
     if fault := _fault(catalog, tables, explain) if tables else _fault_of(warehouse, kind, explain):
         return False, fault
     count = f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {catalog.label}"
-    return True, f"{count}: {shortened(databases)}{'' if tables else _without_table(databases)}{_shared(tables)}"
+    return True, f"{count}: {shortened(databases)}{'' if tables else without_table(databases)}{_shared(tables)}"
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -70,22 +70,24 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def _without_table(databases: Sequence[str]) -> str:
+def without_table(databases: Sequence[str]) -> str:
+    """Say that no table was found."""
     if len(databases) <= _MOST_DATABASES:
         return "; there is no table in them yet"
     return f"; there is no table in the first {_MOST_DATABASES} of them, and only those were looked at"
 
 
-def _tables(catalog: Catalog, databases: Sequence[str]) -> Iterator[_Named]:
+def tables_of(catalog: Catalog, databases: Sequence[str]) -> Iterator[NamedTable]:
+    """Name the tables of the first databases, with their folders."""
     for database in databases[:_MOST_DATABASES]:
         names = catalog.tables(database)
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             stores = catalog.locate(database, some)
-            yield from (_Named(f"{database}.{n}", s) for n, s in zip(some, stores, strict=True) if s is not None)
+            yield from (NamedTable(f"{database}.{n}", s) for n, s in zip(some, stores, strict=True) if s is not None)
 
 
-def _fault(catalog: Catalog, tables: Sequence[_Named], explain: Explain) -> str:
+def _fault(catalog: Catalog, tables: Sequence[NamedTable], explain: Explain) -> str:
     """Say what is wrong with the first tables, if none of them can be opened."""
     faults: list[str] = []
     until = time.monotonic() + _OPENING_SECONDS
@@ -116,7 +118,7 @@ def _fault_of(warehouse: Callable[[], Store], kind: str, explain: Explain) -> st
     return ""
 
 
-def _shared(tables: Sequence[_Named]) -> str:
+def _shared(tables: Sequence[NamedTable]) -> str:
     """Warn of tables, of those that were looked at, that lie in one folder: the catalog locks each by its own name."""
     names = defaultdict(list)
     for table in tables:

@@ -6,16 +6,18 @@ import os
 import pwd
 import threading
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow_paimon._compat import AirflowNotFoundException
 from airflow_paimon.core.catalogs import storage_only
+from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, StorageError
 from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.object_client import RequestError
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.hooks._catalog_check import look_into, shortened
+from airflow_paimon.hooks._catalog_check import look_into, shortened, tables_of, without_table
 from airflow_paimon.hooks._masks_check import check_masks
 from airflow_paimon.notify import choose_notifiers
 
@@ -199,13 +201,14 @@ def _look(store: Store) -> tuple[bool, str]:
     if not databases:
         return False, _without_database(store, folders)
     count = f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {store.uri.removeprefix('file://')}"
-    tables, looked, left = _count_tables(store, databases)
-    if looked and not tables and not left:
+    tables = list(islice(tables_of(FilesystemCatalog(store), databases), _MOST_FOLDERS + 1))
+    found = any(Table(one.store, one.name).exists() for one in tables[:_MOST_FOLDERS])
+    if 0 < len(tables) <= _MOST_FOLDERS and not found:
         return False, (
-            f"{count}, but none of the {looked} folders in there is a Paimon table (a folder with schema/schema-0): "
-            f"this is a warehouse of another format. Correct the path in Warehouse"
+            f"{count}, but none of the {len(tables)} folders in there is a Paimon table (a folder with "
+            f"schema/schema-0): this is a warehouse of another format. Correct the path in Warehouse"
         )
-    note = "" if tables or left else "; there is no table in them yet"
+    note = "" if tables else without_table(databases)
     return True, f"{count}: {shortened(databases)}{note}{_read_only(store)}"
 
 
@@ -254,21 +257,6 @@ def _without_database(store: Store, folders: Sequence[str]) -> str:
         f"{uri} is not a Paimon warehouse: none of its folders is a database (a folder name.db). It holds "
         f"{shortened(folders)}. Correct the path in Warehouse"
     )
-
-
-def _count_tables(store: Store, databases: Sequence[str]) -> tuple[int, int, bool]:
-    """Return whether a table was found (0 or 1), how many folders were looked into, and whether some were not."""
-    looked = 0
-    for database in databases:
-        for entry in store.child(f"{database}{_SUFFIX}").list(""):
-            if not entry.is_dir:
-                continue
-            if looked == _MOST_FOLDERS:
-                return 0, looked, True
-            looked += 1
-            if Table(store.child(f"{database}{_SUFFIX}/{entry.name}"), f"{database}.{entry.name}").exists():
-                return 1, looked, True
-    return 0, looked, False
 
 
 def _read_only(store: Store) -> str:

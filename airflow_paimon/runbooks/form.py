@@ -158,7 +158,7 @@ def corrected_table(planned: Mapping[str, Any]) -> str:
 def form_of_table(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any]:
     """Return the form as it is about one of the tables that a run corrects or undoes."""
     table = corrected_table(planned)
-    stopped = params["writers_stopped"] or table in params.get(STOPPED, ())
+    stopped = bool(params.get("writers_stopped")) or table in params.get(STOPPED, ())
     return {"publish": "merge", **params, "table": table, "writers_stopped": stopped}
 
 

@@ -25,7 +25,7 @@ from airflow_paimon.task_run import airflow_error, answer_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.triggers.waits import WaitingTrigger
+    from airflow_paimon.triggers.waits import SensorWait
 
 
 class WaitingSensor(StrictTemplates, BaseSensorOperator):
@@ -46,7 +46,7 @@ class WaitingSensor(StrictTemplates, BaseSensorOperator):
         self.deferrable = deferrable
 
     @abstractmethod
-    def _trigger(self, waits: dict[str, Any]) -> WaitingTrigger:
+    def _trigger(self, waits: dict[str, Any]) -> SensorWait:
         """Make the trigger, with these arguments besides its condition.
 
         Raises:
@@ -84,7 +84,7 @@ class WaitingSensor(StrictTemplates, BaseSensorOperator):
         with failing_as_a_poke(self):
             return self._answer(found)
 
-    def _look(self) -> tuple[WaitingTrigger, dict[str, Any] | None]:
+    def _look(self) -> tuple[SensorWait, dict[str, Any] | None]:
         from airflow_paimon.hooks.paimon import PaimonHook
 
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.triggers.waits import WaitingTrigger
+from airflow_paimon.triggers.waits import SensorWait
 
 __all__ = ["BucketsQuietTrigger"]
 
@@ -41,7 +41,7 @@ def open_writers(
     return dict(plan.details.get("open_writers") or {"effect": None, "note": ""})
 
 
-class BucketsQuietTrigger(WaitingTrigger):
+class BucketsQuietTrigger(SensorWait):
     """
     Fires once when running jobs have closed some buckets, or at a deadline, with ``{"found": {...}}``, or with
     ``{"error": {...}, "retryable"}``.
@@ -67,11 +67,11 @@ class BucketsQuietTrigger(WaitingTrigger):
 
     @property
     def label(self) -> str:
-        """See ``WaitingTrigger.label``."""
+        """See ``SensorWait.label``."""
         return str(self.condition["table"])
 
     def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
-        """See ``WaitingTrigger.look``."""
+        """See ``SensorWait.look``."""
         found = open_writers(hook, **self.condition)
         is_over = found["effect"] != "refused" or time.time() >= self.until
         return found if is_over else None, [found["note"]] if found["note"] else []

@@ -25,14 +25,14 @@ from airflow_paimon.core.table.new_snapshots_plan import (
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.triggers._polls import Look, polls
-from airflow_paimon.triggers.waits import WaitingTrigger, event
+from airflow_paimon.triggers.waits import SensorWait, event
 
 __all__ = ["PaimonSnapshotTrigger", "SnapshotCatchUpTrigger"]
 
 _STATE_KEY = "airflow_paimon.seen."
 
 
-class SnapshotCatchUpTrigger(WaitingTrigger):
+class SnapshotCatchUpTrigger(SensorWait):
     """
     Fires once when a branch has caught up, with ``{"found": {...}}``, or with ``{"error": {...}, "retryable"}``.
 
@@ -47,11 +47,11 @@ class SnapshotCatchUpTrigger(WaitingTrigger):
 
     @property
     def label(self) -> str:
-        """See ``WaitingTrigger.label``."""
+        """See ``SensorWait.label``."""
         return f"{self.condition['table']}, branch {self.condition['branch']}"
 
     def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
-        """See ``WaitingTrigger.look``."""
+        """See ``SensorWait.look``."""
         asked = dict(self.condition)
         view = hook.get_table(asked.pop("table"), asked.pop("branch"))
         verdict = check(view, CatchUpCondition.from_json(asked))

@@ -7,12 +7,12 @@ from typing import Any
 
 from airflow_paimon.core.table_sets.wait import SetCondition, awaited_version
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.triggers.waits import WaitingTrigger
+from airflow_paimon.triggers.waits import SensorWait
 
 __all__ = ["TableSetTrigger"]
 
 
-class TableSetTrigger(WaitingTrigger):
+class TableSetTrigger(SensorWait):
     """
     Fires once when a table set has a version, with ``{"found": {...}}``, or with ``{"error": {...}, "retryable"}``.
 
@@ -26,10 +26,10 @@ class TableSetTrigger(WaitingTrigger):
 
     @property
     def label(self) -> str:
-        """See ``WaitingTrigger.label``."""
+        """See ``SensorWait.label``."""
         return f"Table set {self.condition['table_set']}"
 
     def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
-        """See ``WaitingTrigger.look``."""
+        """See ``SensorWait.look``."""
         found, missing = awaited_version(hook.get_catalog(), SetCondition.from_json(self.condition))
         return (None, [f"waiting for {missing}"]) if found is None else (found.to_json(), ())

@@ -19,7 +19,7 @@ def event(payload: dict[str, Any]) -> TriggerEvent:
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no annotations here
 
 
-class WaitingTrigger(BaseTrigger):
+class SensorWait(BaseTrigger):
     """
     Fires once: with ``{"found": {...}}``, or with ``{"error": {...}, "retryable"}``.
 
