@@ -151,6 +151,27 @@ def test_what_cannot_be_brought_together_says_what_to_do(
     assert (shown(main), main.schema_ids()) == before
 
 
+@pytest.mark.parametrize("kind", ["INT", "STRING"])
+@pytest.mark.parametrize("written", [False, True])
+def test_a_column_that_main_has_dropped_is_in_the_way_only_where_files_have_its_values(
+    tmp_path: Path, written: bool, kind: str
+) -> None:
+    main, fix = begin(tmp_path)
+    alter(main, f"add column x {kind}")
+    if written:
+        put(main, p="b", k=1, v="main", x=7 if kind == "INT" else "7")
+    alter(main, "drop column x")
+    alter(fix, "add column x INT")
+    put(fix, p="a", k=1, v="fixed", x=9)
+    if written:
+        with pytest.raises(ConflictError, match="main has dropped or renamed column 'x'"):
+            run(main, "merge_branch", branch="fix")
+        return
+    run(main, "merge_branch", branch="fix")
+    assert shown(main) == [{"p": "a", "k": 1, "v": "fixed", "x": 9}, {"p": "b", "k": 1, "v": "old"}]
+    assert (main.schema().field("x").id == fix.schema().field("x").id) == (kind == "INT"), "one of another type is new"
+
+
 def test_iceberg_readers_go_by_the_ids_in_the_files(tmp_path: Path) -> None:
     main, fix = begin(tmp_path)
     alter(main, "set metadata.iceberg.storage=table-location", "add column x BIGINT")

@@ -9,6 +9,7 @@ from airflow_paimon.core.errors import NotFoundError, UnsafeOperationError
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.requests import Approved, ExpirePartitions, RollbackTo
 from airflow_paimon.core.table.features import is_chain_part
+from airflow_paimon.core.table.made_by import bounded
 from airflow_paimon.core.table.options import FOUR_EYES_OPTION, NAMES_BRANCH, TableOptions, parse_boolean
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -18,6 +19,9 @@ from airflow_paimon.core.table.properties import (
     REQUESTED_BY_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
+
+_MAX_WORDS = 1000
+"""Bytes of a reason that a snapshot keeps."""
 
 
 def is_read_with_main(view: Table) -> bool:
@@ -113,7 +117,7 @@ _OR_OWN_OPTIONS = (
 def approval_properties(request: Approved, *, four_eyes: bool) -> dict[str, str]:
     """Return what the snapshot's properties say of who asked, who approved and why."""
     said = {
-        REASON_PROPERTY: getattr(request, "reason", None),
+        REASON_PROPERTY: bounded(getattr(request, "reason", None) or "", _MAX_WORDS),
         APPROVED_BY_PROPERTY: request.approved_by,
         REQUESTED_BY_PROPERTY: request.requested_by,
         FOUR_EYES_PROPERTY: "true" if four_eyes else None,

@@ -251,15 +251,19 @@ class Merge:
     ) -> SchemaMapping:
         """``own``: files of main's. ``used``: further schema ids of the branch's files that are read."""
         base, ids = self._base_schema(compared, logs), {*used, *_used_schemas(changes, own)}
-        unused = self._unused(base, logs.main).union(logs.put)
+        unused = self._unused(base, logs).union(logs.put)
         return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, unused)
 
-    def _unused(self, base: TableSchema, main: Sequence[TableSchema]) -> set[int]:
-        """Return main's versions with columns that it has dropped, and of which no live file has values."""
-        shared, names = {f.id for f in base.fields}, {f.id: f.name for f in main[-1].fields}
-        own = {s.id: [f for f in s.fields if f.id not in shared] for s in main if s.id > base.id}
+    def _unused(self, base: TableSchema, logs: SchemaLogs) -> set[int]:
+        """Return main's versions with columns that it has dropped, that the branch has, or an id of whose it has given
+        to another, and of which no live file has values.
+        """
+        shared, names = {f.id for f in base.fields}, {f.id: f.name for f in logs.main[-1].fields}
+        own = {s.id: [f for f in s.fields if f.id not in shared] for s in logs.main if s.id > base.id}
+        theirs = {x for s in logs.branch for f in s.fields if f.id not in shared for x in (f.id, f.name)}
         renamed = {i for i, fields in own.items() if any(names.get(f.id, f.name) != f.name for f in fields)}
-        former = {i for i, fields in own.items() if any(f.id not in names for f in fields)} - renamed
+        dropped = {i: [f for f in fields if f.id not in names] for i, fields in own.items() if i not in renamed}
+        former = {i for i, fields in dropped.items() if any({f.id, f.name} & theirs for f in fields)}
         return former - written_with(self.main) if former else former
 
     def _with_tags(self, compared: Compared, planned: Publication) -> Publication:

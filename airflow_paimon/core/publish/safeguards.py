@@ -17,26 +17,23 @@ from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import SetTag
+from airflow_paimon.core.publish.approval import approval_properties
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish
-from airflow_paimon.core.table.made_by import bounded
 from airflow_paimon.core.table.options import requested_retention
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     APPROVED_AT_PROPERTY,
-    APPROVED_BY_PROPERTY,
     CHANGES_PROPERTY,
     DIFF_PROPERTY,
     DURATION_PROPERTY,
     FIGURES_PROPERTY,
-    FOUR_EYES_PROPERTY,
     OPERATION_ID_PROPERTY,
     OPERATION_PROPERTY,
     REASON_PROPERTY,
-    REQUESTED_BY_PROPERTY,
     TRY_PROPERTY,
     UNDO_RETENTION_PROPERTY,
     UNDO_TAG_PROPERTY,
@@ -84,20 +81,11 @@ class PublishIdentity:
         }
         if request.operation_id:
             out[OPERATION_ID_PROPERTY] = request.operation_id
-        if request.approved_by:
-            out[APPROVED_BY_PROPERTY] = request.approved_by
         if request.approved_at:
             out[APPROVED_AT_PROPERTY] = request.approved_at
-        if request.requested_by:
-            out[REQUESTED_BY_PROPERTY] = request.requested_by
-        if request.reason:
-            out[REASON_PROPERTY] = bounded(request.reason, _MAX_WORDS)
-        if self.four_eyes:
-            out[FOUR_EYES_PROPERTY] = "true"
-        return out
+        return out | approval_properties(request, four_eyes=self.four_eyes)
 
 
-_MAX_WORDS = 1000
 _NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot", "left_partition_count"])
 _LISTS = frozenset(["only_partitions"])
 _FLAGS = frozenset(["keep_later", "files_came_back"])
