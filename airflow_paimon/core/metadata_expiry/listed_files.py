@@ -4,6 +4,7 @@ compressed, names and writers are digests.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Sums,
     columns_of,
 )
-from airflow_paimon.core.store.base import FileInfo, batches
+from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.threads import in_threads
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
 from airflow_paimon.core.table.paths import PRIVATE_DIR
@@ -114,20 +115,20 @@ class ListedFiles:
 def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFiles:
     """List all files of a table's folder into ``found``."""
 
-    def parts_of(folder: str) -> Iterator[ListedPart]:
-        parts = table.store.files_in_parts(folder)
-        return (_part_of(infos, prefixes, found.is_whole, found.most_examples) for infos in parts)
+    adding = threading.Lock()
+
+    def add_all(folder: str) -> None:
+        for infos in table.store.files_in_parts(folder):
+            part = _part_of(infos, prefixes, found.is_whole, found.most_examples)
+            with adding:
+                found.add(part)
 
     if _number_of_files(table) < _MANY:
-        for part in parts_of(""):
-            found.add(part)
+        add_all("")
         return found
     folders, objects = table.store.divided("")
     found.add(_part_of(objects, prefixes, found.is_whole, found.most_examples))
-    for some in batches(folders, LISTINGS_AT_ONCE):
-        for parts in in_threads(lambda folder: list(parts_of(folder)), some, LISTINGS_AT_ONCE):
-            for part in parts:
-                found.add(part)
+    in_threads(add_all, folders, LISTINGS_AT_ONCE)
     return found
 
 
