@@ -302,7 +302,7 @@ def _is_over(record: Lineage | None, now_ms: int) -> bool:
 def _storage(main: Table, now_ms: int) -> StorageFigures:
     found = read_usage(main, now_ms)
     totals = found.totals
-    held = [u.frees_bytes for u in found.holders if u.holder.kind == SNAPSHOTS and u.holder.branch == MAIN]
+    held = [u.frees.bytes for u in found.holders if u.holder.kind == SNAPSHOTS and u.holder.branch == MAIN]
     return StorageFigures(
         bytes=totals.total.bytes,
         orphan_files=totals.unreferenced.files - totals.young.files,

@@ -15,6 +15,22 @@ FileNumbers = npt.NDArray[np.int32]
 Mask = npt.NDArray[np.bool_]
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """How many files, with their ``bytes``; ``first_ms``: when the oldest of them was written, None if unknown."""
+
+    files: int = 0
+    bytes: int = 0
+    first_ms: int | None = None
+
+    def __add__(self, other: Sums) -> Sums:
+        times = [ms for ms in (self.first_ms, other.first_ms) if ms is not None]
+        return Sums(self.files + other.files, self.bytes + other.bytes, min(times, default=None))
+
+    def to_json(self) -> dict[str, int]:
+        return {"files": self.files, "bytes": self.bytes}
+
+
 class Changes(NamedTuple):
     """The files that a manifest names, each once, and by how much it changes how often each is there."""
 
@@ -54,6 +70,10 @@ class FileIndex:
     def numbers(self, digests: Digests) -> FileNumbers:
         """Return the number of each file, -1 for one that is not there."""
         return places_in(self.digests, digests)
+
+    def sums(self, chosen: Mask) -> Sums:
+        """Sum up some files."""
+        return Sums(int(chosen.sum()), int(self.sizes[chosen].sum()))
 
     def each(self, roots: Sequence[int]) -> Iterator[Mask]:
         """Return which files each of some roots names; fast where one shares most manifests with the one before."""

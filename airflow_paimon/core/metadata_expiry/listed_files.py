@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from airflow_paimon.core.metadata_expiry.file_index_plan import Sums
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     COLUMN_TYPES,
     UNKNOWN,
@@ -21,7 +22,6 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KindTeller,
     Prefixes,
     Stored,
-    Sums,
     columns_of,
 )
 from airflow_paimon.core.store.base import FileInfo

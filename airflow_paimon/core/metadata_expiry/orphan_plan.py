@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from airflow_paimon.core.metadata_expiry.file_index_plan import Sums
 from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR
 
@@ -66,22 +67,6 @@ class Orphans:
     files: tuple[Candidate, ...]
     young: Sums
     held: Sums
-
-
-@dataclass(frozen=True, slots=True)
-class Sums:
-    """How many files, with their ``bytes``; ``first_ms``: when the oldest of them was written, None if unknown."""
-
-    files: int = 0
-    bytes: int = 0
-    first_ms: int | None = None
-
-    def __add__(self, other: Sums) -> Sums:
-        times = [ms for ms in (self.first_ms, other.first_ms) if ms is not None]
-        return Sums(self.files + other.files, self.bytes + other.bytes, min(times, default=None))
-
-    def to_json(self) -> dict[str, int]:
-        return {"files": self.files, "bytes": self.bytes}
 
 
 class KindTeller:

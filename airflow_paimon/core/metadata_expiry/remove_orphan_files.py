@@ -22,13 +22,13 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Storage
 from airflow_paimon.core.format.records import is_record
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time, time_before
 from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, store_index
+from airflow_paimon.core.metadata_expiry.file_index_plan import Sums
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KINDS,
     Candidate,
     Orphans,
     Prefixes,
-    Sums,
     by_folder,
     find_orphans,
 )
@@ -168,7 +168,7 @@ class _Referenced:
     by: Sequence[Usage] = ()
 
     def to_json(self) -> dict[str, Any]:
-        by = sorted(self.by, key=lambda u: (-u.bytes, u.holder.branch, u.holder.kind))
+        by = sorted(self.by, key=lambda u: (-u.names.bytes, u.holder.branch, u.holder.kind))
         return {**self.sums.to_json(), "kinds": self.kinds, "by": [_by_json(usage) for usage in by]}
 
 
@@ -176,10 +176,9 @@ def _by_json(usage: Usage) -> dict[str, Any]:
     return {
         "branch": usage.holder.branch,
         "kind": usage.holder.kind,
-        "files": usage.files,
-        "bytes": usage.bytes,
-        "only_files": usage.frees_files,
-        "only_bytes": usage.frees_bytes,
+        **usage.names.to_json(),
+        "only_files": usage.frees.files,
+        "only_bytes": usage.frees.bytes,
     }
 
 

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from airflow_paimon.core.metadata_expiry.ages import duration_ms
 from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, store_index
-from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, Mask
+from airflow_paimon.core.metadata_expiry.file_index_plan import Mask, Sums
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
-from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns, Stored, Sums
+from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns, Stored
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
@@ -171,14 +171,10 @@ class _Count:
             live = index.live(head) if head is not None else np.zeros(len(index), bool)
             totals += replace(
                 _of_candidates(c, times[index.numbers(c.names)] > 0, self.now_ms),
-                live=_of_files(index, live),
-                external=_of_files(index, index.outside),
+                live=index.sums(live),
+                external=index.sums(index.outside),
             )
         return totals, found
-
-
-def _of_files(index: FileIndex, chosen: Mask) -> Sums:
-    return Sums(int(chosen.sum()), int(index.sizes[chosen].sum()))
 
 
 def _of_candidates(c: CandidateColumns, used: Mask, now_ms: int) -> Totals:
@@ -226,7 +222,7 @@ def _own_files(rest: Sequence[Stored], branches: Collection[str]) -> Mapping[str
 
 def _most_first(usage: Usage) -> tuple[int, int, str, str, str]:
     holder = usage.holder
-    return -usage.frees_bytes, -usage.bytes, holder.kind, holder.branch, holder.name
+    return -usage.frees.bytes, -usage.names.bytes, holder.kind, holder.branch, holder.name
 
 
 def holder_json(usage: Usage, roots: Sequence[Root]) -> dict[str, Any]:
@@ -240,10 +236,9 @@ def holder_json(usage: Usage, roots: Sequence[Root]) -> dict[str, Any]:
         "first_snapshot": min(ids, default=None),
         "last_snapshot": max(ids, default=None),
         "roots": len(ids),
-        "files": usage.files,
-        "bytes": usage.bytes,
-        "frees_files": usage.frees_files,
-        "frees_bytes": usage.frees_bytes,
+        **usage.names.to_json(),
+        "frees_files": usage.frees.files,
+        "frees_bytes": usage.frees.bytes,
         "way": way_to_free(holder),
     }
 

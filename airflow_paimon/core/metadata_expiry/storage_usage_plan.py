@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers, Mask
+from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers, Mask, Sums
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, Root
 from airflow_paimon.core.table.paths import (
     HOLD_TAG_PREFIX,
@@ -43,13 +43,11 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """``files`` and ``bytes`` that a holder names, and those that it alone names: its end frees them."""
+    """What a holder names, and what it alone names: its end frees that."""
 
     holder: Holder
-    files: int
-    bytes: int
-    frees_files: int
-    frees_bytes: int
+    names: Sums
+    frees: Sums
 
 
 def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str, FileNumbers]) -> list[Holder]:
@@ -115,20 +113,8 @@ def usages(
 
 def added(found: Sequence[Usage], more: Sequence[Usage]) -> list[Usage]:
     """Add up the same holders' counts of two sets of files; the first may be empty."""
-    return (
-        [
-            replace(
-                two,
-                files=one.files + two.files,
-                bytes=one.bytes + two.bytes,
-                frees_files=one.frees_files + two.frees_files,
-                frees_bytes=one.frees_bytes + two.frees_bytes,
-            )
-            for one, two in zip(found, more, strict=True)
-        ]
-        if found
-        else list(more)
-    )
+    pairs = zip(found, more, strict=True) if found else ()
+    return [replace(two, names=one.names + two.names, frees=one.frees + two.frees) for one, two in pairs] or list(more)
 
 
 def _usage(
@@ -139,13 +125,7 @@ def _usage(
         within += held
     named, alone = counted & (within > 0), counted & (within > 0) & (within == times)
     named[holder.own] = alone[holder.own] = True
-    return Usage(
-        holder=holder,
-        files=int(named.sum()),
-        bytes=int(index.sizes[named].sum()),
-        frees_files=int(alone.sum()),
-        frees_bytes=int(index.sizes[alone].sum()),
-    )
+    return Usage(holder=holder, names=index.sums(named), frees=index.sums(alone))
 
 
 def _ends_with(root: Root, branch: str) -> bool:

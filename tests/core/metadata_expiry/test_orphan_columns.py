@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, _Named
+from airflow_paimon.core.metadata_expiry.file_index_plan import Sums
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, _part_of
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     UNKNOWN,
@@ -17,7 +18,6 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KindTeller,
     Prefixes,
     Stored,
-    Sums,
     find_orphans,
 )
 from airflow_paimon.core.store import local
