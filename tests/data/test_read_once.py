@@ -104,8 +104,8 @@ OPERATIONS: dict[str, tuple[int, Callable[[Table], object]]] = {
     "expire_partitions": (7, op("expire_partitions", expiration_time="1 d", timestamp_formatter="yyyy-MM-dd")),
     "expire_snapshots": (5, op("expire_snapshots", older_than="0 s", retain_min=1, grace="0 s", writers_stopped=True)),
     "check_table": (12, op("check_table")),
-    "remove_orphan_files": (1, op("remove_orphan_files", dry_run=True)),
-    "storage_usage": (1, op("storage_usage")),
+    "remove_orphan_files": (2, op("remove_orphan_files", dry_run=True)),
+    "storage_usage": (2, op("storage_usage")),
 }
 """With how often it reads one snapshot or schema at most.
 
