@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
-from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
+from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
 from airflow_paimon.core.commit.conditions import has_moving_keys
 from airflow_paimon.core.commit.draft import CommitOptions
@@ -91,20 +91,19 @@ def write_arrow(
     partition = None if partition is None else partition_argument(table, partition)
     table.require()
     require_committable(table)
-    policy = parse_on_stale(table, on_stale)
+    guard, properties = ChainOptions(on_stale=parse_on_stale(table, on_stale)), {OPERATION_PROPERTY: OPERATION}
+    options = CommitOptions(properties=properties, guard_options=guard, writers_stopped=writers_stopped)
     written = write_once(
         table,
         OPERATION,
         _request(data, mode, partition),
         operation_id,
         lambda identity: commit_in_tries(
-            *(table, mode, partition, identity, policy),
+            *(table, mode, partition, replace(options, identity=identity)),
             lambda write: write_rows(write, _batches(data, write)),
             _TRIES,
-            properties={OPERATION_PROPERTY: OPERATION},
             partitions=partitions_of_rows(data, table.store, table.label),
             buckets=buckets_of_rows(data, table.label),
-            writers_stopped=writers_stopped,
         ),
         lambda landed: report_write(table, landed),
         content=None if operation_id is None else content_digest(data),
@@ -143,6 +142,9 @@ def write_once(
     writers_stopped: bool = False,
 ) -> Written:
     """Write, or find the commit of an earlier try with this operation id; ``report_on`` is called after the commit.
+
+    No result is kept for a retry: the commit says which snapshot it was, and whether another engine has taken it away,
+    as long as ``expire_snapshots`` keeps it (``retry_window``); a kept result would be one more file of each write.
 
     ``run`` compacts where readers wait for that (``compact_written``).
 
@@ -192,22 +194,19 @@ def commit_in_tries(
     table: Table,
     mode: str,
     partition: PartitionSpec | None,
-    identity: CommitIdentity,
-    on_stale: OnStale | None,
+    options: CommitOptions,
     write_files: Callable[[TableWrite], Sequence[CommitMessage]],
     tries: int,
     read_head: Callable[[], bool] = lambda: False,
     tasks: int = 1,
-    properties: Mapping[str, str] | None = None,
     partitions: PartitionsOfRows = lambda schema: None,
     buckets: BucketsOfRows = lambda schema: None,
-    writers_stopped: bool = False,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
 
     ``read_head``: whether the rows were computed from the table's own: an overwrite then replaces only what was read.
-    ``tasks``: how many may write one new partition with dynamic buckets. ``properties``: of the snapshot.
-    ``partitions``, ``buckets``: see ``plan_write``.
+    ``tasks``: how many may write one new partition with dynamic buckets. ``partitions``, ``buckets``: see
+    ``plan_write``.
     """
     for number in range(1, tries + 1):
         overwrite = mode != "append"
@@ -217,12 +216,7 @@ def commit_in_tries(
         messages = write_files(write)
         try:
             messages = completed(table, write, messages, mode, partition)
-            receipt = commit_write(
-                *(table, write, messages, mode, partition, identity, on_stale),
-                only_planned=read_head(),
-                properties=properties,
-                writers_stopped=writers_stopped,
-            )
+            receipt = commit_write(table, write, messages, mode, partition, options, only_planned=read_head())
         except REFUSALS as error:
             discard_files(write, messages)
             if not isinstance(error, ConflictError) or number == tries:
@@ -249,27 +243,16 @@ def commit_write(
     messages: Sequence[CommitMessage],
     mode: str,
     partition: PartitionSpec | None,
-    identity: CommitIdentity,
-    on_stale: OnStale | None = None,
+    options: CommitOptions,
     *,
     only_planned: bool = False,
-    properties: Mapping[str, str] | None = None,
-    writers_stopped: bool = False,
 ) -> Receipt:
     """Commit the files of a write, according to its mode. ``only_planned``: overwrite no commit after the planned one.
-    ``properties``: of the snapshot.
 
     Raises:
         REFUSALS: the files can be discarded.
     """
-    guard = ChainOptions(on_stale=on_stale)
-    options = CommitOptions(
-        identity=identity,
-        properties=properties or {},
-        guard_options=guard,
-        written_with=write.schema,
-        writers_stopped=writers_stopped,
-    )
+    options = replace(options, written_with=write.schema)
     if mode == "append":
         return commit_append(table, messages, options, planned_on=write.planned_on)
     specs: Overwrite = None if partition is None else [partition]

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
-from airflow_paimon.core.chain.write_plan import OnStale
+from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt, digest_of
 from airflow_paimon.core.commit.landed import verified_commits
@@ -354,7 +355,6 @@ class PaimonWriter(DataSourceArrowWriter):
         self._mode = mode
         self._partition = partition
         self._tried = tried
-        self._identity = tried.identity(NAME)
         self._on_stale = on_stale
         self._landed = landed
         self._writers_stopped = writers_stopped
@@ -377,10 +377,12 @@ class PaimonWriter(DataSourceArrowWriter):
             files = merged_messages(self._write, [t.messages for t in messages if isinstance(t, TaskFiles)])
             try:
                 files = completed(self._table, self._write, files, self._mode, self._partition)
-                receipt = commit_write(
-                    *(self._table, self._write, files, self._mode, self._partition, self._identity, self._on_stale),
+                options = CommitOptions(
+                    identity=self._tried.identity(NAME),
+                    guard_options=ChainOptions(on_stale=self._on_stale),
                     writers_stopped=self._writers_stopped,
                 )
+                receipt = commit_write(self._table, self._write, files, self._mode, self._partition, options)
             except REFUSALS:
                 discard_files(self._write, files)
                 self._tried.forget()

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
+from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import InvalidInputError
@@ -90,11 +92,14 @@ def write_table(
         check_partition(table, schema, partition)
     check_frame(frame, schema, table.label, partial=mode == "append" and combines_rows(schema))
     tasks, properties = cores_of(frame.sparkSession), {OPERATION_PROPERTY: OPERATION}
+    guard = ChainOptions(on_stale=policy)
 
     def write(identity: CommitIdentity) -> tuple[Receipt, Sequence[CommitMessage]]:
-        files, stopped = partial(write_files, frame), writers_stopped
-        commit = partial(commit_in_tries, tasks=tasks, properties=properties, writers_stopped=stopped)
-        return commit(table, mode, partition, identity, policy, files, _TRIES)
+        options = CommitOptions(
+            identity=identity, properties=properties, guard_options=guard, writers_stopped=writers_stopped
+        )
+        files = partial(write_files, frame)
+        return commit_in_tries(table, mode, partition, options, files, _TRIES, tasks=tasks)
 
     said = "" if operation_id is None else _request(frame, mode, partition)
     report, run = partial(report_write, table), in_tasks_if_large(frame.sparkSession, table.name)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY, begin_batch, check_same_batch
 from airflow_paimon.core.errors import (
     FormatError,
@@ -452,7 +453,8 @@ def test_a_stalled_process_does_not_hide_a_later_batch(tmp_path: Path, expired: 
         rows = pa.table({"dt": ["a"], "k": [number], "v": ["x"]})
         write = plan_write(view)
         files = list(write_rows(write, rows.to_batches()))
-        return landed is not None or commit_write(view, write, files, "append", None, identity).replayed
+        options = CommitOptions(identity=identity)
+        return landed is not None or commit_write(view, write, files, "append", None, options).replayed
 
     assert not batch(table, 0)
     later = [lambda: assert_new(batch(table, 2)), lambda: assert_new(batch(table, 1))]

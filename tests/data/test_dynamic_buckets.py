@@ -15,7 +15,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.check.check import rebuild_hash_indexes
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, restore_partitions
+from airflow_paimon.core.commit.committer import Draft, commit, restore_partitions
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.hash_index import Hashes, extended_hash_index
@@ -152,7 +153,7 @@ def test_files_of_a_refused_write_are_deleted_with_its_index(table: Table) -> No
     before = index_files(table)
     write_arrow(table, rows([5], "other"))
     with pytest.raises(ConflictError, match="partition p=x after the dynamic buckets"):
-        commit_write(table, write, messages, "append", None, CommitIdentity())
+        commit_write(table, write, messages, "append", None, CommitOptions())
     discard_files(write, messages)
     live = {e.file_name for e in read_index(table, table.latest_snapshot())}
     assert index_files(table) & before - live != before - live
@@ -285,7 +286,7 @@ def test_tasks_that_get_known_buckets_with_their_rows_write_the_same(
 
     assert what(placed) == what(looked_up)
     messages = completed(table, write, placed, "append")
-    commit_write(table, write, messages, "append", None, CommitIdentity())
+    commit_write(table, write, messages, "append", None, CommitOptions())
     assert {k for (_, k), v in shown(table).items() if v == "new"} == set(given.column("k").to_pylist())
     if keys == ["p", "k"]:
         check_indexes(table)
@@ -309,7 +310,7 @@ def test_tasks_that_get_rows_as_they_come_agree(table: Table, case: int, overwri
     given = [rows([random.randrange(40) for _ in range(15)], f"task {i}", random.choice("xy")) for i in range(4)]
     messages = merged_messages(write, files_of_tasks(write, *given))
     messages = with_hash_indexes(write.dynamic, messages)
-    commit_write(table, write, messages, "overwrite" if overwrite else "append", None, CommitIdentity())
+    commit_write(table, write, messages, "overwrite" if overwrite else "append", None, CommitOptions())
     wanted = {(r["p"], r["k"]) for t in given for r in t.to_pylist()}
     assert {k for k, v in shown(table).items() if v != "old"} == wanted
     check_indexes(table)

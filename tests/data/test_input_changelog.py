@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.scan import NamedList, read_entries, read_named_lists
 from airflow_paimon.core.table.table import Table
@@ -118,7 +118,7 @@ def test_of_the_rows_of_several_tasks_the_last_one_told_wins(tmp_path: Path) -> 
     for rows in ([("x", 3, 1, "y"), ("x", 1, 1, "first")], [("x", 1, 2, "second")]):
         tasks.append(write_rows(write, [conform_rows(arrow(rows), write.schema, table.label)]))
     files = merged_messages(write, tasks)
-    commit_write(table, write, files, "append", None, CommitIdentity())
+    commit_write(table, write, files, "append", None, CommitOptions())
     told = reader.all()
     assert [(k, b) for _, k, _, b, _ in told] == [(1, "first"), (3, "y"), (1, "second")]
     assert shown(table) == [("x", 1, 2, "second"), ("x", 3, 1, "y"), ("x", 9, 1, "old")]

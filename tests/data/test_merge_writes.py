@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.scan import live_entries, plan_scan
@@ -101,7 +101,7 @@ def in_parts(table: Table, rows: Sequence[Rows], mode: str, buffer_bytes: int) -
     """Write rows with a buffer of so many bytes; return the new files."""
     write = plan_write(table, overwrite=mode != "append", buffer_bytes=buffer_bytes)
     messages = write_rows(write, [conform_rows(arrow(part), write.schema, table.label) for part in rows])
-    commit_write(table, write, messages, mode, None, CommitIdentity())
+    commit_write(table, write, messages, mode, None, CommitOptions())
     return [f for m in messages for f in m.new_files]
 
 

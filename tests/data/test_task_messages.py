@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
@@ -39,7 +39,7 @@ def written(table: Table, mode: str, *tasks: Rows, buffer_bytes: int = 1 << 20) 
 
 
 def commit(table: Table, write: TableWrite, messages: list[CommitMessage], mode: str = "append") -> None:
-    commit_write(table, write, messages, mode, None, CommitIdentity())
+    commit_write(table, write, messages, mode, None, CommitOptions())
 
 
 def numbered(folder: Path) -> list[tuple[int, int]]:

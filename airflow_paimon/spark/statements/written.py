@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.chain.guard import report_write
-from airflow_paimon.core.chain.write_plan import OnStale
+from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -77,17 +78,12 @@ def write_query(
     read_own: Callable[[], bool] = lambda: False,
 ) -> tuple[Receipt, Figures]:
     """Commit the files of a query's rows as ``commit_in_tries`` does, for ``write_statement``."""
-    receipt, _ = commit_in_tries(
-        table,
-        mode,
-        partition,
-        identity,
-        on_stale,
-        files,
-        TRIES,
-        read_own,
-        tasks=cores_of(asked.spark),
+    options = CommitOptions(
+        identity=identity,
         properties=made_of(table, asked.statement),
+        guard_options=ChainOptions(on_stale=on_stale),
         writers_stopped=asked.writers_stopped,
     )
+    tasks = cores_of(asked.spark)
+    receipt, _ = commit_in_tries(table, mode, partition, options, files, TRIES, read_own, tasks)
     return receipt, {} if receipt.replayed else figures_of(table, receipt.before, receipt.snapshot)

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.stream_batch import begin_batch, check_same_batch
 from airflow_paimon.core.errors import InvalidInputError
@@ -58,8 +59,8 @@ def batch_writer(
         if landed is not None and not schema.primary_keys:  # of rows with one key only the last is written
             check_same_batch(table, query, batch, landed, frame.count())
         if landed is None:
-            write_batch = partial(write_files, frame)
-            landed = commit_in_tries(table, "append", None, identity, None, write_batch, _TRIES)[0].snapshot
+            write_batch, options = partial(write_files, frame), CommitOptions(identity=identity)
+            landed = commit_in_tries(table, "append", None, options, write_batch, _TRIES)[0].snapshot
         compact_written(table, landed, in_tasks_if_large(frame.sparkSession, table.name))
 
     return write

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.landed import verified_commits
@@ -124,7 +125,8 @@ def commit_batch(
         replayed = landed is not None
         if landed is None:
             properties = {} if content is None else {ROWS_PROPERTY: content}
-            receipt = commit_write(table, write, files, "append", None, identity, properties=properties)
+            options = CommitOptions(identity=identity, properties=properties)
+            receipt = commit_write(table, write, files, "append", None, options)
             landed, replayed = receipt.snapshot, receipt.replayed
     except REFUSALS:
         discard_files(write, files)
