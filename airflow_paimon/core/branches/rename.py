@@ -12,9 +12,9 @@ from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_copy_branc
 from airflow_paimon.core.branches.create import show_branch, stale_record
 from airflow_paimon.core.branches.delete import (
     Removal,
+    all_views,
     check_deletable_branch,
     gather_removal,
-    protective_tags,
     remove_branch,
 )
 from airflow_paimon.core.branches.ownership import (
@@ -24,22 +24,19 @@ from airflow_paimon.core.branches.ownership import (
     refuse_protected,
     write_mark,
 )
+from airflow_paimon.core.branches.retention_tags import missing_protection_of
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from airflow_paimon.core.format.snapshot import parse_tag
-from airflow_paimon.core.plan import Action, PutNew
+from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RenameBranch
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.table.lineage import CREATING, DELETING, READY, Lineage, read_lineage, require_ready
 from airflow_paimon.core.table.paths import (
     MAIN,
-    TAG_PREFIX,
     BranchPaths,
     check_branch_name,
-    protective_tag,
-    published_tag,
 )
 from airflow_paimon.core.table.table import Table
 
@@ -87,19 +84,24 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
         removal.files,
         removal.schemas,
         table.store.walk(root) if begun else (),
-        _protect(table, old, new),
+        _protection(table, old, new),
         since=context.now_iso,
         recorded=branch_record(table, new) if begun else None,
     )
     if not request.dry_run:
         if not removal.is_under_way:  # else all of it was copied before
             _copy(context, copy, removal, begun=begun)
+            execute(table, _protection(table, old, new))  # a repair may have taken one for a stale one
         remove_branch(table, removal)
         _settle(table, new)
     plan = copy.whole(after=removal.plan.whole().actions)
     return context.result(
         plan, branch=new, changed=True, before=removal.head, after=removal.head, details={"renamed_from": old}
     )
+
+
+def _protection(table: Table, old: str, new: str) -> list[PutNew]:
+    return [t for v in all_views(table) if v.branch_name != old for t in missing_protection_of(v, old, new)]
 
 
 def _is_begun(table: Table, old: str, new: str) -> bool:
@@ -111,19 +113,6 @@ def _is_begun(table: Table, old: str, new: str) -> bool:
         return table.branch(old).exists()
     same = not known.known_origin or known.same_branch(made)
     return same and (known.state == READY or known.peer == new)
-
-
-def _protect(table: Table, old: str, new: str) -> list[Action]:
-    """Plan the branch's protective tags under its new name."""
-    found: list[Action] = []
-    for path, data in sorted(protective_tags(table, old).items()):
-        folder, _, name = path.rpartition(f"/{TAG_PREFIX}")
-        target = f"{folder}/{TAG_PREFIX}{protective_tag(new)}{name.removeprefix(protective_tag(old))}"
-        if read_if_there(table.store, target) not in (None, data):  # a tag of that name keeps other files
-            target = f"{folder}/{TAG_PREFIX}{published_tag(new, parse_tag(data, path).snapshot.id)}"
-        reason = f"keeps the shared files under the name {new}"
-        found.append(PutNew(path=target, data=data, same_ok=True, reason=reason))
-    return found
 
 
 def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) -> None:

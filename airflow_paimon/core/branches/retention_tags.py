@@ -259,16 +259,15 @@ def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
     ]
 
 
-def missing_protection_of(main: Table, branch: str, other: str) -> list[PutNew]:
-    """Plan the tags on main by which another branch keeps what those of a branch keep: it is to share its files."""
-    present = set(main.tag_names())
-    found = [main.find_tag(name) for name in sorted(present) if protects(name) == branch]
+def missing_protection_of(view: Table, branch: str, other: str) -> list[PutNew]:
+    """Plan the tags by which another branch keeps what those of a branch keep: it is to share its files."""
+    found = [view.find_tag(name) for name in view.tag_names() if protects(name) == branch]
     held = {tag.snapshot.id: tag.snapshot for tag in found if tag is not None}
     wanted = [Tag(name=published_tag(other, s.id), snapshot=s) for s in held.values()]
     return [
-        PutNew(path=main.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=f"shared with branch {other}")
+        PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=f"shared with branch {other}")
         for tag in wanted
-        if tag.name not in present
+        if not _exists(view, tag)
     ]
 
 

@@ -164,7 +164,7 @@ def test_renaming_a_branch_takes_its_protection_along(table: Table, fix: Table) 
     run(table, "rename_branch", branch="fix", to_branch="better")
     assert table.branch_names() == ["better"]
     assert files(table.branch("better")) == before
-    assert table.tag_names() == ["airflow-paimon-branch-better", "base"]
+    assert table.tag_names() == ["airflow-paimon-branch-better.3", "base"]
     assert run(table, "check_table").details["ok"]
 
 
