@@ -95,5 +95,5 @@ class SnapshotCatchUpSensor(WaitingSensor):
         asked |= {name: as_list(name, getattr(self, name)) for name in ("partitions", "marked_partitions")}
         switches = ("allow_older_partitions", "wait_for_branch")
         asked |= {name: parse_boolean(getattr(self, name), name) for name in switches}
-        condition = {"table": self.table, "branch": self.branch, **parse_condition(**asked).to_json()}
-        return SnapshotCatchUpTrigger(condition=condition, **waits)
+        condition = parse_condition(**asked).to_json()
+        return SnapshotCatchUpTrigger(table=self.table, branch=self.branch, condition=condition, **waits)

@@ -56,14 +56,11 @@ class BucketsQuietTrigger(SensorWait):
     :param poke_interval: seconds between two looks
     """
 
+    own = ("until",)
+
     def __init__(self, *, until: float, **waits: Any) -> None:
         super().__init__(**waits)
         self.until = until
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        """Return the class path and the arguments."""
-        path, arguments = super().serialize()
-        return path, {**arguments, "until": self.until}
 
     @property
     def label(self) -> str:

@@ -45,16 +45,21 @@ class SnapshotCatchUpTrigger(SensorWait):
     :param poke_interval: seconds between two looks
     """
 
+    own = ("table", "branch")
+
+    def __init__(self, *, table: str, branch: str, **waits: Any) -> None:
+        super().__init__(**waits)
+        self.table = table
+        self.branch = branch
+
     @property
     def label(self) -> str:
         """See ``SensorWait.label``."""
-        return f"{self.condition['table']}, branch {self.condition['branch']}"
+        return f"{self.table}, branch {self.branch}"
 
     def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
         """See ``SensorWait.look``."""
-        asked = dict(self.condition)
-        view = hook.get_table(asked.pop("table"), asked.pop("branch"))
-        verdict = check(view, CatchUpCondition.from_json(asked))
+        verdict = check(hook.get_table(self.table, self.branch), CatchUpCondition.from_json(self.condition))
         notes = [f"waiting for {text}" for text in verdict.waiting_for]
         return verdict.to_json() if verdict.caught_up else None, notes
 

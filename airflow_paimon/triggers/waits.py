@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
@@ -27,6 +27,9 @@ class SensorWait(BaseTrigger):
     at the next poke; any other error ends the wait.
     """
 
+    own: ClassVar[tuple[str, ...]] = ()
+    """Further arguments of a subclass."""
+
     def __init__(self, *, paimon_conn_id: str, condition: Mapping[str, Any], poke_interval: float = 60.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
         self.paimon_conn_id = paimon_conn_id
@@ -35,12 +38,8 @@ class SensorWait(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
-        arguments = {
-            "paimon_conn_id": self.paimon_conn_id,
-            "condition": self.condition,
-            "poke_interval": self.poke_interval,
-        }
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+        names = ("paimon_conn_id", "condition", "poke_interval", *self.own)
+        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
 
     @property
     @abstractmethod

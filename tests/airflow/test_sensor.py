@@ -161,8 +161,10 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
 
 def trigger(**condition: Any) -> SnapshotCatchUpTrigger:
     return SnapshotCatchUpTrigger(
+        table="d.t",
+        branch="main",
         paimon_conn_id="paimon_default",
-        condition={"table": "d.t", "branch": "main", **parse_condition(**condition).to_json()},
+        condition=parse_condition(**condition).to_json(),
         poke_interval=0.05,
     )
 
