@@ -29,7 +29,7 @@ from airflow_paimon.core.table.read_once import reading_once
 from airflow_paimon.core.table.table_sets import same_versions
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.check.check_keys import FindDoubleKeys, FindDuplicates, FindKeysTwice, KeyHashes
+    from airflow_paimon.core.check.check_keys import FindDoubleKeys, FindDuplicates, FindKeysTwice, KeyHashes, RowChecks
     from airflow_paimon.core.publish.fold import Fold
     from airflow_paimon.core.publish.key_merge import MergeKeys
     from airflow_paimon.core.publish.own_files import FindSharedId, Rewrite, WriteChangelog
@@ -208,7 +208,7 @@ def _of_tables(operation: str) -> Run | None:
         case "repair_table":
             from airflow_paimon.core.check.check import repair_table
 
-            return lambda context, request: repair_table(context, request, _key_hashes, _keys_twice, _compact)
+            return lambda context, request: repair_table(context, request, _row_checks(), _compact)
         case "create_chain_table":
             from airflow_paimon.core.chain.setup import create_chain
 
@@ -247,8 +247,7 @@ def _of_main(operation: str, fold: Fold | None) -> Run | None:
         case "check_table":
             from airflow_paimon.core.check.check import check_table
 
-            find = (_duplicates, _double_keys, _key_hashes, _keys_twice)
-            return lambda context, request: check_table(context, request, *find)
+            return lambda context, request: check_table(context, request, _row_checks())
         case "storage_usage":
             from airflow_paimon.core.metadata_expiry.storage_usage import storage_usage
 
@@ -396,6 +395,12 @@ def _keys_twice() -> FindKeysTwice:
     from airflow_paimon.data.check_rows import keys_twice
 
     return keys_twice
+
+
+def _row_checks() -> RowChecks:
+    from airflow_paimon.core.check.check_keys import RowChecks
+
+    return RowChecks(duplicates=_duplicates, double_keys=_double_keys, keys=_key_hashes, keys_twice=_keys_twice)
 
 
 @_later

@@ -29,10 +29,9 @@ from airflow_paimon.core.check import (
 from airflow_paimon.core.check.check_keys import (
     HASH_INDEX,
     KEYS_TWICE,
-    FindDoubleKeys,
-    FindDuplicates,
-    FindKeysTwice,
+    NO_ROWS,
     KeyHashes,
+    RowChecks,
 )
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
@@ -78,24 +77,15 @@ from airflow_paimon.core.table.table import Table
 def check_table(
     context: Context,
     request: CheckTable,
-    duplicates: FindDuplicates | None = None,
-    double_keys: FindDoubleKeys | None = None,
-    keys: KeyHashes | None = None,
-    keys_twice: FindKeysTwice | None = None,
+    rows: RowChecks,
 ) -> OperationResult:
     """Check all branches, tags, hints and records of a table; changes nothing.
 
     ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
-    findings = find_all(
-        *(context.table, context.now_ms),
-        verify_files=request.verify_files,
-        duplicates=duplicates,
-        double_keys=double_keys,
-        keys=keys if request.verify_keys else None,
-        keys_twice=keys_twice if request.verify_keys else None,
-        memory_bytes=request.memory_mb << 20,
-    )
+    table, now_ms, memory_bytes = context.table, context.now_ms, request.memory_mb << 20
+    asked = rows if request.verify_keys else replace(rows, keys=None, keys_twice=None)
+    findings = find_all(table, now_ms, verify_files=request.verify_files, rows=asked, memory_bytes=memory_bytes)
     head = context.table.latest_snapshot_id()
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=summary(findings))
 
@@ -105,17 +95,10 @@ def find_all(
     now_ms: int,
     *,
     verify_files: bool,
-    duplicates: FindDuplicates | None = None,
-    double_keys: FindDoubleKeys | None = None,
-    keys: KeyHashes | None = None,
-    keys_twice: FindKeysTwice | None = None,
+    rows: RowChecks = NO_ROWS,
     memory_bytes: int = MEMORY_BYTES,
 ) -> list[Finding]:
-    """Gather the findings of a table, errors first.
-
-    ``duplicates`` compares row ids, ``double_keys`` the keys of partitions, ``keys_twice`` those of a bucket, ``keys``
-    gives the keys of dynamic buckets: they read rows. ``memory_bytes``: for what is known of all files.
-    """
+    """Gather the findings of a table, errors first. ``memory_bytes``: for what is known of all files."""
     views, states = all_views(table), LiveStates(table, memory_bytes)
     records = check_branches.unfinished_branches(table)
     findings = _guarded(table, check_branches.unfinished_findings(table, records))
@@ -127,13 +110,13 @@ def find_all(
             findings += _guarded(view, check_history.option_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.changelog_findings(view))
-            findings += _guarded(view, check_keys.row_id_findings(view, duplicates if verify_files else None))
+            findings += _guarded(view, check_keys.row_id_findings(view, rows.duplicates if verify_files else None))
             findings += _guarded(
-                view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=keys)
+                view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=rows.keys)
             )
-            findings += _guarded(view, check_keys.keys_twice_findings(view, keys_twice))
+            findings += _guarded(view, check_keys.keys_twice_findings(view, rows.keys_twice))
             if verify_files:
-                findings += _guarded(view, check_keys.moving_key_findings(view, double_keys))
+                findings += _guarded(view, check_keys.moving_key_findings(view, rows.double_keys))
                 findings += _guarded(view, check_keys.bucket_count_findings(view, states))
                 findings += _guarded(view, check_files.file_findings(view, states))
                 findings += _guarded(view, check_files.vector_findings(view))
@@ -237,12 +220,11 @@ def _expired_tags(view: Table, now_ms: int) -> Iterator[Finding]:
 def repair_table(
     context: Context,
     request: RepairTable,
-    keys: KeyHashes | None = None,
-    keys_twice: FindKeysTwice | None = None,
-    compact: Callable[[Context, Compact], OperationResult] | None = None,
+    rows: RowChecks,
+    compact: Callable[[Context, Compact], OperationResult],
 ) -> OperationResult:
-    """Repair the findings of check_table that are safe to repair unasked, or only those named by id. ``keys`` and
-    ``keys_twice``: see ``find_all``; ``compact`` is the operation of that name.
+    """Repair the findings of check_table that are safe to repair unasked, or only those named by id. ``compact`` is the
+    operation of that name.
 
     Raises:
         InvalidInputError: a named finding does not exist, or has no automatic repair. ConflictError: a file that is to
@@ -252,12 +234,8 @@ def repair_table(
     before = context.table.latest_snapshot_id()
     kinds = {i.partition(":")[0] for i in request.finding}
     asks, asks_twice = HASH_INDEX in kinds, KEYS_TWICE in kinds  # reads index files and keys only then
-    findings = find_all(
-        *(context.table, context.now_ms),
-        verify_files=asks,
-        keys=keys if asks else None,
-        keys_twice=keys_twice if asks_twice else None,
-    )
+    asked = RowChecks(keys=rows.keys if asks else None, keys_twice=rows.keys_twice if asks_twice else None)
+    findings = find_all(context.table, context.now_ms, verify_files=asks, rows=asked)
     chosen = _choose(context, request, findings)
     actions = tuple(a for f in chosen for a in f.actions)
     plan = Plan(
@@ -274,11 +252,10 @@ def repair_table(
         execute(context.table, files.actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
-            if keys is not None:
-                rebuild_hash_indexes(context.table.branch(branch), partitions, keys)
+            if rows.keys is not None:
+                rebuild_hash_indexes(context.table.branch(branch), partitions, rows.keys)
         for branch in sorted({a.branch for a in merged}):
-            if compact is not None:
-                _compact(context, branch, [a.partition for a in merged if a.branch == branch], compact)
+            _compact(context, branch, [a.partition for a in merged if a.branch == branch], compact)
         if catalogs:
             check_catalog.update_catalog(context.table)
     left = [f.to_json() for f in findings if f not in chosen]

@@ -8,6 +8,7 @@ key in all of them; row ids of a row-tracking table that are missing, on two row
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -269,6 +270,20 @@ FindDuplicates = Callable[[Table, Snapshot, Sequence[DataFile]], dict[int, list[
 """Reads the ids of some files: an id on two rows -> the names of their files; None: too many to compare.
 Implemented by the data layer."""
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowChecks:
+    """What reads rows for a check; None: that isn't looked at. ``duplicates`` compares row ids, ``double_keys`` the
+    keys of partitions, ``keys_twice`` those of a bucket, ``keys`` gives the keys of dynamic buckets.
+    """
+
+    duplicates: FindDuplicates | None = None
+    double_keys: FindDoubleKeys | None = None
+    keys: KeyHashes | None = None
+    keys_twice: FindKeysTwice | None = None
+
+
+NO_ROWS = RowChecks()
 _LISTED = 3
 
 
