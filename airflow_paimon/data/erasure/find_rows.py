@@ -144,7 +144,7 @@ class FoundRows:
         by: list[list[str]] = [[] for _ in self.matching]
         for holder in self.holders:
             for at in holder.files:
-                by[at].append(holder_text(holder))
+                by[at].append(_holder_text(holder))
         return by
 
     def _branches(self) -> list[dict[str, Any]]:
@@ -174,7 +174,7 @@ def search_table(table: Table, search: Search) -> FoundRows:
     return FoundRows(stored=stored, searched=searched, matching=matching, holders=holders)
 
 
-def holder_text(holder: Holder) -> str:
+def _holder_text(holder: Holder) -> str:
     """Name a holder: ``newest snapshot of main``, ``tag month_end``, ``snapshots 3 to 7 of branch fix``."""
     first, last = holder.roots[0].snapshot.id, holder.roots[-1].snapshot.id
     span = f"{first} to {last}" if first != last else f"{first}"

@@ -23,7 +23,7 @@ from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.table.features import POSTPONED_WAY_OUT
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
-from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
@@ -162,7 +162,7 @@ def _check_table(base: Base, statement: Statement) -> None:
             "tables with data-evolution.enabled=true",
             "change the branch with SQL of Paimon's own engine (UPDATE, MERGE INTO), and publish it with merge_branch",
         )
-    elif base.schema.primary_keys and options.bucket == -2:
+    elif base.schema.primary_keys and options.bucket == POSTPONED_BUCKET:
         problem = "primary-key tables with postponed buckets (bucket=-2)", POSTPONED_WAY_OUT
     elif base.schema.primary_keys and uncertain:
         problem = (
