@@ -97,9 +97,9 @@ thorough: $(CLASSES) ## all tests with all their cases, and a new seed for the r
 	export AIRFLOW_PAIMON_THOROUGH=1
 	exec $(PYTEST) $(PYTEST_ARGS)
 
-screenshots: venv ## make the pictures of docs/ anew, by the browser test (needs chromium)
+screenshots: venv ## take the pictures of docs/ of one story, in light and dark (needs chromium; 5 minutes)
 	@$(export_java)
-	AIRFLOW_PAIMON_PICTURES=$(CURDIR)/docs/_static AIRFLOW_PAIMON_REQUIRE_ALL=1 $(PY) -m pytest tests/dags/test_ui.py
+	exec $(PY) -m tests.dags.screenshots docs/_static
 
 SOAK_SECONDS ?= 3600
 soak: venv ## the random tests with new seeds, for an hour (SOAK_SECONDS=600 for less)

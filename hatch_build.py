@@ -9,7 +9,7 @@ from typing import Any
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 _RELATIVE_LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?![a-z]+:|#)(docs/)?([^)#\s]+)(#[^)\s]*)?\)")
-_PICTURE = re.compile(r"^!\[[^\]]*\]\((?![a-z]+:)[^)]+\)\n\n", re.MULTILINE)
+_PICTURE = re.compile(r"^(?:!\[[^\]]*\]\((?![a-z]+:)[^)]+\)|<picture>(?s:.*?)</picture>)\n\n", re.MULTILINE)
 
 
 class ReadmeHook(MetadataHookInterface):

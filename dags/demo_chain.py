@@ -137,7 +137,7 @@ def one_night(say: _demo.Say) -> dict[str, Any]:
             say(f"     {ti.task_id:<16} {ti.state:<8} {ti.duration or 0:5.1f} s{label}")
         if run.state != "success":
             raise _demo.FailedError(f"the DAG run ended as {run.state}")
-        found: dict[str, Any] = next(t for t in run.get_task_instances() if t.task_id == "figures").xcom_pull("figures")
+        found: dict[str, Any] = next(t for t in run.get_task_instances() if t.task_id == "metrics").xcom_pull("metrics")
     return found
 
 

@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "docs" / "_ext")]
 # Importing an operator imports Airflow, which writes a configuration into its home.
@@ -64,7 +66,18 @@ def escape_names(app: Any, what: str, name: str, thing: Any, options: Any, lines
     lines[:] = [re.sub(r"^(:param \w+)_:", r"\1\\_:", line) for line in lines]
 
 
+def add_dark_pictures(app: Any, doctree: nodes.document) -> None:
+    """Show ``x-dark.png`` instead of ``x.png`` in the dark theme, where it exists."""
+    for image in list(doctree.findall(nodes.image)):
+        dark = image["uri"].replace(".png", "-dark.png")
+        if dark != image["uri"] and (Path(app.srcdir, app.env.docname).parent / dark).is_file():
+            other = image.deepcopy()
+            other["uri"], other["classes"], image["classes"] = dark, ["only-dark"], ["only-light"]
+            image.parent.insert(image.parent.index(image) + 1, other)
+
+
 def setup(app: Any) -> None:
     """Register what the configuration adds."""
+    app.connect("doctree-read", add_dark_pictures, priority=400)  # before Sphinx collects the images
     app.connect("autodoc-process-docstring", escape_names)
     app.connect("autodoc-process-signature", operator_signature)

@@ -53,7 +53,7 @@ EXAMPLES = {
     "expire_branches": ('expire_branches(orders, older_than="30 d").changed', "False"),
     "remove_orphan_files": ('remove_orphan_files(orders, older_than="2 d").changed', "False"),
     "check_table": ('check_table(orders).details["ok"]', "True"),
-    "storage_usage": ('storage_usage(orders, limit=5).details["holders"][0]["kind"]', "'branch'"),
+    "storage_usage": ('storage_usage(orders, limit=5).details["references"][0]["kind"]', "'branch'"),
     "find_rows": ('find_rows(orders, "id = 1").details["rows"]', "4"),
     "erase_rows": ('erase_rows(orders, "id = 1", reason="request 17", dry_run=True).changed', "True"),
     "export_audit": ('export_audit(orders, uri="audit.csv").details["records"]', "1"),

@@ -102,7 +102,6 @@ ALSO = {
     "four_eyes": "the Paimon connection's ``four_eyes`` and the table's option ask for it, too",
     "mask": "and to the Paimon connection's ``masked_columns``",
     "allow_module": "in addition to ``functions`` in the Paimon connection's ``forms``",
-    "rewrite": "runs as a Spark job, which is also the way to rewrite large buckets with appended rows",
     "requested_by": "by default the user who triggered the run",
     "function": 'ship its module with ``spark_options={"py_files": ...}``',
 }

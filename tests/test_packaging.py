@@ -129,7 +129,8 @@ def test_an_index_takes_the_metadata_and_shows_the_description(built: list[Path]
 def test_links_of_the_readme_lead_to_the_documentation_where_its_address_is_known() -> None:
     text = "[a](docs/howto/sql.md#keys), [b](docs/_static/page.png), [c](https://paimon.apache.org/), [d](#here)"
     assert standalone(text, None) == "a, b, [c](https://paimon.apache.org/), [d](#here)"
-    assert standalone("![p](docs/p.png)\n\n[a](NEWS.md)", "https://docs.test") == "a"
+    both = '<picture>\n  <source srcset="docs/p-dark.png">\n  <img src="docs/p.png">\n</picture>\n\n'
+    assert standalone(f"![p](docs/p.png)\n\n{both}[a](NEWS.md)", "https://docs.test") == "a"
     site = "https://docs.test/paimon"
     assert standalone(text, f"{site}/").startswith(f"[a]({site}/howto/sql.html#keys), [b]({site}/_static/page.png), ")
 

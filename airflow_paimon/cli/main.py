@@ -25,7 +25,7 @@ _PROGRAM = "python -m airflow_paimon"
 _DEFAULT_LIMIT = 50
 _EPILOG = (
     "exit codes: 0 done; 2 wrong request, or it does not exist; 1 anything else. A job has its own, which its --help "
-    "lists.\ndocs: runbook, reference/jobs"
+    "lists.\ndocs: docs/runbook.md and docs/reference/jobs.md, also in Airflow: Paimon, Documentation"
 )
 _EXAMPLES = {
     "head": "--where \"dt = '2026-11-18'\"",
@@ -238,8 +238,9 @@ def _command(
 def _add_flags_of(name: str, required: argparse._ArgumentGroup, command: argparse._ArgumentGroup) -> None:
     """Add the flags of a command that shows something."""
     command.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    default = str(_FIRST_ROWS) if name == "head" else f"{_DEFAULT_LIMIT}, with --json all"
-    command.add_argument("--limit", type=_limit, help=f"rows to show, 0 = all; default {default}")
+    default = str(_FIRST_ROWS) if name == "head" else f"{_DEFAULT_LIMIT}, or all with --json"
+    if name != "count":
+        command.add_argument("--limit", type=_limit, help=f"rows to show, 0 for all; default {default}")
     if name == "sets":
         command.add_argument("--name", metavar="SET", help="only the versions of this set, newest first")
     elif name not in ("databases", "tables"):
@@ -257,7 +258,7 @@ def _add_flags_of(name: str, required: argparse._ArgumentGroup, command: argpars
     if name == "plan":
         command.add_argument("--sql", metavar="SQL", help="the statement or SELECT, or a file that ends in .sql")
         command.add_argument("--function", metavar="MODULE:NAME", help="instead of SQL; it is not called")
-        command.add_argument("--view", action="append", metavar="NAME=TABLE", help="further view (repeat)")
+        command.add_argument("--view", action="append", metavar="NAME=TABLE", help="additional input table (repeat)")
         command.add_argument("--partitions", action="append", help="for a SELECT: partition to overwrite (repeat)")
         command.add_argument("--mode", choices=("overwrite", "upsert"), help="for a SELECT; default overwrite")
     if name == "audit":
@@ -335,7 +336,8 @@ def _look_up(options: argparse.Namespace) -> Any:
 
     _check_values(options)
     storage = read_storage_options(options.storage_options) if options.storage_options else None
-    limit = options.limit if options.limit is not None else 0 if options.json else _DEFAULT_LIMIT
+    given = getattr(options, "limit", None)
+    limit = given if given is not None else 0 if options.json else _DEFAULT_LIMIT
     if options.what == "sets":
         from airflow_paimon.shown import table_sets
 

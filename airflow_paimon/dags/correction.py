@@ -33,7 +33,7 @@ from airflow_paimon.runbooks.form import (
     report_lines,
 )
 from airflow_paimon.runbooks.kinds import Kind
-from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, PUBLISH, SPARK, check_form
+from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, MERGE, PUBLISH, SPARK, check_form
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.shown.correction_text import plan_lines
 
@@ -101,7 +101,9 @@ PARAMS = {
         ["merge", "fast_forward"],
         section=PUBLISH_FIELDS,
     ),
-    **shared("undo_retention", "rewrite", "keep_appended", "on_overlap", "writers_stopped", section=PUBLISH_FIELDS),
+    **shared(
+        "undo_retention", "revert_compaction", "keep_appended", "on_overlap", "writers_stopped", section=PUBLISH_FIELDS
+    ),
     "changelog": choice(
         "Streaming readers",
         "For a table with a changelog-producer. auto: read both sides of what is published, and emit the changes to "
@@ -223,8 +225,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
         "outlets": [AssetAlias("data_correction")],
         **of_publishes(flink_jobs),
     }
-    overlaps = {"keep_appended": "{{ params.keep_appended }}", "on_overlap": "{{ params.on_overlap }}"}
-    merge = each(MergeBranchOperator, "merge", BRANCH, **overlaps, **approved)
+    merge = each(MergeBranchOperator, "merge", BRANCH, **MERGE, **approved)
     fast_forward = each(FastForwardOperator, "fast_forward", BRANCH, **approved)
     add_correction(
         each,

@@ -163,7 +163,7 @@ def assert_complete(**context: Any) -> None:
         return
     record = made["record"]
     lines = [f"{h['kind']} {h['name'] or ''} of {h['branch']} keeps {h['files']:,} files: {h['way']}"
-             for h in record["holders"]]  # fmt: skip
+             for h in record["references"]]  # fmt: skip
     lines += [f"not read: {one['path']}: {one['reason']}" for one in record["unchecked"]]
     lines.append("When that has ended: clear task erase with its downstream")
     end_as_failed(made["subject"], *lines)

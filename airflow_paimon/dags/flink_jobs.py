@@ -129,7 +129,7 @@ def stops_shown(context: Context) -> str:
     """Say to the approver which jobs a run stops, as Markdown; empty for none."""
     if not (jobs := stopped_jobs(context)):
         return ""
-    others = "." if all_are_stopped(context) else "; other jobs of this DAG go on."
+    others = "." if all_are_stopped(context) else "; other jobs of this DAG continue."
     named = escape(", ".join(jobs))
     return f"\n\nFlink jobs that are stopped right before main changes, and started after it: {named}{others}"
 
@@ -299,7 +299,7 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
         """Wait for a stop or a publish that a person has ended: neither must go on once the job was looked at."""
         ended = [one for one in (self.stopped_by, *self.publishes) if states.get(one) in ("success", "failed")]
         if any(ti.xcom_pull(task_ids=n) is None and ti.xcom_pull(task_ids=n, key=ERROR_KEY) is None for n in ended):
-            self.log.info("A task was ended from outside: waiting %s s until its worker is gone", _SECONDS_TO_END)
+            self.log.info("A task was ended from outside: waiting %s s until its worker has ended", _SECONDS_TO_END)
             time.sleep(_SECONDS_TO_END)
 
     def _settled(self, hook: FlinkHook, place: str) -> JobState:
@@ -339,7 +339,7 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
         return bool(ti.max_tries > self.retries)
 
     def _by_hand(self, path: str | None) -> str:
-        where = path or f"the path of its savepoint, which the log of task {self.stopped_by} says"
+        where = path or f"the path of its savepoint, which the log of task {self.stopped_by} shows"
         quoted = str(self.job_name).replace("'", "''")
         return (
             f"give Flink's SQL client SET 'pipeline.name' = '{quoted}'; SET '{SAVEPOINT}' = '{where}'; and then the "

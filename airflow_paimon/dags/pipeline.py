@@ -28,7 +28,7 @@ from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
 from airflow_paimon.runbooks.form import in_airflows_terms, needs_four_eyes, pulled, report_lines
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
-from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, PUBLISH, SPARK, check_form
+from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, MERGE, PUBLISH, SPARK, check_form
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.task_run import triggering_user
 
@@ -94,7 +94,7 @@ PARAMS = {
     **shared(
         "tag_retention",
         "sample_rows",
-        "rewrite",
+        "revert_compaction",
         "keep_appended",
         "on_overlap",
         "writers_stopped",
@@ -180,10 +180,9 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
     publish = PublishTablesOperator(
         task_id="publish",
         tables=pulled("report", "tables"),
-        keep_appended="{{ params.keep_appended }}",
-        on_overlap="{{ params.on_overlap }}",
         table_set="{{ params.table_set or '' }}",
         outlets=[AssetAlias("pipeline_correction")],
+        **MERGE,
         **PUBLISH,
         **of_publishes(flink_jobs),
     )

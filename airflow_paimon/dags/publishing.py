@@ -132,7 +132,7 @@ def report(**context: Any) -> dict[str, Any]:
         made = pages.plan_publishes(form, planned, done, triggering_user(context))
     if not made["changes"]:
         cleaned = clean_up_unpublished(form, planned)
-        report_lines("Nothing to publish: main already holds what its branch holds", *cleaned)
+        report_lines("Nothing to publish: main already has the rows of its branch", *cleaned)
         raise AirflowSkipException("The correction has changed nothing, so no approval is requested")
     made["markdown"] += stops_shown(context)
     report_lines(made["subject"], *made["markdown"].splitlines())

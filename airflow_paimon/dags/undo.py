@@ -174,7 +174,7 @@ def report_failure(**context: Any) -> None:
         done.append("whether the undo succeeded is open" if may_have_landed else "main is as it was")
     helps = [*runbook.what_helps(*next(iter(errors.items()))), *how_to_check(context["params"], errors)]
     if is_pipeline(context["params"]):
-        helps = [*helps, "Triggered again, this DAG goes on with the tables that are not undone yet"]
+        helps = [*helps, "Trigger this DAG again to undo the tables that are not undone yet"]
     end_as_failed(f"{', '.join(errors)} failed; {'; '.join(done)}", *error_lines(errors), *helps)
 
 

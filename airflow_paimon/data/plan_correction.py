@@ -253,4 +253,4 @@ def _overlap_json(overlap: Overlap, name: Any) -> dict[str, Any]:
 
 def _replays(main: Table) -> Mapping[str, Any]:
     found, tables = replays_of(main)
-    return {"replays": [asdict(one) for one in found], "tables_looked_at": tables}
+    return {"replays": [asdict(one) for one in found], "tables_checked": tables}

@@ -74,7 +74,7 @@ def without_table(databases: Sequence[str]) -> str:
     """Say that no table was found."""
     if len(databases) <= _MOST_DATABASES:
         return "; there is no table in them yet"
-    return f"; there is no table in the first {_MOST_DATABASES} of them, and only those were looked at"
+    return f"; there is no table in the first {_MOST_DATABASES} of them, and only those were checked"
 
 
 def tables_of(catalog: Catalog, databases: Sequence[str]) -> Iterator[NamedTable]:

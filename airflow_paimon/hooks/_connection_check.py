@@ -54,7 +54,7 @@ _BY_STATUS = {
     307: _REGION,
     401: _KEYS,
     403: "The key may not list the bucket: it needs s3:ListBucket, and s3:GetObject, s3:PutObject and s3:DeleteObject "
-    "on what is in the warehouse. AWS says the same of somebody else's bucket: check its name",
+    "on what is in the warehouse. AWS returns the same for another account's bucket: check its name",
     404: _NOT_S3,
     500: _NOT_S3,
 }
@@ -90,7 +90,7 @@ _OVER_HTTP = {
 }
 """By the kind of storage: what to do by HTTP's status (0: no answer), and its name."""
 _HDFS_BY_ANSWER = {
-    "StandbyException": "This name node stands by: name the active one in Warehouse, or by hdfs:// the name service",
+    "StandbyException": "This is a standby name node: name the active one in Warehouse, or by hdfs:// the name service",
     "SafeModeException": "The name node is in safe mode: wait until it has left that, or let an administrator end it",
     "RetriableException": "The name node is starting: wait until it has left its safe mode",
 }
@@ -254,7 +254,7 @@ def _without_database(store: Store, folders: Sequence[str]) -> str:
             below = f"{uri.rstrip('/')}/{folder}"
             return f"There is no database in {uri}, but in its folder {folder}. Set Warehouse to {below}"
     return (
-        f"{uri} is not a Paimon warehouse: none of its folders is a database (a folder name.db). It holds "
+        f"{uri} is not a Paimon warehouse: none of its folders is a database (a folder name.db). It contains "
         f"{shortened(folders)}. Correct the path in Warehouse"
     )
 
@@ -263,7 +263,7 @@ def _read_only(store: Store) -> str:
     path = store.uri.removeprefix("file://")
     if not store.uri.startswith("file://") or os.access(path, os.W_OK | os.X_OK, effective_ids=True):
         return ""
-    return f". This process (user {_user()}) may read it, but not write: give it the right, or only look-ups will work"
+    return f". This process (user {_user()}) may read it, but not write: give it that right"
 
 
 def _user() -> str:
@@ -275,7 +275,7 @@ def _user() -> str:
 
 def _over_http(cause: BaseException, by_status: dict[int, str], storage: str) -> str:
     status = cause.status if isinstance(cause, RequestError) else 0
-    return by_status.get(status, f"Look whether {storage} is what answers there")
+    return by_status.get(status, f"Check that {storage} answers at this address")
 
 
 def _with_way_out(storage: str, error: PaimonError) -> str:
@@ -309,5 +309,5 @@ def _over_hdfs(storage: str, error: PaimonError) -> str:
         if answer in error.message:
             return way_out
     if "RPCError(" in f"{error.__cause__}":
-        return "The name node's own log says more"
+        return "The name node's log shows the cause"
     return "Check the host and port in Warehouse, and that this machine reaches them"

@@ -94,7 +94,7 @@ class JobWatch:
                 self._log_driver()
                 return LEFT_RESULT
         except PaimonError as error:
-            self._report(f"the result can't be looked for: {error.message}")
+            self._report(f"the result can't be read: {error.message}")
             return None
         if refused is not None:
             raise refused
@@ -113,7 +113,7 @@ class JobWatch:
         except PaimonError as error:
             return None, error
         except (OSError, RuntimeError) as error:
-            self._report(f"the cluster does not tell its state: {error}")
+            self._report(f"the cluster does not report its state: {error}")
         return None, None
 
     def _ending(self, state: str) -> str:
@@ -135,5 +135,5 @@ class JobWatch:
 
     def _report(self, text: str) -> None:
         if text != self._reported:
-            log.warning("Driver %s: %s; looking again", self.driver.id, text)
+            log.warning("Driver %s: %s; checking again", self.driver.id, text)
         self._reported = text

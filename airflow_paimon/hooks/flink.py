@@ -98,7 +98,7 @@ class PatientLook(Generic[T]):
             self.misses += 1
             if self.misses >= _MOST_MISSES:
                 raise
-            log.warning("%s; looking again", error.message)
+            log.warning("%s; checking again", error.message)
             found = None
         else:
             self.misses = 0
@@ -186,13 +186,13 @@ class FlinkHook(BaseHook):
         """Return the look at a stop, or else at a job, that is waited for. ``until``: epoch seconds."""
         if stop is not None:
             late = (
-                f"Flink job {stop.job_id} has not stopped within the task's timeout. Its stop goes on, and Clear waits "
-                f"for it again. Its page says what its savepoint waits for: {self.job_url(stop.job_id)}"
+                f"Flink job {stop.job_id} has not stopped within the task's timeout. Its stop continues, and Clear "
+                f"waits for it again. Its page shows what its savepoint waits for: {self.job_url(stop.job_id)}"
             )
             return PatientLook(partial(self.look_at_stop, stop), until, late)
         late = (
-            f"Not all of Flink job {job_id} runs within the task's timeout. It goes on by itself. Its page says why, "
-            f"such as a lack of slots, and can cancel it: {self.job_url(str(job_id))}"
+            f"Not all of Flink job {job_id} runs within the task's timeout. It continues by itself. Its page shows "
+            f"why, such as a lack of slots, and can cancel it: {self.job_url(str(job_id))}"
         )
         return PatientLook(partial(self.look_at_job, str(job_id), until_finished=until_finished), until, late)
 
@@ -537,4 +537,4 @@ def _cause(trace: str) -> str:
     lines = [line.strip() for line in trace.splitlines() if not line.lstrip().startswith(("at ", "... "))]
     told = [line for line in lines if line and line not in _SAYS_NOTHING]
     causes = [line.removeprefix("Caused by: ") for line in told if line.startswith("Caused by: ")]
-    return _CLASS.sub("", (causes[-1:] or told[:1] or ["it says no more"])[0])[:1000]
+    return _CLASS.sub("", (causes[-1:] or told[:1] or ["no cause is given"])[0])[:1000]

@@ -60,7 +60,7 @@ def error_without_result(
             code="no-spark",
         )
     cls = _BY_EXIT_CODE.get(exit_code or 1, PaimonError)
-    return cls(f"{what}; the log above says why")
+    return cls(f"{what}; see the log above")
 
 
 def error_of_lost_driver(operation: str, table: str, driver: str, state: str, uri: str) -> PaimonError:

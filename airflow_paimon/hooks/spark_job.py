@@ -298,14 +298,14 @@ class SparkJobHook(SparkSubmitHook):
         try:
             found = self._drivers_of(tried, result_name)
         except (RuntimeError, PaimonError) as error:
-            self.log.warning("Whether an earlier try still runs isn't known: %s", error)
+            self.log.warning("Cannot determine whether an earlier attempt still runs: %s", error)
             return None
         for one in found:
             if not is_of_same_task(one.result_name, result_name):
                 continue
             result = result_in(results_folder, one.result_name, request.storage_options)
             if one.state not in OVER or (one.state == "Succeeded" and result.exists()):
-                self.log.info("An earlier try of this task has left %s (%s): waiting for that one", one.id, one.state)
+                self.log.info("An earlier attempt has left %s (%s): waiting for that one", one.id, one.state)
                 return self._taken_over(one, tried, request)
         return None
 

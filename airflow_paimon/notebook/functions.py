@@ -262,9 +262,9 @@ def merge_branch(
     four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | str | None = None,
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
     changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | str | None = None,
-    approved_main_snapshot: int | str | None = None, diff: str | None = None, rewrite: bool = False,
-    writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
-    partitions: Iterable[str] = (), tags: bool = False, keep_appended: bool = False,
+    approved_main_snapshot: int | str | None = None, diff: str | None = None, writers_stopped: bool = False,
+    force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", partitions: Iterable[str] = (),
+    tags: bool = False, revert_compaction: bool = False, keep_appended: bool = False,
     on_overlap: Literal["fail", "branch", "main"] = "fail",
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
@@ -283,13 +283,13 @@ def fast_forward(
     four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | str | None = None,
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
     changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | str | None = None,
-    approved_main_snapshot: int | str | None = None, diff: str | None = None, rewrite: bool = False,
-    writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
-    discard_main: bool = False, tags: bool = False,
+    approved_main_snapshot: int | str | None = None, diff: str | None = None, writers_stopped: bool = False,
+    force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
+    tags: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Publish a branch onto main; refused if main changed since the branch point.
+    """Publish a branch onto main; refused if main changed since the branch was created.
 
     Example:
         >>> fast_forward(orders, "fix", discard_main=True).snapshot_after
@@ -303,10 +303,10 @@ def replace_main(
     four_eyes: bool = False, skip_checks: bool = False, expected_main_snapshot: int | str | None = None,
     undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None,
     changelog: Literal["auto", "none"] = "auto", expected_branch_snapshot: int | str | None = None,
-    approved_main_snapshot: int | str | None = None, diff: str | None = None, rewrite: bool = False,
-    writers_stopped: bool = False, force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail",
-    discard_main: bool = False, keep_old_as: str | None = None, options: Literal["branch", "main"] = "branch",
-    option: Iterable[str] = (), move_consumer: Iterable[str] = (), readers_stopped: bool = False,
+    approved_main_snapshot: int | str | None = None, diff: str | None = None, writers_stopped: bool = False,
+    force: bool = False, tag_conflict: Literal["fail", "keep-main", "rename"] = "fail", discard_main: bool = False,
+    keep_old_as: str | None = None, options: Literal["branch", "main"] = "branch", option: Iterable[str] = (),
+    move_consumer: Iterable[str] = (), readers_stopped: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
@@ -460,10 +460,10 @@ def storage_usage(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.
+    """Count the bytes that each branch, tag and range of snapshots keeps, and what its deletion would free.
 
     Example:
-        >>> storage_usage(orders, limit=5).details["holders"][0]["kind"]
+        >>> storage_usage(orders, limit=5).details["references"][0]["kind"]
         'branch'
     """
     return perform("storage_usage", locals())
@@ -474,7 +474,7 @@ def find_rows(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Find the stored files of all branches that hold rows of a condition, and who reaches them.
+    """Find the stored files with rows of a condition, on all branches, and the snapshots and tags that need them.
 
     Example:
         >>> find_rows(orders, "id = 1").details["rows"]
@@ -491,7 +491,7 @@ def erase_rows(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
+    """Erase rows of a condition from main, every branch, and old snapshots and tags.
 
     Example:
         >>> erase_rows(orders, "id = 1", reason="request 17", dry_run=True).changed
@@ -521,7 +521,7 @@ def table_health(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Judge tables by their files and metadata: a score, its reasons, and what mends them.
+    """Score the health of tables by their files and metadata, with reasons and recommended fixes.
 
     Example:
         >>> table_health("sales.*", warehouse="/data/warehouse").details["tables"][0]["score"]

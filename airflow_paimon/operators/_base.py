@@ -456,8 +456,8 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         return None if is_blank(self.run_on) else str(self.run_on).strip()
 
     def _needs_spark(self, request: Request | None) -> bool:
-        """Say whether an operation may read or write rows; a publish does only when it may rewrite some."""
-        return OPERATIONS[self.operation].needs_spark or bool(getattr(request, "rewrite", False))
+        """Say whether an operation may read or write rows."""
+        return OPERATIONS[self.operation].needs_spark
 
     def _check_run_on(self) -> None:
         run_on = self._run_on

@@ -40,7 +40,7 @@ def _remove_orphan_files(result: Result) -> list[str]:
 
 def _why_kept(found: Mapping[str, Any]) -> list[str]:
     """Say why the other files stay."""
-    young, held = found["young"], found["held_by_writers"]
+    young, held = found["young"], found["kept_for_writers"]
     lines = [f"{found['referenced']['files']:,} files stay as something refers to them:"]
     lines += [
         f"  {one['kind']} of {one['branch']}: {one['files']:,} files, {one['only_files']:,} of them by nothing else"
@@ -64,7 +64,7 @@ def _storage_usage(result: Result) -> list[str]:
     ]
     return lines + [
         f"{holder_text(one)} frees {size_text(one['frees_bytes'])} of {size_text(one['bytes'])}: {one['way']}"
-        for one in found["holders"][:_MOST]
+        for one in found["references"][:_MOST]
     ]
 
 
@@ -195,7 +195,7 @@ def _find_rows(result: Result) -> list[str]:
     lines += [f"branch {b['branch']}: {b['files']:,} files with {b['rows']:,} rows" for b in found["branches"]]
     lines += [
         f"{h['kind']} {h['name'] or ''} of {h['branch']} keeps {h['files']:,} files: {h['way']}"
-        for h in found["holders"][:_MOST]
+        for h in found["references"][:_MOST]
     ]
     return lines + [f"not read: {one['path']}: {one['reason']}" for one in found["unchecked"][:_MOST]]
 

@@ -48,8 +48,8 @@ class CreateBranchOperator(PaimonOperator):
         ``replace`` (templated)
     :param branch_owner: Owner, recorded in the branch's lineage (templated)
     :param reason: Reason, recorded in the branch's lineage (templated)
-    :param retention: How long the branch is to live, e.g. ``14 d``, or ``forever``; expire_branches deletes it
-        afterwards (templated)
+    :param retention: Retention, e.g. ``14 d``, or ``forever``; expire_branches deletes the branch afterwards
+        (templated)
     :param protected: Refuse to delete, rename, replace or publish the branch without ``force`` (templated)
     :param force: With ``if_exists`` replace: replace a protected branch too (templated)
     """
@@ -71,10 +71,10 @@ class AlterBranchOperator(PaimonOperator):
 
     What is left out stays.
 
-    :param branch: Branch to change; what is not given stays (templated)
+    :param branch: Branch to change; only what is given changes (templated)
     :param branch_owner: New owner (templated)
     :param reason: New reason (templated)
-    :param retention: How long the branch is to live from its creation, e.g. ``14 d``, or ``forever`` (templated)
+    :param retention: Retention from the branch's creation on, e.g. ``14 d``, or ``forever`` (templated)
     :param protect: From now on refuse to delete, rename, replace or publish the branch without ``force`` (templated)
     :param protected_by: Who protects it; by default its owner (templated)
     :param unprotect: End the protection (templated)
@@ -98,8 +98,8 @@ class DeleteBranchOperator(PaimonOperator):
     Its protective tag is deleted, too. Refused for branches that table options refer to.
 
     :param branch: Branch to delete (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
-        ID:IDENTITY so that no other one counts that has got its id (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot: ID, or ID:IDENTITY,
+        which excludes another snapshot that has the same id (templated)
     :param if_missing: What to do if the branch does not exist; ``fail`` or ``skip`` (templated)
     :param force: Delete a protected branch too (templated)
     """
@@ -123,10 +123,10 @@ class RebaseBranchOperator(PaimonOperator):
 
     :param branch: Branch whose changes are put onto main's head; it stays as it is (templated)
     :param to_branch: Name of the new branch that gets them (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
-        ID:IDENTITY so that no other one counts that has got its id (templated)
-    :param keep_appended: Tables without keys: keep the rows that main got meanwhile in partitions that the branch
-        replaces, beside the branch's rows (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot: ID, or ID:IDENTITY,
+        which excludes another snapshot that has the same id (templated)
+    :param keep_appended: Tables without keys: in partitions that the branch replaces, also keep the rows that main got
+        since the branch was created (templated)
     :param on_overlap: Whose rows to take of keys that main and the branch both changed; fail is a conflict that lists
         them; ``fail``, ``branch`` or ``main`` (templated)
     """
@@ -265,9 +265,11 @@ class MergeBranchOperator(Merges):
         snapshots that were compared, come from its answer; refused unless it has approved this branch
     :param partitions: Publish only these partitions of the branch, e.g. dt=2025-01-01; the others stay on it
         (templated)
-    :param tags: Main gets the branch's own tags on states that main has then (templated)
-    :param keep_appended: Tables without keys: keep the rows that main got meanwhile in partitions that the branch
-        replaces, beside the branch's rows (templated)
+    :param tags: Copy the branch's own tags to main, those on a state that main then has (templated)
+    :param revert_compaction: Tables without keys: revert a compaction of main that has merged files that the branch
+        changed (templated)
+    :param keep_appended: Tables without keys: in partitions that the branch replaces, also keep the rows that main got
+        since the branch was created (templated)
     :param on_overlap: Whose rows to take of keys that main and the branch both changed; fail is a conflict that lists
         them; ``fail``, ``branch`` or ``main`` (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
@@ -276,28 +278,24 @@ class MergeBranchOperator(Merges):
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
-        properties say so (templated)
-    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot, given as ID, or as ID:IDENTITY
-        so that no other one counts that has got its id (templated)
+        properties record it (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot: ID, or ID:IDENTITY, which
+        excludes another snapshot that has the same id (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
-    :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
-    :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
-        (templated)
-    :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
-        sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
-        ID:IDENTITY so that no other one counts that has got its id (templated)
+    :param approved_at: When it was approved, ISO with an offset, recorded in the snapshot's properties (templated)
+    :param reason: Reason, recorded in the snapshot's properties, in addition to the branch's own reason (templated)
+    :param changelog: Tables with a changelog-producer: auto emits the changes to streaming readers, and reads the
+        replaced buckets and their replacements for it; none emits nothing; ``auto`` or ``none`` (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot: ID, or ID:IDENTITY,
+        which excludes another snapshot that has the same id (templated)
     :param approved_main_snapshot: Main's head as the approver saw it, ID or ID:IDENTITY: refuse (conflict) if main has
         since changed what this publish replaces (templated)
     :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
         samples; left out, that of the task upstream that compared the branch (templated)
-    :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
-        (with keys, appended rows are always rewritten with lower sequence numbers before the publish); runs as a Spark
-        job, which is also the way to rewrite large buckets with appended rows (templated)
     :param writers_stopped: Confirm that no writer stays open during the publish, so that high sequence numbers are
         harmless (templated)
     :param force: Publish a protected branch too (templated)
-    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename keeps main's as
+    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename renames main's to
         NAME.main-DATE; ``fail``, ``keep-main`` or ``rename`` (templated)
     """
 
@@ -306,54 +304,50 @@ class MergeBranchOperator(Merges):
     @keeps_arguments
     def __init__(
         self, *, branch: str | None = None, approval_task_id: str | None = None, partitions: Sequence[str] | str = (),
-        tags: bool | str = False, keep_appended: bool | str = False, on_overlap: str = "fail",
-        approved_by: str | None = None, requested_by: str | None = None, four_eyes: bool | str = False,
-        skip_checks: bool | str = False, expected_main_snapshot: int | str | None = None, undo_retention: str = "7 d",
-        approved_at: str | None = None, reason: str | None = None, changelog: str = "auto",
+        tags: bool | str = False, revert_compaction: bool | str = False, keep_appended: bool | str = False,
+        on_overlap: str = "fail", approved_by: str | None = None, requested_by: str | None = None,
+        four_eyes: bool | str = False, skip_checks: bool | str = False, expected_main_snapshot: int | str | None = None,
+        undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None, changelog: str = "auto",
         expected_branch_snapshot: int | str | None = None, approved_main_snapshot: int | str | None = None,
-        diff: Mapping[str, Any] | str | None = None, rewrite: bool | str = False, writers_stopped: bool | str = False,
-        force: bool | str = False, tag_conflict: str = "fail", **kwargs: Any,
+        diff: Mapping[str, Any] | str | None = None, writers_stopped: bool | str = False, force: bool | str = False,
+        tag_conflict: str = "fail", **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
 
 class FastForwardOperator(Publishes):
     """
-    Publish a branch onto main; refused if main changed since the branch point.
+    Publish a branch onto main; refused if main changed since the branch was created.
 
     :param branch: Branch to publish onto main (templated)
     :param approval_task_id: A ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
         snapshots that were compared, come from its answer; refused unless it has approved this branch
-    :param discard_main: Replace main with the branch even if main changed since the branch point (templated)
-    :param tags: Main gets the branch's own tags on states that main has then (templated)
+    :param discard_main: Continue if main changed since the branch was created: main loses those changes (templated)
+    :param tags: Copy the branch's own tags to main, those on a state that main then has (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
     :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
         run (templated)
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
-        properties say so (templated)
-    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot, given as ID, or as ID:IDENTITY
-        so that no other one counts that has got its id (templated)
+        properties record it (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot: ID, or ID:IDENTITY, which
+        excludes another snapshot that has the same id (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
-    :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
-    :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
-        (templated)
-    :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
-        sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
-        ID:IDENTITY so that no other one counts that has got its id (templated)
+    :param approved_at: When it was approved, ISO with an offset, recorded in the snapshot's properties (templated)
+    :param reason: Reason, recorded in the snapshot's properties, in addition to the branch's own reason (templated)
+    :param changelog: Tables with a changelog-producer: auto emits the changes to streaming readers, and reads the
+        replaced buckets and their replacements for it; none emits nothing; ``auto`` or ``none`` (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot: ID, or ID:IDENTITY,
+        which excludes another snapshot that has the same id (templated)
     :param approved_main_snapshot: Main's head as the approver saw it, ID or ID:IDENTITY: refuse (conflict) if main has
         since changed what this publish replaces (templated)
     :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
         samples; left out, that of the task upstream that compared the branch (templated)
-    :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
-        (with keys, appended rows are always rewritten with lower sequence numbers before the publish); runs as a Spark
-        job, which is also the way to rewrite large buckets with appended rows (templated)
     :param writers_stopped: Confirm that no writer stays open during the publish, so that high sequence numbers are
         harmless (templated)
     :param force: Publish a protected branch too (templated)
-    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename keeps main's as
+    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename renames main's to
         NAME.main-DATE; ``fail``, ``keep-main`` or ``rename`` (templated)
     """
 
@@ -366,8 +360,8 @@ class FastForwardOperator(Publishes):
         four_eyes: bool | str = False, skip_checks: bool | str = False, expected_main_snapshot: int | str | None = None,
         undo_retention: str = "7 d", approved_at: str | None = None, reason: str | None = None, changelog: str = "auto",
         expected_branch_snapshot: int | str | None = None, approved_main_snapshot: int | str | None = None,
-        diff: Mapping[str, Any] | str | None = None, rewrite: bool | str = False, writers_stopped: bool | str = False,
-        force: bool | str = False, tag_conflict: str = "fail", **kwargs: Any,
+        diff: Mapping[str, Any] | str | None = None, writers_stopped: bool | str = False, force: bool | str = False,
+        tag_conflict: str = "fail", **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
@@ -382,14 +376,14 @@ class ReplaceMainOperator(Publishes):
     :param branch: Branch to publish onto main (templated)
     :param approval_task_id: A ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
         snapshots that were compared, come from its answer; refused unless it has approved this branch
-    :param discard_main: Replace main with the branch even if main changed since the branch point (templated)
+    :param discard_main: Continue if main changed since the branch was created: main loses those changes (templated)
     :param keep_old_as: Keep main as it was, rows, columns and options, as a branch of this name (templated)
-    :param options: Whose table options and comment main has from then on; those that say what expires stay main's;
-        ``branch`` or ``main`` (templated)
+    :param options: Whose table options and comment main gets; main keeps its own options of expiry; ``branch`` or
+        ``main`` (templated)
     :param option: Further table option for main, e.g. bucket=8 (templated)
     :param move_consumer: Consumer of the branch that continues on main after this publish; it must have read everything
         (templated)
-    :param readers_stopped: Confirm that main has no readers meanwhile, so that columns may get narrower types right
+    :param readers_stopped: Confirm that main has no readers during the publish: columns may get narrower types shortly
         before their rows (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
     :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
@@ -397,28 +391,24 @@ class ReplaceMainOperator(Publishes):
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
-        properties say so (templated)
-    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot, given as ID, or as ID:IDENTITY
-        so that no other one counts that has got its id (templated)
+        properties record it (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot: ID, or ID:IDENTITY, which
+        excludes another snapshot that has the same id (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
-    :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
-    :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
-        (templated)
-    :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
-        sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
-    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot, given as ID, or as
-        ID:IDENTITY so that no other one counts that has got its id (templated)
+    :param approved_at: When it was approved, ISO with an offset, recorded in the snapshot's properties (templated)
+    :param reason: Reason, recorded in the snapshot's properties, in addition to the branch's own reason (templated)
+    :param changelog: Tables with a changelog-producer: auto emits the changes to streaming readers, and reads the
+        replaced buckets and their replacements for it; none emits nothing; ``auto`` or ``none`` (templated)
+    :param expected_branch_snapshot: Refuse (conflict) unless the branch's head is this snapshot: ID, or ID:IDENTITY,
+        which excludes another snapshot that has the same id (templated)
     :param approved_main_snapshot: Main's head as the approver saw it, ID or ID:IDENTITY: refuse (conflict) if main has
         since changed what this publish replaces (templated)
     :param diff: The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and
         samples; left out, that of the task upstream that compared the branch (templated)
-    :param rewrite: Tables without keys: take a compaction of main back that has merged files that the branch changed
-        (with keys, appended rows are always rewritten with lower sequence numbers before the publish); runs as a Spark
-        job, which is also the way to rewrite large buckets with appended rows (templated)
     :param writers_stopped: Confirm that no writer stays open during the publish, so that high sequence numbers are
         harmless (templated)
     :param force: Publish a protected branch too (templated)
-    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename keeps main's as
+    :param tag_conflict: What to do if main has a tag of the same name on another snapshot; rename renames main's to
         NAME.main-DATE; ``fail``, ``keep-main`` or ``rename`` (templated)
     """
 
@@ -433,8 +423,7 @@ class ReplaceMainOperator(Publishes):
         expected_main_snapshot: int | str | None = None, undo_retention: str = "7 d", approved_at: str | None = None,
         reason: str | None = None, changelog: str = "auto", expected_branch_snapshot: int | str | None = None,
         approved_main_snapshot: int | str | None = None, diff: Mapping[str, Any] | str | None = None,
-        rewrite: bool | str = False, writers_stopped: bool | str = False, force: bool | str = False,
-        tag_conflict: str = "fail", **kwargs: Any,
+        writers_stopped: bool | str = False, force: bool | str = False, tag_conflict: str = "fail", **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
@@ -462,15 +451,14 @@ class RollbackOperator(PaimonOperator):
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
-        properties say so (templated)
-    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot, given as ID, or as ID:IDENTITY
-        so that no other one counts that has got its id (templated)
+        properties record it (templated)
+    :param expected_main_snapshot: Refuse (conflict) unless main's head is this snapshot: ID, or ID:IDENTITY, which
+        excludes another snapshot that has the same id (templated)
     :param undo_retention: Retention of the undo tag on main's previous head, e.g. ``7 d``, or ``forever`` (templated)
-    :param approved_at: When, ISO with an offset, recorded in the snapshot's properties (templated)
-    :param reason: Why, recorded in the snapshot's properties, in addition to a published branch's own reason
-        (templated)
-    :param changelog: Whether streaming readers of a table with a changelog-producer get the changes; auto reads both
-        sides of the replaced buckets and writes what differs, none reads nothing; ``auto`` or ``none`` (templated)
+    :param approved_at: When it was approved, ISO with an offset, recorded in the snapshot's properties (templated)
+    :param reason: Reason, recorded in the snapshot's properties, in addition to the branch's own reason (templated)
+    :param changelog: Tables with a changelog-producer: auto emits the changes to streaming readers, and reads the
+        replaced buckets and their replacements for it; none emits nothing; ``auto`` or ``none`` (templated)
     """
 
     operation = "rollback_to"
@@ -526,9 +514,9 @@ class PlanCorrectionOperator(PlansCorrection):
         (templated)
     :param function: module:name that correct_branch will get; it is not called; ship its module with
         ``spark_options={"py_files": ...}`` (templated)
-    :param view: Further view, name=db.table[$branch_b][@VERSION] (templated)
-    :param mode: Of a SELECT: overwrite or upsert; ``overwrite`` or ``upsert`` (templated)
-    :param partitions: Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (templated)
+    :param view: Additional input table for the SQL, name=db.table[$branch_b][@VERSION] (templated)
+    :param mode: For a SELECT: overwrite or upsert; ``overwrite`` or ``upsert`` (templated)
+    :param partitions: For a SELECT: partition to overwrite, e.g. dt=2025-01-01 (templated)
     """
 
     operation = "plan_correction"
@@ -552,14 +540,14 @@ class CorrectBranchOperator(Corrects):
         branch, main and those of ``view`` (templated)
     :param function: module:name, called as name(spark, views) and returning a DataFrame; ship its module with
         ``spark_options={"py_files": ...}`` (templated)
-    :param view: Further view, name=db.table[$branch_b][@VERSION] (templated)
+    :param view: Additional input table for the SQL, name=db.table[$branch_b][@VERSION] (templated)
     :param restricted_sql: Refuse SQL, in rules as well, that reaches beyond the tables, as paths of files and calls of
         Java do; left out, this is on for SQL that is a template or comes from a form, unless the Paimon connection's
         ``forms`` say otherwise (templated)
     :param all_rows: Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table (templated)
-    :param mode: Of a SELECT: overwrite: replace the partitions with the rows; upsert: insert or update rows by primary
-        key; ``overwrite`` or ``upsert`` (templated)
-    :param partitions: Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (templated)
+    :param mode: For a SELECT: overwrite replaces the partitions with its rows; upsert inserts or updates rows by
+        primary key; ``overwrite`` or ``upsert`` (templated)
+    :param partitions: For a SELECT: partition to overwrite, e.g. dt=2025-01-01 (templated)
     :param engine: Who runs the statement: this package, or Paimon's own Spark connector, which takes one UPDATE,
         DELETE, MERGE or INSERT; ``embedded`` or ``connector`` (templated)
     """

@@ -34,7 +34,7 @@ class ChainCompactOperator(PaimonOperator):
     :param max_chain_length: With ``pending``: the most deltas that a chain may have; default 31 (templated)
     :param overwrite: Rebuild partitions that the snapshot branch already has (templated)
     :param gap_policy: What to do for a partition without a delta; ``empty`` or ``carry_forward`` (templated)
-    :param task_memory_mb: Approximate MiB of rows that a task holds in memory, whatever the size of a bucket
+    :param task_memory_mb: Approximate MiB of rows that a task keeps in memory, whatever the size of a bucket
         (templated)
     """
 
@@ -90,8 +90,8 @@ class CreateChainTableOperator(PaimonOperator):
     :param primary_key: Primary key column of a new table (templated)
     :param partition_key: Partition column of a new table (templated)
     :param option: Table option, key=value (templated)
-    :param snapshot_branch: Branch that holds full partitions (templated)
-    :param delta_branch: Branch that holds changes (templated)
+    :param snapshot_branch: Branch with the full partitions (templated)
+    :param delta_branch: Branch with the changes (templated)
     :param chain_partition_key: Partition column of the partition time; by default all (templated)
     :param timestamp_pattern: Pattern of the partition time over the chain columns, e.g. ``$dt`` (templated)
     :param timestamp_formatter: Format of the partition time, e.g. yyyyMMdd (templated)

@@ -18,7 +18,7 @@ __all__ = [
 
 class FindRowsOperator(PaimonOperator):
     """
-    Find the stored files of all branches that hold rows of a condition, and who reaches them.
+    Find the stored files with rows of a condition, on all branches, and the snapshots and tags that need them.
 
     It changes nothing, and reads physical rows: also those behind deletion vectors and deletes, old versions of a key,
     changelogs, files that only old snapshots, tags or nothing refers to any more. ``details["proven"]`` is true when no
@@ -27,7 +27,7 @@ class FindRowsOperator(PaimonOperator):
 
     :param where: Condition on columns of main, e.g. "user_id = 17": comparisons with literals, [NOT] IN, [NOT] BETWEEN,
         [NOT] LIKE, IS [NOT] NULL, NOT, AND, OR and parentheses (templated)
-    :param limit: Files with such rows to list, those with the most first; 0 for all (templated)
+    :param limit: How many files with such rows to list, those with the most first; 0 for all (templated)
     """
 
     operation = "find_rows"
@@ -41,7 +41,7 @@ class FindRowsOperator(PaimonOperator):
 
 class EraseRowsOperator(PaimonOperator):
     """
-    Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
+    Erase rows of a condition from main, every branch, and old snapshots and tags.
 
     One commit for each branch. A dry run is the plan: what ends, what stays, and who holds it. ``details["complete"]``
     is true when no stored file holds such a row any more; until then run it again. A tag under a legal hold that
@@ -62,8 +62,8 @@ class EraseRowsOperator(PaimonOperator):
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
-        properties say so (templated)
-    :param limit: Files with such rows to list, those with the most first; 0 for all (templated)
+        properties record it (templated)
+    :param limit: How many files with such rows to list, those with the most first; 0 for all (templated)
     """
 
     operation = "erase_rows"

@@ -64,8 +64,8 @@ class BranchExpireOperator(PaimonOperator):
     each, ``later`` with what has a retention still, and ``expiring_soon``.
 
     :param older_than: Also expire branches without a retention that were created longer ago, e.g. ``30 d`` (templated)
-    :param idle_for: Also expire branches without a retention that nothing was committed to for as long, e.g. ``14 d``;
-        with ``older_than`` both must hold (templated)
+    :param idle_for: Also expire branches without a retention that got no commit for this long, e.g. ``14 d``; with
+        ``older_than``, both conditions apply (templated)
     :param branch_owner: Only branches of this owner, or of this pattern of owners: ``data_correction/*`` (templated)
     :param drop_unpublished: Expire branches with commits that main doesn't have, too (templated)
     :param notify_before: Also list the branches that expire within this time, e.g. ``3 d`` (templated)
@@ -88,9 +88,9 @@ class CheckTableOperator(PaimonOperator):
     The findings are in ``details``.
 
     :param verify_files: Also check that every referenced data file exists (templated)
-    :param verify_keys: Also read the keys: of tables with dynamic buckets, to compare them with the index; of tables
-        whose readers merge nothing (deletion vectors, first-row), to find keys that are there twice (templated)
-    :param memory_mb: MiB of memory for known files, about; the rest is in a temporary file (templated)
+    :param verify_keys: Also read the keys. Tables with dynamic buckets: compare them with the index. Tables whose
+        readers merge nothing (deletion vectors, first-row): find duplicate keys (templated)
+    :param memory_mb: Approximate MiB of memory for the list of files; the rest is in a temporary file (templated)
     """
 
     operation = "check_table"
@@ -109,15 +109,14 @@ class RemoveOrphanFilesOperator(PaimonOperator):
 
     Files that failed writers left, and those of deleted branches and rolled back snapshots; also old operation records.
     If anything that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
-    bytes by folder, and what stays and why: ``referenced``, ``young``, ``held_by_writers``, ``unknown``; a dry run
+    bytes by folder, and what stays and why: ``referenced``, ``young``, ``kept_for_writers``, ``unknown``; a dry run
     plans by this machine's clock.
 
-    :param older_than: Delete only files that were written longer ago, e.g. ``1 d``, by the storage's clock, or before
-        an ISO time with an offset; at least 1 h: longer than any writer takes from its first file to its commit
-        (templated)
+    :param older_than: Delete only files that are older than this, e.g. ``1 d``, by the storage's time, or than an ISO
+        time with an offset; at least 1 h: longer than any writer takes from its first file to its commit (templated)
     :param records_older_than: Delete operation records that are older, e.g. ``30 d``, at least 7 d: longer than any
         retry can come (templated)
-    :param memory_mb: MiB of memory for known files, about; the rest is in a temporary file (templated)
+    :param memory_mb: Approximate MiB of memory for the list of files; the rest is in a temporary file (templated)
     """
 
     operation = "remove_orphan_files"
@@ -147,13 +146,13 @@ class RepairTableOperator(PaimonOperator):
 
 class StorageUsageOperator(PaimonOperator):
     """
-    Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.
+    Count the bytes that each branch, tag and range of snapshots keeps, and what its deletion would free.
 
-    Reads the whole folder's listing and all metadata of all branches, no data files. ``details["holders"]`` begins with
-    what frees the most; see :doc:`/howto/storage-usage`.
+    Reads the whole folder's listing and all metadata of all branches, no data files. ``details["references"]`` begins
+    with what frees the most; see :doc:`/howto/storage-usage`.
 
-    :param limit: Holders to list, those whose end frees the most first; 0 for all (templated)
-    :param memory_mb: MiB of memory for known files, about; the rest is in a temporary file (templated)
+    :param limit: How many references to list, those whose deletion frees the most first; 0 for all (templated)
+    :param memory_mb: Approximate MiB of memory for the list of files; the rest is in a temporary file (templated)
     """
 
     operation = "storage_usage"
@@ -167,17 +166,17 @@ class StorageUsageOperator(PaimonOperator):
 
 class TableHealthOperator(PaimonOperator):
     """
-    Judge tables by their files and metadata: a score, its reasons, and what mends them.
+    Score the health of tables by their files and metadata, with reasons and recommended fixes.
 
     ``details`` have a score from 0 to 100, and its reasons. Of several tables (``table="sales.*"``, ``"*"`` for the
     whole warehouse, or names with commas between) ``details["tables"]`` has all that, the worst first; tables that
     can't be read come before these, with their ``error``.
 
-    Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a figure and its limit,
+    Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a value and its limit,
     the operation that mends it and the bytes that this costs; see :doc:`/howto/table-health`.
 
     :param storage: Also list the table's folder, and count what nothing refers to (templated)
-    :param limit: Of several tables: how many to list, the worst first; 0 for all (templated)
+    :param limit: How many tables to list, the worst first; 0 for all (templated)
     """
 
     operation = "table_health"
@@ -258,8 +257,10 @@ class PartitionExpireOperator(PaimonOperator):
     :param expiration_time: Age, e.g. ``30 d``; by default the option partition.expiration-time (templated)
     :param strategy: values-time or update-time; by default the option partition.expiration-strategy; ``values-time`` or
         ``update-time`` (templated)
-    :param timestamp_pattern: By default the option partition.timestamp-pattern (templated)
-    :param timestamp_formatter: By default the option partition.timestamp-formatter (templated)
+    :param timestamp_pattern: Pattern of the partition time; by default the option partition.timestamp-pattern
+        (templated)
+    :param timestamp_formatter: Format of the partition time; by default the option partition.timestamp-formatter
+        (templated)
     :param min_anchors: Chain tables: the least number of full partitions that each group keeps (templated)
     :param limit: The most partitions (chain tables: segments per group) to expire in one run; by default the option
         partition.expiration-max-num (100) (templated)
@@ -269,7 +270,7 @@ class PartitionExpireOperator(PaimonOperator):
     :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
         connection's ``four_eyes`` and the table's option ask for it, too (templated)
     :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
-        properties say so (templated)
+        properties record it (templated)
     """
 
     operation = "expire_partitions"
@@ -312,14 +313,14 @@ class SnapshotExpireOperator(PaimonOperator):
     ``details``: ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
     tag, branch or snapshot, and what waits in the ``trash``.
 
-    :param retain_min: The newest snapshots that always stay; by default the option snapshot.num-retained.min (10)
-        (templated)
-    :param retain_max: The most snapshots that stay, whatever their age; by default the option snapshot.num-retained.max
-        (templated)
+    :param retain_min: How many of the newest snapshots always stay; by default the option snapshot.num-retained.min
+        (10) (templated)
+    :param retain_max: How many snapshots stay at most, whatever their age; by default the option
+        snapshot.num-retained.max (templated)
     :param max_deletes: The most snapshots of a branch that expire in one run (templated)
     :param keep_undo: Keep the snapshots that the undo of a publish needs, while its undo tag lives (templated)
-    :param retry_window: Keep the snapshots in which a retry of an operation, or of a stream's batch, looks for its
-        commit, for those this young (templated)
+    :param retry_window: Keep snapshots for this long, so that the retry of an operation, or of a stream's batch, finds
+        its commit (templated)
     :param branch: Branch to expire (templated)
     :param all_branches: Expire main and every branch (templated)
     :param older_than: An age, e.g. ``7 d``, or an ISO time with an offset (templated)
@@ -347,10 +348,10 @@ class ChangelogExpireOperator(PaimonOperator):
 
     ``details`` are those of ``expire_snapshots``.
 
-    :param retain_min: The newest snapshots and changelogs, counted together, that always stay; by default the option
-        changelog.num-retained.min (templated)
-    :param retain_max: The most of these that stay, whatever their age; by default the option changelog.num-retained.max
-        (templated)
+    :param retain_min: How many of the newest snapshots and changelogs, counted together, always stay; by default the
+        option changelog.num-retained.min (templated)
+    :param retain_max: How many of these stay at most, whatever their age; by default the option
+        changelog.num-retained.max (templated)
     :param max_deletes: The most changelogs of a branch that expire in one run (templated)
     :param delete_all: Expire all long-lived changelogs, the newest one too, but for what a consumer needs (templated)
     :param branch: Branch to expire (templated)
@@ -463,9 +464,9 @@ class ClearConsumersOperator(PaimonOperator):
 
     Of all readers of a branch, or of those that fit every condition.
 
-    :param including: Only consumers whose whole name fits this regular expression (templated)
-    :param excluding: Not those whose whole name fits this one (templated)
-    :param idle_for: Only consumers that nothing was written to for as long, e.g. ``7 d`` (templated)
+    :param including: Only consumers whose whole name matches this regular expression (templated)
+    :param excluding: Not consumers whose whole name matches this regular expression (templated)
+    :param idle_for: Only consumers whose position has not changed for this long, e.g. ``7 d`` (templated)
     :param branch: Branch that they read (templated)
     """
 

@@ -36,8 +36,8 @@ class ReplayBranchOperator(TakesSqlOrFunction):
         Java do; left out, this is on for SQL that is a template or comes from a form, unless the Paimon connection's
         ``forms`` say otherwise (templated)
     :param all_rows: Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table (templated)
-    :param tag: Start after this tag of the sources: the targets contain what it holds (templated)
-    :param snapshot: Start behind this snapshot: [name=]ID (templated)
+    :param tag: Start after this tag of the sources: the targets already contain its rows (templated)
+    :param snapshot: Start after this snapshot: [name=]ID (templated)
     :param timestamp: Start with what was committed at this time or later, ISO with an offset (templated)
     :param available_now: Run the function's streams until nothing is new (templated)
     :param until_snapshot: Run the function's streams until they have read this snapshot of a source: [name=]ID

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from markdown_it import MarkdownIt
@@ -47,6 +47,8 @@ def render(name: str, root: str) -> Document:
     tokens = parser.parse(text)
     _number_headings(tokens)
     for token in tokens:
+        if token.children:
+            token.children = [shown for child in token.children for shown in _in_both_themes(child, name)]
         for child in token.children or ():
             _point(child, name, root)
         if token.type == "fence" and token.info.startswith("{"):
@@ -89,6 +91,15 @@ def _number_headings(tokens: list[Token]) -> None:
         if opening.type == "heading_open":
             words = re.sub(r"[^\w\- ]", "", content.content.lower())
             opening.attrSet("id", words.strip().replace(" ", "-"))
+
+
+def _in_both_themes(token: Token, name: str) -> list[Token]:
+    """Return a picture ``x.png`` with ``x-dark.png`` after it, where that exists; the style sheet shows one of them."""
+    dark = str(token.attrs.get("src", "")).replace(".png", "-dark.png")
+    if token.type != "image" or not dark or not (docs_folder() / name).parent.joinpath(dark).is_file():
+        return [token]
+    light = {**token.attrs, "class": "only-light"}
+    return [replace(token, attrs=light), replace(token, attrs={**light, "class": "only-dark", "src": dark})]
 
 
 def _point(token: Token, name: str, root: str) -> None:

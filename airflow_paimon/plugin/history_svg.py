@@ -38,7 +38,7 @@ def describe(commit: Commit, branch: str) -> str:
     lines += [f"user: {commit.user}"] if commit.user else []
     lines += [f"approved by: {commit.approved_by}"] if commit.approved_by else []
     lines += [f"tags: {_some(commit.tags)}"] if commit.tags else []
-    lines += ["undo point"] if commit.undo else []
+    lines += ["undo tag"] if commit.undo else []
     lines += ["expired: only a tag keeps it"] if commit.kept_by_tag else []
     return "\n".join(lines)
 

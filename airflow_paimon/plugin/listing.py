@@ -47,8 +47,8 @@ def databases(warehouse: Warehouse, reader: Reader, q: str, page: int) -> Sheet:
     found = Listing(title="databases", columns=heads("database"), rows=[(name,) for name in names])
     where = warehouse.without_secrets(warehouse.catalog().label)
     empty = "No database has this in its name" if q else (
-        f"{where[:1].upper()}{where[1:]} has no database. If it should have one: the button Test of the connection "
-        f"(Admin, Connections, {warehouse.conn_id}) says what is wrong."
+        f"{where[:1].upper()}{where[1:]} has no database. If it should have one, test the connection "
+        f"(Admin, Connections, {warehouse.conn_id}, button Test)."
     )  # fmt: skip
     links = {"database": lambda row: f"{link}/{quote(row['database'], safe='')}"}
     return sheet_of(found, 0, q=q, page=page, size=_ROWS, empty=empty, links=links)

@@ -201,7 +201,7 @@ def _broken(
         found = reader.get(
             (main.store.uri, "check"), partial(check.findings_of, main, now_ms), until=until, fresh=FRESH_SECONDS
         )  # fmt: skip
-        shown["panel"] = Panel(sheets=[check.findings_sheet(found)], notes=["This is what check_table says:"])
+        shown["panel"] = Panel(sheets=[check.findings_sheet(found)], notes=["check_table found:"])
     except StillReadingError:
         shown["panel"] = Panel(template="pending.html", pending=True)
     except PaimonError as again:

@@ -25,7 +25,7 @@ PUBLISHING = ("report", "merge", "fast_forward", "publish")
 """Tasks that plan a publish, or do it."""
 AGAIN = "trigger this DAG again"
 WITHOUT_WRITERS = (
-    f"stop the Flink job with a savepoint and {AGAIN} with Writers are stopped, or let it go on without rows of these "
+    f"stop the Flink job with a savepoint and {AGAIN} with Writers are stopped, or let it run without rows of these "
     f"buckets"
 )
 _SWITCHES = ("Writers are stopped", "Keep appended rows", "Revert conflicting compaction")
@@ -48,7 +48,7 @@ def next_steps(
     if error and error["kind"] in (*REFUSALS, "corrupt") and any(published) and not all(published):
         first = (
             f"first undo what is published, by {dag_for(Kind.PIPELINE_UNDO, planned[0]['owner'])} and the form above "
-            f"(if that is refused, its message says what else helps)"
+            f"(if that is refused, its message names another way)"
         )
         helps = f"{first}. Then {helps}" if helps else first
     lines = what_helps(helps)
@@ -90,7 +90,7 @@ def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
             return f"correct what the message names, and {AGAIN}. The same form fails the same way"
         case "conflict" if is_written_late(failed, error):
             return (
-                "main holds the correction. The branch was written after its publish: compare it with main "
+                "main has the correction. The branch was written after its publish: compare it with main "
                 "(diff_branches), then publish what was added (merge_branch) or delete the branch (delete_branch)"
             )
         case "conflict" if failed in PUBLISHING:
@@ -135,7 +135,7 @@ def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str:
         return f"{AGAIN} with Engine: connector, and {jar}"
     if "engine" not in params:
         return f"correct what the message names, and {AGAIN}. The same form fails the same way"
-    return f"nothing in this form: the message says what is not supported. Limits: {page_address('limits')}"
+    return f"nothing in this form: the message names what is not supported. Limits: {page_address('limits')}"
 
 
 def _unsafe(params: Mapping[str, Any], error: Mapping[str, Any], stands: bool) -> str | None:

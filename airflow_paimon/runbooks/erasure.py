@@ -94,7 +94,7 @@ def describe_plan(
     conflicts = [(c["branch"], c["way"]) for c in found["conflicts"]]
     for title, columns, rows in (
         ("Files are rewritten without these rows", "branch | files: number | stored rows: number", branches),
-        ("What ends, and what nobody can read afterwards", "what | lost", ends),
+        ("What ends, and what can't be read afterwards", "what | lost", ends),
         ("**What stays and keeps such rows: there is no proof until it has ended**", "what | way out", stays),
         ("Open branches whose publish will be a conflict", "branch | way out", conflicts),
     ):
@@ -135,7 +135,7 @@ def due(params: Mapping[str, Any], result: Mapping[str, Any]) -> datetime | None
     found = result["details"]
     began = datetime.fromisoformat(found["time"]) + timedelta(seconds=result["duration_s"])
     waits: list[timedelta] = []
-    if any(h["kind"] == "trash" for h in found["holders"]):
+    if any(h["kind"] == "trash" for h in found["references"]):
         waits.append(_duration(params, "grace"))
     if found["files"]["unreached"]:
         waits.append(_duration(params, "orphans_older_than"))
@@ -175,7 +175,7 @@ def certificate(
         "proven_at": details["time"],
         "state": details["state"],
         "files": details["files"],
-        "holders": details["holders"],
+        "references": details["references"],
         "unchecked": details["unchecked"],
         "not_looked_at": details["not_looked_at"],
         "version": last["version"],
@@ -183,10 +183,10 @@ def certificate(
     complete = bool(details["complete"])
     rows = sum(one["rows"] for one in record["erased"])
     said = f"{counted(rows, 'row')} of {checked['table']} erased"
-    subject = f"{said}: no stored file holds one any more" if complete else f"{said}, not complete yet"
+    subject = f"{said}: no stored file contains them any more" if complete else f"{said}, not complete yet"
     about = [
         *request_lines(params, asked_by),
-        f"- Approved by: {escape(answer['approved_by']) if answer['approved_by'] else '*nobody was asked*'}",
+        f"- Approved by: {escape(answer['approved_by']) if answer['approved_by'] else '*no approval was requested*'}",
         *(f"- {ran}" for ran in [where_it_ran(dict(zip(("erase", "prove"), runs, strict=False)))] if ran),
     ]
     markdown = "\n\n".join(
@@ -211,7 +211,7 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
     kind = error["kind"] if error else "error"
     match kind:
         case "conflict":
-            return advice.what_helps("what the message says; then clear the task that failed with its downstream")
+            return advice.what_helps("follow the message; then clear the task that failed with its downstream")
         case "unsafe" if error and error.get("holds"):
             return advice.what_helps("the hold has to end first. Then clear plan with its downstream")
         case "invalid-input" | "not-found" | "unsupported":
@@ -220,6 +220,6 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
             return advice.what_helps(advice.against(error, failed))
         case _:
             return advice.what_helps(
-                f"read the log of task {failed}. When its cause is over, clear it with its downstream: an erasure goes "
-                f"on where it stopped"
+                f"read the log of task {failed}. When its cause is over, clear it with its downstream: an erasure "
+                f"continues where it stopped"
             )

@@ -99,7 +99,7 @@ _SHARED = {
         "Another person than the one who triggered this run must approve it. The Paimon "
         "connection or the table may always require this.",
     ),
-    "rewrite": switch(
+    "revert_compaction": switch(
         "Revert conflicting compaction",
         "Tables without keys: if a compaction of main conflicts, revert it.",
     ),

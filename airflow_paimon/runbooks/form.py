@@ -38,7 +38,7 @@ _FIELDS = {
     "--all-rows": "Allow full-table change",
     "--mode": "Mode",
     "--partitions": "Partitions",
-    "--rewrite": "Revert conflicting compaction",
+    "--revert-compaction": "Revert conflicting compaction",
     "--writers-stopped": "Writers are stopped",
     "--keep-appended": "Keep appended rows",
     "--on-overlap": "Keys changed on both sides",
@@ -208,7 +208,7 @@ def error_lines(errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
     """Say what failed tasks reported, one after the other; a job's flags by the names of the form's fields."""
     lines = []
     for name, error in errors.items():
-        text = f"{error['kind']}: {error['message']}" if error else "its log says why"
+        text = f"{error['kind']}: {error['message']}" if error else "see its log"
         lines += f"{name}: {in_form_words(text)}".splitlines()
     return lines
 

@@ -96,10 +96,12 @@ def _section(
 
     details = {name: (its.get(name) or {}).get("details", {}) for name in ("wrote", "check", "diff")}
     ran = {"replay" if one.get("replay") else "correct": its.get("wrote"), "check": its.get("check")}
+    known = details["diff"].get("about") or {}  # the form's reason is shown already, and this run owns the branch
+    about = {name: value for name, value in known.items() if name not in ("owner", "reason")}
     return [
         what_ran({**form, **_asked_of(one)}, details["wrote"]),
         render_checks(details["check"].get("rules", ())),
-        render_markdown(details["diff"]),
+        render_markdown({**details["diff"], "about": about}),
         publish_facts(form["publish"], one["branch"], plan, one["from_branch"]),
         where_it_ran({**ran, "diff": its["diff"]}),
         its.get("notice") or "",
@@ -122,15 +124,16 @@ def what_ran(asked: Mapping[str, Any], wrote: Mapping[str, Any]) -> str:
 
     lines = [f"- Partitions: {', '.join(map(escape, asked['partitions']))}"] if asked["partitions"] else []
     kind = statement_kind(asked["sql"]) if asked["sql"] else None
+    by = ", by Paimon's Spark connector" if asked["engine"] == "connector" else ""
     if source := asked.get("source"):
         lines.append(f"- Replayed from {', '.join(map(escape, source))}")
     elif kind is None:
-        lines.append(f"- Mode: {asked['mode']}, engine: {asked['engine']}")
+        lines.append(f"- Mode: {asked['mode']}{by}")
     else:
         ran = ", ".join(one["statement"] for one in wrote.get("statements", ())) or wrote.get("statement", kind)
         rows = ", ".join(f"{wrote.get(f'rows_{word}', 0):,} {word}" for word in ("updated", "deleted", "inserted"))
-        lines.append(f"- Statement: {ran}, engine: {asked['engine']}" + (f"; rows: {rows}" if wrote else ""))
-    lines += [f"- Further view: {escape(view)}" for view in asked["views"] or ()]
+        lines.append(f"- Statement: {ran}{by}" + (f"; rows: {rows}" if wrote else ""))
+    lines += [f"- Additional input table: {escape(view)}" for view in asked["views"] or ()]
     lines += [f"- Function: {escape(asked['function'])}"] if asked["function"] else []
     written = wrote.get("targets", {}).items()
     lines += [f"- Wrote {counted(target['rows'], 'row')} into {escape(name)}" for name, target in written]
@@ -207,13 +210,13 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], shown: Kno
     from airflow_paimon.core.requests.requests import PublishBranch
     from airflow_paimon.execution import run_operation
 
+    of_merges = ("revert_compaction", "keep_appended", "on_overlap") if params["publish"] == "merge" else ()
     request = request_for(
         params,
         _OPERATIONS[params["publish"]],
         branch=planned["branch"],
         writers_stopped=params["writers_stopped"],
-        rewrite=params["rewrite"],
-        **({n: params[n] for n in ("keep_appended", "on_overlap")} if params["publish"] == "merge" else {}),
+        **{name: params[name] for name in of_merges},
         expected_branch_snapshot=shown.text,
         changelog=params.get("changelog", "auto"),
         dry_run=True,
@@ -227,14 +230,14 @@ def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], shown: Kno
 def publish_facts(publish: str, branch: str, plan: Mapping[str, Any], onto: str = MAIN) -> str:
     """Say what a publish replaces, and what streaming readers see of it. ``onto``: the branch that gets it."""
     notes = filter(None, (plan["streaming_readers"]["note"], plan.get("open_writers", {}).get("note")))
-    appended, compactions = plan.get("appended_on_main"), plan.get("compactions_taken_back")
+    appended, compactions = plan.get("appended_on_main"), plan.get("compactions_reverted")
     kept = (
         f" {counted(appended['rows'], 'row')} that {onto} got meanwhile in "
         f"{escape(', '.join(appended['buckets']))} stay."
         if appended
         else ""
     )
-    taken = f" {counted(compactions, 'compaction')} of {onto} will be taken back for it." if compactions else ""
+    taken = f" {counted(compactions, 'compaction')} of {onto} will be reverted for it." if compactions else ""
     return (
         f"Branch {escape(branch)} is at snapshot {plan['branch_snapshot']}, {escape(onto)} at "
         f"{plan['main_snapshot']}. Publishing by {publish} replaces {counted(plan['files_deleted'], 'file')} "
@@ -278,7 +281,10 @@ def _verify_table(
 
     table = corrected_table(planned)
     if not published["changed"]:
-        return {"snapshot": None, "lines": [f"Nothing was published: main of {table} holds what the branch holds"]}
+        return {
+            "snapshot": None,
+            "lines": [f"Nothing was published: main of {table} has the rows of the branch"],
+        }
     found = verify_publish(
         open_main(params),
         snapshot_id=published["snapshot_after"],
@@ -286,7 +292,7 @@ def _verify_table(
         branch_snapshot=int(published["details"]["branch_snapshot"]),
     )
     lines = [
-        f"Verified: snapshot {found['snapshot']} of {table} holds the branch's files in these partitions, and no other "
+        f"Verified: snapshot {found['snapshot']} of {table} has the branch's files in these partitions, and no other "
         f"partition changed"
     ]
     lines += [
@@ -304,7 +310,7 @@ def _stale_lines(planned: Mapping[str, Any], details: Mapping[str, Any]) -> list
         return []
     named = ", ".join(stale[:_LISTED]) + (" ..." if len(stale) > _LISTED else "")
     again = json.dumps({"table": planned["table"]})
-    by = "the DAG that compacts chains (nightly_chain_maintenance, if it has no id of its own)"
+    by = "the DAG that compacts chains (by default nightly_chain_maintenance)"
     return [f"Full partitions that are stale now: {named}. To rebuild them, trigger {by} with", again]
 
 
@@ -350,10 +356,10 @@ def _outcome_of(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]
         outcome = f"the correction was published as snapshot {published[-1].snapshot.id} of {onto}, and undone since"
         lines = [f"Undone: {outcome}"]
     elif published and published[-1].is_part:
-        outcome = f"{onto} holds some partitions of the correction since snapshot {published[-1].snapshot.id}"
+        outcome = f"some partitions of the correction are on {onto} since snapshot {published[-1].snapshot.id}"
         lines = [f"Published in part: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
     elif published:
-        outcome = f"{onto} holds the correction since snapshot {published[-1].snapshot.id}"
+        outcome = f"the correction is on {onto} since snapshot {published[-1].snapshot.id}"
         lines = [f"Published: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
     else:
         outcome = f"{onto} of {main.name} is untouched"

@@ -224,7 +224,7 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
         PaimonError: the table is missing, or can't be read.
     """
     if not params["compact"]:
-        return "the form says so"
+        return "switched off in the form"
     try:
         planned = _planned_compaction(params, name)
     except UnsupportedFeatureError as error:
@@ -321,7 +321,7 @@ def why_no_orphan_cleaning(day: str, when: datetime) -> str | None:
     today = DAYS[when.weekday()]
     if day in (EVERY_DAY, today):
         return None
-    return "the form says never" if day == NEVER else f"it is {today.title()}; orphan files go on {day.title()}"
+    return "set to never in the form" if day == NEVER else f"orphan files are removed on {day.title()}"
 
 
 def gather_nights(context: Mapping[str, Any], group: str, tables: Sequence[str]) -> list[TableNight]:
@@ -407,7 +407,7 @@ def _figures(night: TableNight) -> dict[str, Any]:
         "waiting": snapshots.get("trash", {}).get("entries", 0),
         "skipped": dict(night.skipped),
         "failed": {
-            step: f"{error['kind']}: {error['message']}" if error else "its log says why"
+            step: f"{error['kind']}: {error['message']}" if error else "see its log"
             for step, error in night.failed.items()
         },
     }

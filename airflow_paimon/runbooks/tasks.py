@@ -45,10 +45,11 @@ PUBLISH: dict[str, Any] = {
     "approved_at": APPROVED_AT,
     "four_eyes": "{{ params.four_eyes }}",
     "undo_retention": "{{ params.undo_retention }}",
-    "rewrite": "{{ params.rewrite }}",
     "writers_stopped": "{{ params.writers_stopped }}",
     **SUBMISSION,
 }
+MERGE = {name: f"{{{{ params.{name} }}}}" for name in ("revert_compaction", "keep_appended", "on_overlap")}
+"""What only a merge of a branch takes."""
 UNDO: dict[str, Any] = {
     "reason": given("reason"),
     "undo_retention": "{{ params.undo_retention }}",

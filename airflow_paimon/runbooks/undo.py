@@ -83,7 +83,7 @@ def _about(publish: Published) -> str:
     by = publish.snapshot.properties.get(APPROVED_BY_PROPERTY)
     return (
         f"The publish to undo is snapshot {publish.snapshot.id}: {publish.operation} of {what}, "
-        f"{f'approved by {by}' if by else 'not approved by anybody'}"
+        f"{f'approved by {by}' if by else 'without an approval'}"
     )
 
 
@@ -156,8 +156,8 @@ def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
     match kind:
         case "conflict":
             return advice.what_helps(
-                "main got newer rows in the partitions to undo, which stay. Take back the publish row by row, as "
-                f"{page_address('howto/undo-later')} says"
+                "main got newer rows in the partitions to undo, which stay. Revert the publish row by row: "
+                f"{page_address('howto/undo-later')}"
             )
         case "unsupported":
             return advice.what_helps(f"correct what the message names, and {advice.AGAIN}")
@@ -201,7 +201,7 @@ def _verify_table(
 
     name, tag = planned["table"], planned["tag"]
     if not result["changed"]:
-        return None, f"Nothing to undo: {name} holds what {tag} holds"
+        return None, f"Nothing to undo: {name} already has the files of {tag}"
     main = open_main(params)
     found = verify_rollback(
         main,
@@ -210,7 +210,7 @@ def _verify_table(
         keep_later=params.get("keep_later", True),
     )
     return found["snapshot"], (
-        f"Verified: snapshot {found['snapshot']} of {name} holds the files of {tag} in "
+        f"Verified: snapshot {found['snapshot']} of {name} has the files of {tag} in "
         f"{', '.join(found['partitions']) or 'the table'}, and nothing else changed. To undo the undo: tag "
         f"{found['properties']['undo-tag']}"
     )

@@ -1,4 +1,4 @@
-"""How logs, look-ups and the page name what holds files of a table (``details["holders"]`` of ``storage_usage``)."""
+"""How logs, commands and the page name what needs files of a table (``details["references"]`` of ``storage_usage``)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from airflow_paimon.core.table.paths import MAIN
 _TEXTS = {
     "branch": "branch {name}",
     "tag": "tag {name}",
-    "tags": "all tags that people made",
-    "undo": "all undo points",
+    "tags": "all tags set by users",
+    "undo": "all undo tags",
     "snapshots": "all snapshots but the newest",
     "changelogs": "all long-lived changelogs",
     "trash": "the trash",

@@ -106,13 +106,13 @@ def tags(found: Sequence[Tag]) -> Listing:
 def _purpose(name: str) -> str | None:
     """Say what a tag is for, by its name; None for one that somebody made."""
     if name.startswith(UNDO_TAG_PREFIX):
-        return "undo point"
+        return "undo tag"
     if (branch := protects(name)) is not None:
         return f"protects branch {branch}"
     if name.startswith(KEEP_TAG_PREFIX):
         return "keeps files that came back"
     if name.startswith(HOLD_TAG_PREFIX):
-        return "held by a publish until it is done"
+        return "kept by a publish until it is done"
     return "start of a correction" if is_run_tag(name) else None
 
 
@@ -126,13 +126,15 @@ def holders(usage: TableUsage) -> Listing:
     """List what holds files of a table, of all branches, with what its end would free, the most first."""
     found = [holder_json(one, usage.roots) for one in usage.holders]
     rows = [(holder_text(h), h["roots"], h["bytes"], h["frees_bytes"], h["frees_files"], h["way"]) for h in found]
-    names = heads("held by | snapshots: number | size: size | frees: size | frees files: number | way: sentence")
+    names = heads(
+        "referenced by | snapshots: number | size: size | frees: size | frees files: number | to free it: sentence"
+    )
     help = {
         "snapshots": "Snapshots, tags and changelogs in it",
         "size": "All that it refers to, shared files included",
         "frees": "What nothing else refers to",
     }
-    return Listing(title="holders", columns=names, rows=rows, note=_totals(usage.totals), help=help)
+    return Listing(title="references", columns=names, rows=rows, note=_totals(usage.totals), help=help)
 
 
 def _totals(totals: Totals) -> str:
@@ -147,13 +149,13 @@ def _totals(totals: Totals) -> str:
 def reasons(health: TableHealth) -> Listing:
     """List the reasons of a table's score, those that cost the most points first; the note says what it is made of."""
     rows = [
-        (r.id, r.points, r.figure, r.limit, r.unit, _job_of(r), r.cost_bytes or None, r.text) for r in health.reasons
+        (r.id, r.points, r.value, r.limit, r.unit, _job_of(r), r.cost_bytes or None, r.text) for r in health.reasons
     ]
-    names = heads("reason | points: number | figure: number | limit: number | unit | job | costs: size | why: sentence")
+    names = heads("reason | points: number | value: number | limit: number | unit | job | costs: size | why: sentence")
     help = {
         "points": "What it takes off the score of 100",
         "job": "The job that fixes it; with none, a setting or a writer does",
-        "costs": "What that job reads and writes again at most",
+        "costs": "What that job reads and rewrites at most",
     }
     return Listing(title="reasons", columns=names, rows=rows, note=_facts(health), help=help)
 
@@ -164,7 +166,7 @@ def _facts(health: TableHealth) -> str:
         f"Score {health.score}: {counted(files.files, 'file')} with {size_text(files.bytes)}",
         f"{files.small_files:,} of them small",
         f"{counted(files.most_runs, 'sorted run')} at most" if files.most_runs else "",
-        f"waiting for a compaction: {counted(files.waiting_rows, 'row')}" if files.waiting_rows else "",
+        f"{counted(files.waiting_rows, 'uncompacted row')}" if files.waiting_rows else "",
         f"{counted(held.snapshots, 'snapshot')}, {counted(held.tags, 'tag')}, {counted(held.branches, 'branch')}",
         counted(health.manifests.count, "manifest"),
         _oldest_text(health),
@@ -177,7 +179,7 @@ def _oldest_text(health: TableHealth) -> str:
     if oldest is None:
         return ""
     day = datetime.fromtimestamp(oldest.since_ms / 1000, UTC).date().isoformat()
-    return f"the oldest state, of {day}, is held by {oldest.kind} {oldest.name}"
+    return f"the oldest state, of {day}, is kept by {oldest.kind} {oldest.name}"
 
 
 def _job_of(reason: Reason) -> str | None:
@@ -229,8 +231,8 @@ def records(found: Sequence[AuditRecord]) -> Listing:
             r.approved_by,
             r.reason,
             _made(r),
-            r.figures.get("files_added"),
-            r.figures.get("bytes_added"),
+            r.statistics.get("files_added"),
+            r.statistics.get("bytes_added"),
             r.undo_tag,
             r.undone_by,
         )

@@ -161,7 +161,7 @@ def _needs_spark(request: Request, why: str) -> Outcome:
     return Outcome({"operation": request.operation, "table": request.table, "needs_spark": why}, NEEDS_SPARK)
 
 
-_WITHOUT_SPARK = "Small compactions and rescales can do without Spark: --local-execution all"
+_WITHOUT_SPARK = "Small compactions and rescales need no Spark: local_execution (--local-execution) all"
 
 
 def _failed(request: Request, error: Exception) -> Outcome:

@@ -71,7 +71,7 @@ async def polls(arguments: Mapping[str, Any]) -> AsyncIterator[Look]:
         except PaimonError as error:
             feed = None
             if error.message != reported:
-                log.warning("%s, branch %s: %s; looking again every %s s", arguments["table"], arguments["branch"],
+                log.warning("%s, branch %s: %s; checking again every %s s", arguments["table"], arguments["branch"],
                             error.message, arguments["poke_interval"])  # fmt: skip
                 reported = error.message
         else:

@@ -176,7 +176,7 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
                         yield event(payload)
                     cursor = cursor.then(new)
             except PaimonError as error:
-                self.log.warning("%s, branch %s: %s; looking again", self.table, self.branch, error.message)
+                self.log.warning("%s, branch %s: %s; checking again", self.table, self.branch, error.message)
             if cursor != before:
                 pending.append((look, cursor))
 
@@ -227,7 +227,7 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
                 try:
                     return Cursor.from_json(value)
                 except PaimonError as error:
-                    self.log.warning("%s, branch %s: %s; starting anew", self.table, self.branch, error.message)
+                    self.log.warning("%s, branch %s: %s; starting again", self.table, self.branch, error.message)
         return None
 
     async def _store_persisted(self, pending: list[tuple[Look, Cursor]]) -> list[tuple[Look, Cursor]]:

@@ -68,7 +68,7 @@ class SparkJobTrigger(BaseTrigger):
                 watch = watch or await self._watch()
                 state = await asyncio.to_thread(watch.look)
             except AirflowRuntimeError as error:  # of the API server
-                self.log.warning("Driver %s: the connections can't be read: %s; looking again", self._id, error)
+                self.log.warning("Driver %s: the connections can't be read: %s; checking again", self._id, error)
                 state = None
             except PaimonError as error:
                 yield self._event({"error": error_to_json(error)})

@@ -69,5 +69,5 @@ class SensorWait(BaseTrigger):
         except PaimonError as error:
             if error.kind != "storage":
                 raise
-            self.log.warning("%s: %s; looking again", self.label, error.message)
+            self.log.warning("%s: %s; checking again", self.label, error.message)
             return None

@@ -122,13 +122,13 @@ def test_only_what_may_touch_rows_is_submitted(warehouse: Path, run_dag: RunDag)
     with DAG("test_run_on", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
         branch = CreateBranchOperator(task_id="branch", snapshot=1, **without_spark)
         diff = DiffBranchesOperator(task_id="diff", **without_spark)
-        rewrite = MergeBranchOperator(task_id="rewrite", rewrite="{{ true }}", **without_spark)
+
         asked = MergeBranchOperator(task_id="asked", run_on="spark", **without_spark)
         merge = MergeBranchOperator(task_id="merge", run_on="{{ '' }}", **without_spark)
-        branch >> [diff, rewrite, asked, merge]
+        branch >> [diff, asked, merge]
     run = run_dag(dag)
     assert {name for name, (state, _) in run.tasks.items() if state == "success"} == {"branch", "merge"}
-    for name in ("diff", "rewrite", "asked"):
+    for name in ("diff", "asked"):
         assert "There is no Airflow connection 'there_is_none'" in run.xcom(name, "paimon_error")["message"]
 
 

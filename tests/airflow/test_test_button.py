@@ -182,11 +182,11 @@ def test_a_name_node_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("status", "exception", "advice"),
     [
-        (403, "StandbyException", "This name node stands by: name the active one in Warehouse"),
+        (403, "StandbyException", "This is a standby name node: name the active one in Warehouse"),
         (403, "SafeModeException", "The name node is in safe mode: wait until it has left that"),
         (403, "RetriableException", "The name node is starting"),
         (403, "AccessControlException", "The user is that of delegation_token or user in Storage options, HADOOP_"),
-        (403, "IllegalStateException", "The name node's own log says more"),
+        (403, "IllegalStateException", "The name node's log shows the cause"),
         (401, "", "Correct user and password, or delegation_token, in Storage options"),
     ],
 )
@@ -236,7 +236,7 @@ def test_tables_of_a_catalog_of_which_only_some_are_looked_at(monkeypatch: pytes
         database.executemany("INSERT INTO paimon_database_properties VALUES (?, ?, ?, ?)", rows)
     good, message = press(monkeypatch, **fields)
     assert good and message.endswith(
-        "e09 and 15 more; there is no table in the first 20 of them, and only those were looked at"
+        "e09 and 15 more; there is no table in the first 20 of them, and only those were checked"
     ), message
 
 
@@ -307,7 +307,7 @@ def test_local_faults(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     says(lake / "wh" / "d.db", "is a database", f"Set Warehouse to {lake}/wh")
     says(lake / "wh" / "d.db" / "t", "is a table", f"Set Warehouse to {lake}/wh")
     says(empty, "is empty", "CREATE DATABASE")
-    says(other, "is not a Paimon warehouse", "It holds logs")
+    says(other, "is not a Paimon warehouse", "It contains logs")
     says(hive, "1 database", "none of the 1 folders in there is a Paimon table")
     (empty / "new.db").mkdir()
     assert press(monkeypatch, warehouse=str(empty)) == (

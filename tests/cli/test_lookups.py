@@ -163,13 +163,13 @@ def test_what_main_is_the_state_of(warehouse: Path, capsys: pytest.CaptureFixtur
 def test_storage(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = open_table(str(warehouse), "d.t")
     rewrite(table, "1")
-    found = {r["held_by"]: r for r in data(capsys, "storage", *on(warehouse))}
+    found = {r["referenced_by"]: r for r in data(capsys, "storage", *on(warehouse))}
     assert set(found) == {"branch fix", "tag before", "tag before of branch fix", "all snapshots but the newest"}
     assert found["branch fix"]["frees"] > found["tag before"]["frees"] > 0
-    assert found["branch fix"]["way"] == "delete_branch --branch fix, then remove_orphan_files"
+    assert found["branch fix"]["to_free_it"] == "delete_branch --branch fix, then remove_orphan_files"
     lines = show(capsys, "storage", *on(warehouse), "--limit=1")
-    assert lines[0].split()[:4] == ["HELD", "BY", "SNAPSHOTS", "SIZE"]
-    assert lines[2].endswith("more holders: --limit 0 shows all")
+    assert lines[0].split()[:4] == ["REFERENCED", "BY", "SNAPSHOTS", "SIZE"]
+    assert lines[2].endswith("more references: --limit 0 shows all")
     assert "main's newest state: " in lines[3]
 
 
@@ -200,7 +200,7 @@ def test_health(warehouse: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[0]["score"] is None and rows[0]["why"].startswith("unreadable: ")
     assert rows[1]["why"].startswith("stale-partitions -30") and 0 < rows[2]["score"] < 100
     (reason,) = data(capsys, "health", *on(warehouse))
-    assert (reason["reason"], reason["job"], reason["figure"]) == ("sorted-runs", "compact", 9)
+    assert (reason["reason"], reason["job"], reason["value"]) == ("sorted-runs", "compact", 9)
     lines = show(capsys, "health", *on(warehouse))
     assert lines[-1].startswith(f"Score {rows[2]['score']}: 10 files with ") and "1 branch;" in lines[-1]
 

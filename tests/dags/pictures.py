@@ -1,4 +1,4 @@
-"""Pictures for the documentation, small: a screenshot in the light theme, as a PNG of at most 256 colours."""
+"""Pictures for the documentation, small: a screenshot as a PNG of at most 256 colours."""
 
 from __future__ import annotations
 

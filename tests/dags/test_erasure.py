@@ -42,7 +42,7 @@ def test_rows_are_erased_and_the_certificate_proves_it(warehouse: Path, caplog: 
     assert run.state == "success", run.tasks
     assert rows(table) == kept and holding(table, "note", "order 9") == {} and table.tag_names() == []
     made = run.xcom("certificate")
-    assert made["complete"] and made["subject"] == f"4 rows of {TABLE} erased: no stored file holds one any more"
+    assert made["complete"] and made["subject"] == f"4 rows of {TABLE} erased: no stored file contains them any more"
     assert (made["record"]["proven"], made["record"]["reason"]) == (True, "ticket 17")
     assert "**No stored file has such a row.**" in made["markdown"] and "## Not checked" in made["markdown"]
     said = json.dumps([run.xcom(task) for task in run.tasks], default=str)
@@ -91,7 +91,7 @@ def test_it_waits_for_what_waiting_helps(kinds: list[str], unreached: int, minut
         "duration_s": 0,
         "details": {
             "time": "2026-01-01T00:00:00+00:00",
-            "holders": [{"kind": kind} for kind in kinds],
+            "references": [{"kind": kind} for kind in kinds],
             "files": {"unreached": unreached},
         },
     }

@@ -38,7 +38,7 @@ def test_the_approver_sees_who_asks_for_what_and_why() -> None:
     ]
     shown = report.what_ran(asked, {})
     assert "- Partitions: dt=2026-11-17\n" in shown
-    assert "- Further view: n=sales.names" in shown
+    assert "- Additional input table: n=sales.names" in shown
     assert shown.endswith(f"```sql\n{sql}\n```")
     by_function = request(function="fixes:cents")
     assert "- Function: fixes:cents" in report.what_ran(by_function, {})

@@ -420,7 +420,7 @@ def test_branches_stay_while_one_table_is_published_and_go_when_none_is(mains: t
         f"Nothing was cleaned up: the correction was published ({RAW}), and its branch shows what main then got"
     ]
     outcome, lines = report.describe_outcome(params, planned)
-    assert outcome == f"{RAW}: main holds the correction since snapshot 2; {DAILY}: main of {DAILY} is untouched"
+    assert outcome == f"{RAW}: the correction is on main since snapshot 2; {DAILY}: main of {DAILY} is untouched"
     form_of_undo = json.loads(lines[-1])
     assert form_of_undo == {"tables": [RAW], "branch": branch}
     undone, _ = undoing.plan_undos(form(**form_of_undo, undo_retention="7 d"))

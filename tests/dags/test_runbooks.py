@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_home")]
 
 
 OWNER = "data_correction/run-1"
-FORM = {"paimon_conn_id": "paimon_default", "table": "d.t"}
+FORM = {"paimon_conn_id": "paimon_default", "table": "d.t", "writers_stopped": False}
 TAG = leftovers.run_tag(OWNER)
 
 
@@ -177,7 +177,7 @@ def test_a_form_may_hold_several_statements(warehouse: Path) -> None:
     assert foreseen is not None and foreseen["statement"] == "UPDATE, DELETE"
     each = [{"statement": "UPDATE", "rows": 2}, {"statement": "DELETE", "rows": 1}]
     asked = report.what_ran(params, {"statements": each, "rows_updated": 2, "rows_deleted": 1})
-    assert "- Statement: UPDATE, DELETE, engine: embedded; rows: 2 updated, 1 deleted, 0 inserted" in asked
+    assert "- Statement: UPDATE, DELETE; rows: 2 updated, 1 deleted, 0 inserted" in asked
 
 
 def test_what_a_run_will_touch_is_said_before_and_whom_it_concerns_to_the_approver(
@@ -553,7 +553,7 @@ def test_the_outcome_after_a_failure(warehouse: Path) -> None:
     assert report.describe_outcome(FORM, [gone])[1][1:] == ["d.t has no branch and no tag of this run"]
     run(main, "merge_branch", branch="fix")
     outcome, lines = report.describe_outcome(FORM, [planned(main)])
-    assert outcome == "main holds the correction since snapshot 3"
+    assert outcome == "the correction is on main since snapshot 3"
     assert json.loads(lines[2]) == {"table": "d.t", "tag": last_publish(main).undo_tag}
 
 
@@ -771,7 +771,7 @@ def test_a_rollback_to_an_earlier_snapshot_undoes_a_publish_unless_it_keeps_what
     assert outcome == (
         "the correction was published as snapshot 4 of main, and undone since"
         if whole
-        else "main holds the correction since snapshot 4"
+        else "the correction is on main since snapshot 4"
     )
 
 
@@ -809,5 +809,5 @@ def test_a_jobs_flags_are_named_as_the_fields_of_the_form() -> None:
     }
     assert error_lines({"correct": error, "report": None}) == [
         "correct: invalid-input: SQL: it takes every row; confirm with Allow full-table change (not --sql-file)",
-        "report: its log says why",
+        "report: see its log",
     ]

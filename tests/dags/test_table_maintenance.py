@@ -142,9 +142,9 @@ def test_orphan_files_have_their_day() -> None:
     sunday = datetime(2026, 11, 22, 3, tzinfo=UTC)
     assert night.why_no_orphan_cleaning("sunday", sunday) is None
     assert night.why_no_orphan_cleaning("every day", sunday) is None
-    assert night.why_no_orphan_cleaning("never", sunday) == "the form says never"
+    assert night.why_no_orphan_cleaning("never", sunday) == "set to never in the form"
     told = night.why_no_orphan_cleaning("sunday", sunday + timedelta(days=1))
-    assert told == "it is Monday; orphan files go on Sunday"
+    assert told == "orphan files are removed on Sunday"
 
 
 # -- a budget -----------------------------------------------------------------------------------------------------
@@ -227,7 +227,7 @@ def test_of_500_tables_only_the_sick_one_gets_work(many: Path, monkeypatch: pyte
 
 
 def test_a_message_tells_what_failed_and_which_tables_are_unhealthy() -> None:
-    failed = [f"d.t{n}: compact: its log says why" for n in range(12)]
+    failed = [f"d.t{n}: compact: its log shows why" for n in range(12)]
     plan = {"measured": 9, "scores": {"d.a": None, "d.b": 40, "d.c": 70}, "waiting": [{"table": "d.d", "score": 59}]}
     found = night.summarize([], ["x.*"], dry_run=False, plan=plan)
     assert found["unhealthy"] == ["d.a", "d.b", "d.d"]

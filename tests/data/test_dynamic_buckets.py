@@ -456,7 +456,7 @@ def test_a_publish_of_new_keys_asks_whether_writers_are_stopped(table: Table) ->
     run(table, "create_branch", branch="new", snapshot=1)
     write_arrow(table.branch("known"), rows([2], "b"))
     write_arrow(table.branch("new"), rows([9], "b"))
-    with pytest.raises(UnsafeOperationError, match=r"p=x/bucket-1 of the branch hold other keys.*--writers-stopped"):
+    with pytest.raises(UnsafeOperationError, match=r"p=x/bucket-1 of the branch have other keys.*--writers-stopped"):
         run(table, "merge_branch", branch="new")
     plan = plan_scan(table.branch("known"))
     fold_buckets(table.branch("known"), {BucketKey(s.partition, s.bucket): 3 for s in plan.splits})
@@ -492,7 +492,7 @@ def test_a_rollback_that_takes_keys_away_asks_whether_writers_are_stopped(table:
         head = table.branch(branch).latest_snapshot_id()
         for dry_run in (True, False):
             with pytest.raises(
-                UnsafeOperationError, match=r"bucket-1 of snapshot 1 hold other keys.*--writers-stopped"
+                UnsafeOperationError, match=r"bucket-1 of snapshot 1 have other keys.*--writers-stopped"
             ):
                 run(table, "rollback_to", dry_run=dry_run, **back)
         assert table.branch(branch).latest_snapshot_id() == head

@@ -230,11 +230,11 @@ def test_a_publish_and_its_undo_ask_for_stopped_writers(table: Table) -> None:
     write_arrow(table, rows("x1=a y2=a"))
     run(table, "create_branch", branch="fix", snapshot=1)
     write_arrow(table.branch("fix"), rows("y1=b"))
-    with pytest.raises(UnsafeOperationError, match=r"may hold keys that were in other partitions.*--writers-stopped"):
+    with pytest.raises(UnsafeOperationError, match=r"may have keys that were in other partitions.*--writers-stopped"):
         run(table, "merge_branch", branch="fix")
     run(table, "merge_branch", branch="fix", writers_stopped=True)
     assert shown(table) == "y1=b y2=a"
-    with pytest.raises(UnsafeOperationError, match=r"of snapshot 1 may hold keys.*--writers-stopped"):
+    with pytest.raises(UnsafeOperationError, match=r"of snapshot 1 may have keys.*--writers-stopped"):
         run(table, "rollback_to", snapshot=1)
     run(table, "rollback_to", snapshot=1, writers_stopped=True)
     assert shown(table) == "x1=a y2=a"
@@ -259,7 +259,7 @@ def test_a_correction_in_place_is_published_beside_open_writers(table: Table) ->
     run(table, "merge_branch", branch="fix")
     assert shown(table) == "y3=a"
     write_arrow(table, rows("z2=b"))
-    with pytest.raises(UnsafeOperationError, match=r"may hold keys that were in other partitions"):
+    with pytest.raises(UnsafeOperationError, match=r"may have keys that were in other partitions"):
         run(table, "fast_forward", branch="late", discard_main=True)
     commit_overwrite(table.branch("fix"), [], partitions=[{"p": "y"}])
     with pytest.raises(ConflictError):

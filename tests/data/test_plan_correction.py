@@ -190,7 +190,7 @@ def test_consumers_and_replays_are_named(tmp_path: Path) -> None:
         {"name": "dashboards", "next_snapshot": 2, "snapshots_behind": 2}
     ]
     assert found["replays"] == [{"table": "sales.daily", "source": "orders", "snapshot": 2}]
-    assert found["tables_looked_at"] == 1
+    assert found["tables_checked"] == 1
 
 
 def test_only_the_manifests_of_the_named_partitions_are_read(warehouse: str, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ def test_files_of_a_compaction_that_is_taken_back_keep_the_columns_they_were_wri
     assert table.schema().id in fix.schema_ids()
     compact_branch(table, "main")
     statement(fix, lambda row: {**row, "v": "fixed"} if row["k"] == 1 else row, [], "UPDATE")
-    assert run(table, "merge_branch", branch="fix", rewrite=True).details["compactions_taken_back"] == 1
+    assert run(table, "merge_branch", branch="fix", revert_compaction=True).details["compactions_reverted"] == 1
     found = {r["k"]: (r["v"], r["x"]) for r in read_arrow(table).to_pylist()}
     assert found == {1: ("fixed", None), 2: ("old", None), 3: ("late", 7)}
 

@@ -81,7 +81,7 @@ def test_indexes_of_dynamic_buckets_come_with_their_partitions(tmp_path: Path) -
     put(table, "old")
     run(table, "create_branch", branch="fix", snapshot=1)
     put(table.branch("fix"), "new", 1, 2, 3)
-    with pytest.raises(UnsafeOperationError, match=r"dt=a/h=1/bucket-0 .*hold other keys"):
+    with pytest.raises(UnsafeOperationError, match=r"dt=a/h=1/bucket-0 .*have other keys"):
         run(table, "merge_branch", branch="fix", partitions=["dt=a/h=1"])
     run(table, "merge_branch", branch="fix", partitions=["dt=a/h=1"], writers_stopped=True)
     found = {partition: len(keys) for (partition, _), keys in check_indexes(table).items()}

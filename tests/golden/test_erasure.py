@@ -34,7 +34,7 @@ def test_a_row_behind_a_deletion_vector_is_found(table: Table) -> None:
     compacted(table)
     details = find(table, "k = 2")
     assert found(details) == holding(table, "k", 2), "the compaction has left it to earlier snapshots"
-    assert details["branches"] == [] and [h["kind"] for h in details["holders"]] == ["snapshots"]
+    assert details["branches"] == [] and [h["kind"] for h in details["references"]] == ["snapshots"]
 
 
 def test_a_row_behind_a_deletion_vector_is_erased(table: Table) -> None:

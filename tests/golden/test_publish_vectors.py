@@ -53,7 +53,7 @@ def test_a_correction_of_the_file_in_which_main_deleted_a_row_is_a_conflict(tabl
     """It would bring the row back."""
     statement(table.branch("fix"), setting(3, "fixed"))
     with pytest.raises(ConflictError, match="both changed") as refused:
-        run(table, "merge_branch", branch="fix", rewrite=rewrite)
+        run(table, "merge_branch", branch="fix", revert_compaction=rewrite)
     assert refused.value.details["cause"] == "rows"
     assert shown(table) == {1: "a", 3: "c"}
 

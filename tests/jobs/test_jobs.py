@@ -145,7 +145,7 @@ def test_a_job_in_spark_says_how_to_get_it(warehouse: Path, tmp_path: Path) -> N
     assert (ended.code, ended.result["error"]["kind"]) == (2, "unsupported")
     message = ended.result["error"]["message"]
     assert "correct_branch runs in Spark (pip install pyspark), or submit" in message
-    assert message.endswith("can do without Spark: --local-execution all")
+    assert message.endswith("need no Spark: local_execution (--local-execution) all")
 
 
 @pytest.mark.parametrize("view", ["d.t@1", "d.t@good", "d.t$branch_fix@1", "d.t@fix.1"])

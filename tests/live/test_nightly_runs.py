@@ -201,20 +201,20 @@ def test_cleared_it_repeats_nothing(nights: Nights) -> None:
     check(table)
     labels = {name: t["rendered_map_index"] for name, t in nights.tasks("cleared").items()}
     assert (labels["compact[0]"], labels["compact[1]"]) == ("carrier=AA", "carrier=UA")
-    assert nights.xcom("cleared", "figures")["compacted"] == {"compacted": 4}
+    assert nights.xcom("cleared", "metrics")["compacted"] == {"compacted": 4}
     before = heads(table)
 
     nights.clear("cleared", ["compact", 1])
     nights.until_over("cleared")
     assert set(nights.states("cleared").values()) == {"success"}
     assert heads(table) == before
-    assert nights.xcom("cleared", "figures")["compacted"] == {"compacted": 2}, "the group that was not cleared"
+    assert nights.xcom("cleared", "metrics")["compacted"] == {"compacted": 2}, "the group that was not cleared"
 
     nights.clear("cleared")
     nights.until_over("cleared")
     assert set(nights.states("cleared").values()) == {"success", "removed"}
     assert heads(table) == before
-    figures = nights.xcom("cleared", "figures")
+    figures = nights.xcom("cleared", "metrics")
     assert (figures["compacted"], figures["rows_written"], figures["expired_segments"]) == ({}, 0, 0)
     assert [event["compacted"] for event in nights.events("cleared")] == [{"compacted": 4}, {"compacted": 2}, {}]
 
@@ -235,7 +235,7 @@ def test_two_at_the_same_time_do_no_work_twice(nights: Nights) -> None:
 
     check(table)
     assert stray_files(table, nights.folder / "twice") == set()
-    told = [nights.xcom(run_id, "figures") for run_id in runs]
+    told = [nights.xcom(run_id, "metrics") for run_id in runs]
     done = [one["compacted"].get("compacted", 0) + one["compacted"].get("stale-rebuilt", 0) for one in told]
     assert sum(done) == len(compacted_by_commit(table))
     assert sum(one["expired_partitions"] for one in told) == len(GROUPS) * LAST + sum(done) - 2 * len(GROUPS)
@@ -266,4 +266,4 @@ def test_killed_in_the_middle_the_retry_goes_on(nights: Nights) -> None:
     assert set(nights.states("killed").values()) == {"success", "skipped"}, "no expiry was asked for"
     assert nights.tasks("killed")["compact[0]"]["try_number"] == 3
     check(table)
-    assert nights.xcom("killed", "figures")["compacted"] == {"compacted": 4}, "the first try's count, too"
+    assert nights.xcom("killed", "metrics")["compacted"] == {"compacted": 4}, "the first try's count, too"

@@ -294,7 +294,7 @@ def test_orphans_that_java_makes_go_and_uncommitted_files_of_its_writers_stay(wo
         planned = world.run("remove_orphan_files", dry_run=True).details
         done = world.run("remove_orphan_files").details
         assert planned["files"] == done["files"] >= len(orphans)
-        assert (done["held_by_writers"]["files"], done["young"]["files"]) == (1, 1)
+        assert (done["kept_for_writers"]["files"], done["young"]["files"]) == (1, 1)
         assert world.data_files().isdisjoint(orphans) and uncommitted <= world.data_files()
         listed = world.do("remove_orphans", older_than_ms=int((time.time() - 86_400) * 1000), dry_run=True)["paths"]
         assert len(listed) == 1 and any(listed[0].endswith(name.rpartition("/")[2]) for name in uncommitted)

@@ -8,8 +8,16 @@ from collections.abc import Sequence
 from tests.environment import REPO_ROOT
 
 PATH = REPO_ROOT / "tests" / "plugin" / "pictures.json"
-PICTURES = {"page": "history", "page-corrections": "corrections"}
-"""The tab of each picture of a table's page."""
+PICTURES = {
+    "page": "flights?tab=history",
+    "page-corrections": "flights?tab=corrections",
+    "page-health": "flights?tab=health",
+    "page-storage": "flights?tab=storage",
+    "page-grid": "last_flights?tab=grid",
+}
+"""The table and tab of each picture of a table's page."""
+SELECTOR = "nav.tabs a, main table:not(.grid) th, .legend, .meanings li"
+"""What a picture shows of a page, whatever the table: tabs, columns, legends."""
 
 
 def plain(texts: Sequence[str]) -> list[str]:

@@ -96,3 +96,11 @@ def test_dags_point_to_pages_inside_airflow(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", "https://airflow.example/data/")
     assert page_address("limits") == "https://airflow.example/data/paimon/_docs/limits"
     assert with_links("see docs/howto/sql.md.") == "see [Sql](https://airflow.example/data/paimon/_docs/howto/sql)."
+
+
+def test_each_picture_is_there_for_both_themes() -> None:
+    names = {path.stem for path in (docs_folder() / "_static").glob("*.png")}
+    assert {name.removesuffix("-dark") for name in names if name.endswith("-dark")} == {
+        name for name in names if not name.endswith("-dark")
+    }
+    assert f'src="{ROOT}/_static/page-dark.png"' in render("page", ROOT).body

@@ -218,7 +218,7 @@ def test_branches_say_which_checks_are_missing(get: Get, lake: Path) -> None:
 def test_tags_say_what_they_are_for(get: Get) -> None:
     shown = texts(get(f"{T}?tab=tags").text)
     assert "protects branch fix" in shown
-    assert "airflow-paimon-undo-publish-1 undo point 2" in shown
+    assert "airflow-paimon-undo-publish-1 undo tag 2" in shown
 
 
 def test_the_audit_says_who_approved_and_can_be_downloaded(get: Get) -> None:
@@ -314,7 +314,7 @@ def test_history_has_a_lane_a_branch_and_tells_who_approved(get: Get) -> None:
     assert "done parted from main at snapshot 2" in page
     assert "publish of done, snapshot 3, as snapshot 3" in page
     assert "approved by: ann" in page
-    assert "undo point" in page
+    assert "undo tag" in page
     assert "owner: me" in page
     detail = texts(get(f"{T}?at=main:3").text)
     assert "airflow-paimon.approved-by ann" in detail

@@ -622,7 +622,7 @@ def test_what_happens_without_a_right(
     SparkJobHook("cluster", **waits).run_job(waiting_request(warehouse), result_name="r.json", results_folder=results)
     assert main.branch("b").latest_snapshot_id() == 3 and uploads(place) == []
     told = "".join(capfd.readouterr())
-    assert "Whether an earlier try still runs isn't known: Kubernetes at" in told
+    assert "Cannot determine whether an earlier attempt still runs: Kubernetes at" in told
     assert "can't be read: Kubernetes at" in caplog.text and "refuses to get pods/log" in caplog.text
 
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.random
 
 KID = "kid"
 OLD = "old"
-WORD = st.sampled_from(["", "writers_stopped", "rewrite"])
+WORD = st.sampled_from(["", "writers_stopped"])
 
 
 def _fold(view: Table, limits: Mapping[BucketKey, int]) -> None:
@@ -256,11 +256,7 @@ class PublishMachine(BranchMachine):
             result = self._run(operation, branch=name, discard_main=discard, **values)
         except (ConflictError, UnsafeOperationError) as error:
             assert files(self.table) == before
-            if isinstance(error, UnsafeOperationError) and discard and self.word == "rewrite":
-                # Numbers that only a compaction of the branch made high are not folded: refused, with nothing changed.
-                assert "writers-stopped" in str(error)
-                event(f"{operation}: compacted numbers refused")
-            elif isinstance(error, ConflictError) or (discard and not self.word):
+            if isinstance(error, ConflictError) or (discard and not self.word):
                 self._refused(name, error, False)
             else:
                 assert not discard, error

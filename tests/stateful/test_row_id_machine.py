@@ -219,7 +219,7 @@ class RowIdMachine(RuleBasedStateMachine):
         """Whatever main got meanwhile stays, and a refusal has a reason: both sides replaced files of a partition."""
         main, fix = self.sides["main"], self.sides["fix"]
         before, head = dict(main.rows), main.head
-        asked: dict[str, Any] = {"branch": "fix", "keep_appended": keep, "rewrite": rewrite}
+        asked: dict[str, Any] = {"branch": "fix", "keep_appended": keep, "revert_compaction": rewrite}
         days, word = set("abc" if day is None else day), "publish" if day is None else "publish of a partition"
         try:
             result = run(self.table, "merge_branch", **asked, partitions=[f"dt={day}"] if day else [])
@@ -242,7 +242,7 @@ class RowIdMachine(RuleBasedStateMachine):
             return
         seen(f"{word}: " + ("done" if result.changed else "nothing to do"))
         seen(f"publish: rewritten files: {result.details['rewritten_files'] > 0}")
-        seen(f"publish: compactions taken back: {'compactions_taken_back' in result.details}")
+        seen(f"publish: compactions reverted: {'compactions_reverted' in result.details}")
         seen(f"publish: beside rows of main: {bool(main.appended & (fix.appended | fix.rewritten))}")
         ours, known, theirs = (
             {k: r for k, r in rows.items() if r[1] in days} for rows in (before, self.expected, fix.rows)

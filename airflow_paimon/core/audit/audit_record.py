@@ -67,7 +67,7 @@ class AuditRecord:
         approved_at: ISO with an offset.
         checks_forced: It was published although a required check was missing or had failed.
         forced: The branch was protected.
-        figures: Files, rows as files count them, and bytes that were put in and taken out.
+        statistics: Files, rows as files count them, and bytes that were put in and taken out.
         undone_by: The snapshot that took it back; None: it stands.
         duration_ms: From the operation's beginning until its snapshot was put.
     """
@@ -100,7 +100,7 @@ class AuditRecord:
     commits: int | None = None
     changes: Sequence[Mapping[str, Any]] = ()
     diff: Mapping[str, Any] = field(default_factory=dict)
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    statistics: Mapping[str, Any] = field(default_factory=dict)
     undo_tag: str | None = None
     undo_retention: str | None = None
     undone_by: int | None = None
@@ -109,7 +109,7 @@ class AuditRecord:
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        mappings = {name: dict(values[name]) for name in ("checks", "diff", "figures")}
+        mappings = {name: dict(values[name]) for name in ("checks", "diff", "statistics")}
         lists = {"only_partitions": list(self.only_partitions), "changes": [dict(c) for c in self.changes]}
         return values | mappings | lists
 
@@ -153,7 +153,7 @@ def publish_record(
         commits=count if isinstance(count, int) else None,
         changes=[_shown(c, schemas) for c in commits],
         diff=_shown_diff(_json(said.get(DIFF_PROPERTY)), schemas),
-        figures=_json(said.get(FIGURES_PROPERTY)),
+        statistics=_json(said.get(FIGURES_PROPERTY)),
         undo_tag=said.get(UNDO_TAG_PROPERTY),
         undo_retention=said.get(UNDO_RETENTION_PROPERTY),
         undone_by=undone.get(snapshot.id),

@@ -105,7 +105,7 @@ def key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 def row_of(record: AuditRecord) -> dict[str, Any]:
     """Return a record as a row; ``committed`` in epoch milliseconds."""
     values = record.to_json()
-    row: dict[str, Any] = {"committed": record.time_ms, **{n: record.figures.get(n) for n in FIGURES}}
+    row: dict[str, Any] = {"committed": record.time_ms, **{n: record.statistics.get(n) for n in FIGURES}}
     row |= {n: json.dumps(values[n], ensure_ascii=False) if values[n] else None for n in _JSON}
     for name, _, _ in COLUMNS[:-1]:
         if name not in row:

@@ -47,12 +47,12 @@ def time_text(millis: int) -> str:
 def _csv(records: Sequence[AuditRecord]) -> str:
     """One line a record; checks and changes are JSON in their cells. No cell is a formula for a spreadsheet."""
     out = io.StringIO()
-    fields = [n for n in AuditRecord.__dataclass_fields__ if n != "figures"]
+    fields = [n for n in AuditRecord.__dataclass_fields__ if n != "statistics"]
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["committed", *fields, *FIGURES])
     for record in records:
         values = as_json(record)
-        cells = [values["committed"], *(values[n] for n in fields), *(record.figures.get(n) for n in FIGURES)]
+        cells = [values["committed"], *(values[n] for n in fields), *(record.statistics.get(n) for n in FIGURES)]
         writer.writerow([_cell(value) for value in cells])
     return out.getvalue()
 
@@ -92,8 +92,8 @@ def _facts(record: AuditRecord) -> list[tuple[str, str]]:
         )
         if record.only_partitions:
             brought += f", only {_plain(', '.join(record.only_partitions))}"
-    figures = ", ".join(
-        f"{name.replace('_', ' ')} {record.figures[name]:,}" for name in FIGURES if name in record.figures
+    statistics = ", ".join(
+        f"{name.replace('_', ' ')} {record.statistics[name]:,}" for name in FIGURES if name in record.statistics
     )
     checks = ", ".join(f"{_plain(name)} {_plain(_text(said))}" for name, said in record.checks.items())
     return [
@@ -105,7 +105,7 @@ def _facts(record: AuditRecord) -> list[tuple[str, str]]:
         ("differences", _differences(record.diff)),
         ("checks", checks + (" (published in spite of them)" if record.checks_forced else "")),
         ("protection overridden", "yes" if record.forced else ""),
-        ("figures", figures),
+        ("statistics", statistics),
         ("undo tag", _plain(record.undo_tag or "")),
         ("undone", undone),
         ("duration", "" if record.duration_ms is None else f"{record.duration_ms / 1000:.1f} s"),

@@ -422,7 +422,7 @@ def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted:
     if accepted and existing.incomplete and is_empty_or_at_base(context.table.branch(wanted.branch), wanted):
         return None
     if accepted and record is not None and not existing.incomplete:
-        details = _details(record) | {"already_there": True}
+        details = _details(record) | {"already_exists": True}
         after = existing.head.id if existing.head else None
         return context.result(None, branch=wanted.branch, changed=ours, before=None, after=after, details=details)
     raise AlreadyExistsError(_exists_message(context, existing, wanted), code="branch-exists")

@@ -82,10 +82,10 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
     if not is_there(table, name):
         finished = "/" not in name and not request.dry_run and _finish(context, request)
         if retried:
-            details = {"already_gone": True, "replayed": True}
+            details = {"already_deleted": True, "replayed": True}
             return context.result(None, branch=name, changed=request.if_missing != "skip", details=details)
         if request.if_missing == "skip" or finished:
-            return context.result(None, branch=name, changed=False, details={"already_gone": True})
+            return context.result(None, branch=name, changed=False, details={"already_deleted": True})
         raise table.branch(name).missing()
     refuse_protected(table, name, "delete", force=request.force)
     check_deletable_branch(table, name)

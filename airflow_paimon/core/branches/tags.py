@@ -177,7 +177,7 @@ def _tagged(
 
 
 def _already_there(context: Context, request: CreateTag | ReplaceTag, snapshot: Snapshot) -> OperationResult:
-    details = {"tag": request.tag, "snapshot": snapshot.id, "already_there": True}
+    details = {"tag": request.tag, "snapshot": snapshot.id, "already_exists": True}
     at = {"before": snapshot.id, "after": snapshot.id}
     return context.result(None, branch=request.branch, changed=False, **at, details=details)
 
@@ -364,7 +364,7 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
             details = {"tag": request.tag, "replayed": True}
             return context.result(None, branch=request.branch, changed=request.if_missing != "skip", details=details)
         if request.if_missing == "skip":
-            return context.result(None, branch=request.branch, changed=False, details={"already_gone": True})
+            return context.result(None, branch=request.branch, changed=False, details={"already_deleted": True})
         existing = view.tag(request.tag)
     check_deletable(view, replace(existing, hold=None) if request.release_hold else existing)
     action = deletion(view, existing, "asked for")

@@ -89,7 +89,8 @@ def parse_targets(
         raise _refused(layout, "give a range, from_ (--from) and to (--to), or pending (--pending), not both")
     if not partitions and not is_range and not pending:
         raise _refused(
-            layout, "name what to compact: partition (--partition), from_ and to (--from, --to), or pending (--pending)"
+            layout,
+            "name what to compact: partition (--partition), from_ (--from) and to (--to), or pending (--pending)",
         )
     if max_chain_length is not None and not pending:
         raise _refused(layout, "max_chain_length (--max-chain-length) needs pending (--pending)")
@@ -99,7 +100,7 @@ def parse_targets(
         raise _refused(layout, f"max_chain_length (--max-chain-length) must be 0 or more, not {max_chain_length}")
     bounds = [None if text is None else _moment(layout, text) for text in (first, last)]
     if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
-        raise _refused(layout, f"--from {first} is later than --to {last}")
+        raise _refused(layout, f"from_ (--from) {first} is later than to (--to) {last}")
     return ChainTargets(
         specs=tuple(_spec(layout, text) for text in partitions),
         first=bounds[0],

@@ -245,7 +245,7 @@ def _hints(view: Table, ids: list[int]) -> Iterator[Finding]:
             kind="wrong-hint",
             subject=f"{view.branch_name}/{name}",
             severity=INFO if stale else WARNING,
-            message=f"{view.label}: hint {name} says {text[:30]!r}, the {which} snapshot is {right}",
+            message=f"{view.label}: hint {name} contains {text[:30]!r}, the {which} snapshot is {right}",
             at_risk="Paimon may read a missing snapshot, or miss newer ones; airflow-paimon lists the folder instead",
             repair=f"write {right}",
             actions=(Replace(path=path, data=str(right).encode(), expected=data, reason=f"the snapshots say {right}"),),

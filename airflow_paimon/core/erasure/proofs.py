@@ -13,7 +13,7 @@ from airflow_paimon.core.table.record_kinds import ERASURES
 from airflow_paimon.core.table.table import Table
 
 _DIGITS = 16
-_KEPT = ("time", "condition_sha256", "proven", "erased", "state", "files", "not_looked_at", "warnings")
+_KEPT = ("time", "condition_sha256", "proven", "erased", "state", "files", "not_searched", "warnings")
 
 
 def keep_proof(table: Table, details: Mapping[str, Any], said: Mapping[str, str], *, changed: bool) -> str | None:

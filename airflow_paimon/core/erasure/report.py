@@ -36,7 +36,7 @@ def report_markdown(result: Mapping[str, Any]) -> str:
         "Who reaches them",
         ("held by", "files", "lost with it", "way"),
         [(f"rows of branch {b['branch']}", b["files"], "nothing but the rows", "") for b in found["branches"]]
-        + [(_holder(h), h["files"], h["lost"], h["way"]) for h in found["holders"]],
+        + [(_holder(h), h["files"], h["lost"], h["way"]) for h in found["references"]],
     )
     lines += _section(
         "Files",
@@ -45,7 +45,7 @@ def report_markdown(result: Mapping[str, Any]) -> str:
     )
     lines += [f"... and {found['found_left_out']:,} more"] if found["found_left_out"] else []
     lines += _section("Not read", ("path", "reason"), [(u["path"], u["reason"]) for u in found["unchecked"]])
-    lines += ["", "## Not checked", "", *(f"- {text[:1].upper()}{text[1:]}" for text in found["not_looked_at"])]
+    lines += ["", "## Not checked", "", *(f"- {text[:1].upper()}{text[1:]}" for text in found["not_searched"])]
     return "\n".join([*lines, ""])
 
 

@@ -1,6 +1,6 @@
 """How healthy a table is: a score from 0 to 100 with its reasons, by figures that were read of it. Pure.
 
-Each reason takes off ``most * (1 - limit / figure)`` points: none at its limit, half of its most at twice the limit.
+Each reason takes off ``most * (1 - limit / value)`` points: none at its limit, half of its most at twice the limit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _DAY_MS = 86_400_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Why a table is not healthy: ``figure`` is over ``limit``, both in ``unit``.
+    """Why a table is not healthy: ``value`` is over ``limit``, both in ``unit``.
 
     ``points``: what it takes off the score. ``operation``: the job that mends it, on ``branch``; None: no job does.
     ``cost_bytes``: how much that reads, and writes again, at most; 0 for metadata.
@@ -47,7 +47,8 @@ class Reason:
 
     id: str
     text: str
-    figure: float
+    value: float
+
     limit: float
     unit: str
     points: int
@@ -217,20 +218,20 @@ def plan_health(seen: Observed) -> TableHealth:
     )
 
 
-def points_of(figure: float, limit: float, most: int) -> int:
-    """Return the points that a figure takes off: 0 up to its limit, nearly ``most`` far beyond it; at least 1 above."""
-    return 0 if figure <= limit else max(1, round(most * (1 - limit / figure)))
+def points_of(value: float, limit: float, most: int) -> int:
+    """Return the points that a value takes off: 0 up to its limit, nearly ``most`` far beyond it; at least 1 above."""
+    return 0 if value <= limit else max(1, round(most * (1 - limit / value)))
 
 
-def _reason(id_: str, text: str, figure: float, limit: float, unit: str, most: int, **more: Any) -> Reason:
-    points = points_of(figure, limit, most)
-    return Reason(id=id_, text=text, figure=figure, limit=limit, unit=unit, points=points, **more)
+def _reason(id_: str, text: str, value: float, limit: float, unit: str, most: int, **more: Any) -> Reason:
+    points = points_of(value, limit, most)
+    return Reason(id=id_, text=text, value=value, limit=limit, unit=unit, points=points, **more)
 
 
 def _of_schemas(unreadable: int) -> Iterator[Reason]:
     if unreadable:
         text = f"{unreadable:,} files name a schema that main doesn't have, so no engine can read it: see check_table"
-        yield Reason(id="missing-schema", text=text, figure=unreadable, limit=0, unit="files", points=100)
+        yield Reason(id="missing-schema", text=text, value=unreadable, limit=0, unit="files", points=100)
 
 
 def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:

@@ -247,7 +247,7 @@ def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, a
         "folders": folders[:_LISTED],
         "folders_left_out": max(len(folders) - _LISTED, 0),
         "young": found.young.to_json() | {"old_enough_from": None if first is None else iso_time(first + age_ms)},
-        "held_by_writers": found.held.to_json(),
+        "kept_for_writers": found.held.to_json(),
         "unknown": files.unknown.to_json() | {"examples": files.examples},
         "operation_records": records,
     }

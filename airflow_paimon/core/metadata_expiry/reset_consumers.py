@@ -29,7 +29,7 @@ def reset_consumer(context: Context, request: ResetConsumer) -> OperationResult:
     """
     view, name = context.table.branch(request.branch).require(), check_consumer_id(request.consumer)
     stood = find_consumer(view, name)
-    details = {"consumer": name, "next_snapshot": request.next_snapshot, "stood_at": stood}
+    details = {"consumer": name, "next_snapshot": request.next_snapshot, "previous_snapshot": stood}
     if request.next_snapshot is None:
         if stood is None and request.if_missing == "skip":
             return context.result(None, branch=request.branch, changed=False, details=details)

@@ -93,8 +93,8 @@ def storage_usage(context: Context, request: StorageUsage) -> OperationResult:
     found = read_usage(context.table, context.now_ms, request.memory_mb << 20)
     holders = found.holders[: request.limit] if request.limit else found.holders
     details = found.totals.to_json() | {
-        "holders": [holder_json(usage, found.roots) for usage in holders],
-        "holders_left_out": len(found.holders) - len(holders),
+        "references": [holder_json(usage, found.roots) for usage in holders],
+        "references_left_out": len(found.holders) - len(holders),
         "warnings": list(found.warnings),
     }
     head = context.table.latest_snapshot_id()

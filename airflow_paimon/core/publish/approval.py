@@ -108,10 +108,7 @@ def check_four_eyes(request: Approved, view: Table, done: str) -> bool:
     )
 
 
-_OR_OWN_OPTIONS = (
-    "; without an age of its own (--expiration-time, --strategy, --timestamp-..., --now) an expiry goes by the table's "
-    "options partition.expiration-time and the like, which nobody has to approve"
-)
+_OR_OWN_OPTIONS = "; an expiry by the table's own options (partition.expiration-time and the like) needs no approval"
 
 
 def approval_properties(request: Approved, *, four_eyes: bool) -> dict[str, str]:

@@ -63,7 +63,7 @@ def readable_snapshots(view: Table, ids: Sequence[int]) -> list[Snapshot]:
         try:
             found.append(parse_snapshot(content, f"{view.label}: {path}"))
         except FormatError as error:
-            log.warning("%s; no audit says what it did", error.message)
+            log.warning("%s; the audit does not contain this commit", error.message)
     return sorted(found, key=lambda s: s.id)
 
 

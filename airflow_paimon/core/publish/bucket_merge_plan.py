@@ -289,9 +289,10 @@ def sequences_too_high(table: str, buckets: Iterable[BucketKey], schema: TableSc
     high = _names(schema, buckets)
     return _unsafe(
         high,
-        f"{table}: {listed(high)} of the branch hold rows that were appended there, with sequence numbers above those "
-        f"at the branch point: a writer that stays open on main would lose its newer rows to them. Publish with the "
-        f"job or the operator, which fold those buckets first, or with --writers-stopped when no writer is open",
+        f"{table}: {listed(high)} of the branch contain rows that were appended there, with sequence numbers above "
+        f"those at the branch point: a writer that stays open on main would lose its newer rows to them. Publish with "
+        f"the job or the operator, which fold those buckets first, or with writers_stopped (--writers-stopped) when no "
+        f"writer is open",
     )
 
 
@@ -325,9 +326,9 @@ def other_keys(table: str, buckets: Iterable[BucketKey], schema: TableSchema, wh
     names = _names(schema, buckets)
     return _unsafe(
         names,
-        f"{table}: {listed(names)} of {whose} hold other keys than the table has now: a writer that stays "
+        f"{table}: {listed(names)} of {whose} have other keys than the table has now: a writer that stays "
         f"open remembers other dynamic buckets for them, and would put a key into a second one. Use "
-        f"--writers-stopped when no writer is open",
+        f"writers_stopped (--writers-stopped) when no writer is open",
         code="dynamic-bucket-keys",
     )
 
@@ -369,9 +370,9 @@ def check_moving_keys(
     if names:
         raise _unsafe(
             names,
-            f"{table}: {listed(names)} of {whose} may hold keys that were in other partitions, as the primary key "
+            f"{table}: {listed(names)} of {whose} may have keys that were in other partitions, as the primary key "
             f"lacks partition columns: a writer that stays open remembers the partition of each key, and would add a "
-            f"second row. Use --writers-stopped when no writer is open",
+            f"second row. Use writers_stopped (--writers-stopped) when no writer is open",
             code="moved-keys",
         )
 

@@ -115,7 +115,7 @@ def to_fold(planner: Merge, compared: Compared, changes: Sequence[BucketChange])
     request, schema = planner.request, compared.schema
     if not schema.primary_keys or TableOptions(schema.options).sequence_fields:
         return {}
-    if request.writers_stopped and not request.rewrite:
+    if request.writers_stopped:
         return {}
     return too_high(changes, _base_highest(planner.main, compared.base, compared.since_base[0], changes))
 

@@ -55,7 +55,7 @@ def kept_diff(request: PublishBranch, branch: Table, theirs: Snapshot, schemas: 
     seen = details.get("branch_snapshot")
     known = KnownHead(seen, str(details.get("branch_identity") or "")) if isinstance(seen, int) else None
     if known is None or not (known.is_of(theirs) or is_folded(branch, theirs, known)):
-        text = f"the audit says nothing of the diff: it compared snapshot {seen} of the branch, not {theirs.id}"
+        text = f"the audit does not contain the diff: it compared snapshot {seen} of the branch, not {theirs.id}"
         log.warning("%s: %s", branch.label, text)
         return KeptDiff(warnings=(text,))
     try:

@@ -468,11 +468,11 @@ _REASONS = {
     Cause.ROWS: "main and the branch both changed the same files of {where} since the branch point; nothing was "
     "published. {ways_out}",
     Cause.COMPACTION: "a compaction, not rows, is in the way: main has merged files of {where} that the branch "
-    "changed; nothing was published. Use --rewrite to take that compaction back (its inputs are live again, a later "
-    "compaction merges them), or create a new branch from main's head and correct it again",
+    "changed; nothing was published. Revert that compaction by revert_compaction (--revert-compaction), or create a "
+    "new branch from main's head and correct it again",
     Cause.APPENDED: "main got rows in {where} after the branch was made, and the branch replaces those partitions; "
-    "nothing was published. Use --keep-appended to keep them beside the branch's rows, or create a new branch from "
-    "main's head and correct it again",
+    "nothing was published. Keep both by keep_appended (--keep-appended), or create a new branch from main's head and "
+    "correct it again",
 }
 
 

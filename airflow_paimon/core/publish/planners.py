@@ -430,15 +430,17 @@ def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared:
             "head and correct it again",
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )
-    keep_appended = isinstance(request, MergeBranch) and request.keep_appended
-    return merge_branch_files(main, branch, compared, keep_appended=keep_appended, rewrite=request.rewrite)
+    keep, revert = (
+        (request.keep_appended, request.revert_compaction) if isinstance(request, MergeBranch) else (False, False)
+    )
+    return merge_branch_files(main, branch, compared, keep_appended=keep, rewrite=revert)
 
 
 def _kept(merge: FileMerge, schema: TableSchema) -> dict[str, object]:
-    """Say which rows of main stay beside the branch's, and which of its compactions are taken back."""
+    """Say which rows of main stay beside the branch's, and which of its compactions are reverted."""
     out: dict[str, object] = {}
     if merge.kept:
         out["appended_on_main"] = describe_appended(merge.kept, bucket_namer(schema))
     if merge.restored:
-        out["compactions_taken_back"] = merge.restored
+        out["compactions_reverted"] = merge.restored
     return out

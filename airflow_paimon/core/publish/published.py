@@ -241,7 +241,7 @@ def _verify(
     other = difference(view, source, published)
     differing = {name(b) for b in (other.buckets & wanted) - keyed if not _only_moved(other, b)}
     foreign = {name(b) for b in change.buckets - wanted - keyed}
-    for buckets, fault in ((differing, "do not hold the files that were published"), (foreign, "changed as well")):
+    for buckets, fault in ((differing, "do not contain the files that were published"), (foreign, "changed as well")):
         if buckets:
             listed = ", ".join(sorted(buckets)[:_LISTED])
             raise FormatError(

@@ -185,7 +185,7 @@ def _keep_replaced(context: Context, main: Table, landed: Snapshot, carried: Car
     try:
         make_branch(replace(context, request=request), request)
     except AlreadyExistsError:
-        return [f"branch {name!r} was made by somebody else meanwhile: main as it was is kept by tag {undo!r} only"]
+        return [f"another process created branch {name!r} in the meantime: only tag {undo!r} keeps main as it was"]
     kept, then = main.branch(name), main.schema(carried.kept_schema)
     latest = kept.schema()
     wanted = replace(then, id=latest.id + 1, options=branch_options(then.options))

@@ -298,7 +298,7 @@ class CarriedTags:
 
     @property
     def summary(self) -> dict[str, object]:
-        return {"tags": [t.name for t in self.carried], "tags_that_stay": list(self.stay)}
+        return {"tags": [t.name for t in self.carried], "tags_kept": list(self.stay)}
 
 
 def plan_tags(

@@ -90,7 +90,7 @@ def gate_of(request: Publish, main: Table, branch: Table, theirs: Snapshot) -> G
     except FormatError as error:
         if required:
             raise
-        log.warning("%s: %s; its snapshot will not say what checks said", branch.label, error)
+        log.warning("%s: %s; its snapshot will not record the results of checks", branch.label, error)
     return Gate(request=request, branch=branch, theirs=theirs, required=required, records=records)
 
 

@@ -121,7 +121,7 @@ class _Try:
         held = held_tag(self.identity.name, tag, self.context.now_local)
         path = self.target.paths.tag(held.name)
         self.tags.add(path)
-        reason = "held until the snapshot of a publish is there"
+        reason = "kept until the snapshot of a publish exists"
         execute(self.target, [Replace(path=path, data=held.to_bytes(), reason=reason)])
 
     def say(self, more: Mapping[str, Any]) -> None:

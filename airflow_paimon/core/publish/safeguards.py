@@ -88,7 +88,7 @@ class PublishIdentity:
 
 _NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot", "left_partition_count"])
 _LISTS = frozenset(["only_partitions"])
-_FLAGS = frozenset(["keep_later", "files_came_back"])
+_FLAGS = frozenset(["keep_later", "files_restored"])
 _FOR_OTHERS = (
     TRY_PROPERTY,
     UNDO_RETENTION_PROPERTY,

@@ -35,7 +35,7 @@ def streaming_readers(
         note = (
             f"get the net changes, from the changelog of this snapshot (changelog-producer={producer}; readers with a "
             f"Paimon before 1.1 skip it); for it the publish reads {len(files)} files, {megabytes:,.1f} MB (not with "
-            f"--changelog none)"
+            f"changelog (--changelog) none)"
         )
         later = sum(e.file.level < _first_emitted_level(schema) for c in changes for e in c.add)
         if later:
@@ -76,7 +76,7 @@ def missed(target: Table, schema: TableSchema, changes: Sequence[BucketChange], 
     waiting = sum(e.file.level < _first_emitted_level(schema) for c in changes for e in c.delete)
     if waiting:
         text += (
-            f"; {waiting} of the replaced files hold changes that no compaction had told them yet: undo, compact "
+            f"; {waiting} of the replaced files contain changes that no compaction has emitted yet: undo, compact "
             f"{target.label} and publish again if they need those"
         )
     return _sentence(target, text if why is None else f"{text}. No changelog is written: {why}")

@@ -61,7 +61,7 @@ def preview_undo(main: Table, snapshot_id: int) -> UndoPreview:
 def _plan(main: Table, snapshot_id: int, tag: str) -> UndoPreview:
     nothing = UndoPreview(snapshot=snapshot_id, tag=tag, way=NO_WAY)
     if not tag:
-        return replace(nothing, why=f"snapshot {snapshot_id} is no publish, undo or rollback")
+        return replace(nothing, why=f"snapshot {snapshot_id} is not a publish, an undo or a rollback")
     request = RollbackTo(table=main.name, tag=tag, keep_later=True, dry_run=True)
     context = Context(request, main, int(time.time() * 1000), time.monotonic())
     try:

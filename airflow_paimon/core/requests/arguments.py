@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.local_execution import LOCAL_EXECUTION, READS
 from airflow_paimon.core.requests.operations import operation_of
-from airflow_paimon.core.requests.requests import Request, flag_name
+from airflow_paimon.core.requests.requests import CheckBranchData, Request, flag_name
 from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.core.table.paths import BRANCH_PREFIX, LONGEST_NAME, MAIN, TAG_PREFIX, is_pattern, parse_identifier
 
@@ -375,7 +375,7 @@ _EXAMPLES = {
     "clear_consumers": "--idle-for '7 d'",
     "alter_table": "--change 'add column note STRING'",
     "rollback_to": "--timestamp 2026-11-18T06:00Z",
-    "check_branch_data": '--rules \'[{"not_null": ["amount"]}]\'',
+    "check_branch_data": "--rules rules.json",
     "correct_branch": _SQL,
     "plan_correction": _SQL,
     "replay_branch": "--source raw=sales.raw --function jobs.daily:refresh",
@@ -408,7 +408,8 @@ def _parser(operation: str) -> _StrictParser:
         usage=f"python -m airflow_paimon job {operation} {needed} [option ...]",
         description=summary,
         epilog=f"example: {example}\n{_EXIT_CODES}\n"
-        "docs: reference/jobs, and python -m airflow_paimon --help for commands that only read",
+        "docs: docs/reference/jobs.md, also in Airflow: Paimon, Documentation\n"
+        "python -m airflow_paimon --help lists the commands that only read",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -428,7 +429,7 @@ def _parser(operation: str) -> _StrictParser:
         help="As --storage-options; the file is deleted once read",
     )
     group.add_argument(flag_name(RESULT_URI), action=_Once, metavar="URI", help="Write the result's JSON here as well")
-    if operation_of(operation).needs_spark:
+    if operation_of(operation).in_python or operation == CheckBranchData.operation:
         _add_local_flags(group)
     return parser
 
@@ -438,8 +439,8 @@ def _add_local_flags(parser: argparse._ArgumentGroup) -> None:
         flag_name(LOCAL),
         action=_Once,
         choices=LOCAL_EXECUTION,
-        help=f"What runs in plain Python where it is small, unless the job was submitted: nothing, diffs and limits "
-        f"of checks (reads), or compactions and rescales, too; default {READS}",
+        help=f"What may run in plain Python if it is small: none; reads: diffs and limits of checks; all: compactions "
+        f"and rescales, too. A job that spark-submit runs always uses Spark; default {READS}",
     )
     parser.add_argument(
         flag_name(WITHOUT_SPARK),

@@ -43,8 +43,8 @@ def _on_overlap() -> Any:
 
 def _keep_appended() -> Any:
     return switch(
-        "Tables without keys: keep the rows that main got meanwhile in partitions that the branch replaces, beside the "
-        "branch's rows"
+        "Tables without keys: in partitions that the branch replaces, also keep the rows that main got since the "
+        "branch was created"
     )
 
 
@@ -91,9 +91,11 @@ class Request:
 
     warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
     table: str = flag("Table as db.table; as db.table$branch_b where an operation works on a branch", "")
-    storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may hold secrets)")
+    storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may contain secrets)")
     operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
-    now: str | None = flag("The time to take as now, ISO with an offset; for tests and re-runs", may_be_blank=True)
+    now: str | None = flag(
+        "Time to use as the current time, ISO with an offset; for tests and re-runs", may_be_blank=True
+    )
     dry_run: bool = switch("Print the plan, change nothing")
 
 
@@ -109,8 +111,8 @@ def flag_name(field_name: str) -> str:
 
 def _expected(head: str) -> str:
     return (
-        f"Refuse (conflict) unless {head} is this snapshot, given as ID, or as ID:IDENTITY so that no other one counts "
-        f"that has got its id"
+        f"Refuse (conflict) unless {head} is this snapshot: ID, or ID:IDENTITY, which excludes another snapshot that "
+        f"has the same id"
     )
 
 
@@ -132,7 +134,7 @@ class CreateBranch(Request):
     owner: str | None = flag("Owner, recorded in the branch's lineage", may_be_blank=True, argument="branch_owner")
     reason: str | None = flag("Reason, recorded in the branch's lineage", may_be_blank=True)
     retention: str | None = flag(
-        "How long the branch is to live, e.g. '14 d', or 'forever'; expire_branches deletes it afterwards",
+        "Retention, e.g. '14 d', or 'forever'; expire_branches deletes the branch afterwards",
         may_be_blank=True,
     )
     protected: bool = switch("Refuse to delete, rename, replace or publish the branch without --force")
@@ -147,11 +149,11 @@ class AlterBranch(Request):
     """
 
     operation = "alter_branch"
-    branch: str = flag("Branch to change; what is not given stays", "")
+    branch: str = flag("Branch to change; only what is given changes", "")
     owner: str | None = flag("New owner", may_be_blank=True, argument="branch_owner")
     reason: str | None = flag("New reason", may_be_blank=True)
     retention: str | None = flag(
-        "How long the branch is to live from its creation, e.g. '14 d', or 'forever'", may_be_blank=True
+        "Retention from the branch's creation on, e.g. '14 d', or 'forever'", may_be_blank=True
     )
     protect: bool = switch("From now on refuse to delete, rename, replace or publish the branch without --force")
     protected_by: str | None = flag("Who protects it; by default its owner", may_be_blank=True)
@@ -253,15 +255,15 @@ class CreateTableSet(Request):
     """
 
     operation = "create_table_set"
-    table_set: str = flag("Name of the set of tables, whose next version is made", "")
+    table_set: str = flag("Name of the table set; its next version is created", "")
     member: tuple[str, ...] = texts(
         "Further table of the set, db.table[@VERSION] (repeat): its newest snapshot, or that tag or snapshot id of "
         "main. To give --table a version, name it here as well",
         argument="tables",
     )
-    keep: int = flag("The newest versions that stay, whatever their age", SET_KEEP, minimum=1)
+    keep: int = flag("How many of the newest versions stay, whatever their age", SET_KEEP, minimum=1)
     retention: str = flag(
-        "How long an older version stays from when the next one took its place, e.g. '7 d'",
+        "How long a version stays after a newer one replaced it, e.g. '7 d'",
         SET_RETENTION,
         may_be_blank=True,
     )
@@ -305,9 +307,9 @@ class ClearConsumers(Request):
     """
 
     operation = "clear_consumers"
-    including: str | None = flag("Only consumers whose whole name fits this regular expression")
-    excluding: str | None = flag("Not those whose whole name fits this one")
-    idle_for: str | None = flag("Only consumers that nothing was written to for as long, e.g. '7 d'")
+    including: str | None = flag("Only consumers whose whole name matches this regular expression")
+    excluding: str | None = flag("Not consumers whose whole name matches this regular expression")
+    idle_for: str | None = flag("Only consumers whose position has not changed for this long, e.g. '7 d'")
     branch: str = flag("Branch that they read", "main")
 
 
@@ -347,7 +349,7 @@ class Approved(Request):
     requested_by: str | None = flag("Who asked for it, recorded in the snapshot's properties", may_be_blank=True)
     four_eyes: bool = switch("Refuse unless another person than --requested-by approved (--approved-by)")
     skip_checks: bool = switch(
-        "Continue although a check that the table requires is missing or failed; the snapshot's properties say so"
+        "Continue although a check that the table requires is missing or failed; the snapshot's properties record it"
     )
 
 
@@ -358,16 +360,18 @@ class Publish(Approved):
     expected_main_snapshot: int | str | None = flag(_expected("main's head"))
     undo_retention: str = flag("Retention of the undo tag on main's previous head, e.g. '7 d', or 'forever'", "7 d")
     approved_at: str | None = flag(
-        "When, ISO with an offset, recorded in the snapshot's properties", may_be_blank=True, only_noted=True
+        "When it was approved, ISO with an offset, recorded in the snapshot's properties",
+        may_be_blank=True,
+        only_noted=True,
     )
     reason: str | None = flag(
-        "Why, recorded in the snapshot's properties, in addition to a published branch's own reason",
+        "Reason, recorded in the snapshot's properties, in addition to the branch's own reason",
         may_be_blank=True,
         only_noted=True,
     )
     changelog: str = flag(
-        "Whether streaming readers of a table with a changelog-producer get the changes; auto reads both sides of the "
-        "replaced buckets and writes what differs, none reads nothing",
+        "Tables with a changelog-producer: auto emits the changes to streaming readers, and reads the replaced buckets "
+        "and their replacements for it; none emits nothing",
         "auto",
         choices=("auto", "none"),
     )
@@ -382,31 +386,27 @@ class PublishBranch(Publish):
         "publish replaces"
     )
     diff: str | None = flag(
-        "Path of a JSON file with the result of diff_branches, of which the audit keeps totals and samples; one of "
+        "Path of a JSON file with the result of diff_branches: the audit keeps its totals and samples. The diff of "
         "another snapshot of the branch is left out, with a warning",
         only_noted=True,
-    )
-    rewrite: bool = switch(
-        "Tables without keys: take a compaction of main back that has merged files that the branch changed (with keys, "
-        "appended rows are always rewritten with lower sequence numbers before the publish)"
     )
     writers_stopped: bool = switch(
         "Confirm that no writer stays open during the publish, so that high sequence numbers are harmless"
     )
     force: bool = switch("Publish a protected branch too")
     tag_conflict: str = flag(
-        "What to do if main has a tag of the same name on another snapshot; rename keeps main's as NAME.main-DATE",
+        "What to do if main has a tag of the same name on another snapshot; rename renames main's to NAME.main-DATE",
         "fail",
         choices=TAG_CONFLICT,
     )
 
 
 def _discard_main() -> Any:
-    return switch("Replace main with the branch even if main changed since the branch point")
+    return switch("Continue if main changed since the branch was created: main loses those changes")
 
 
 def _tags() -> Any:
-    return switch("Main gets the branch's own tags on states that main has then")
+    return switch("Copy the branch's own tags to main, those on a state that main then has")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -422,13 +422,16 @@ class MergeBranch(PublishBranch):
         "Publish only these partitions of the branch, e.g. dt=2025-01-01; the others stay on it (repeat)"
     )
     tags: bool = _tags()
+    revert_compaction: bool = switch(
+        "Tables without keys: revert a compaction of main that has merged files that the branch changed"
+    )
     keep_appended: bool = _keep_appended()
     on_overlap: str = _on_overlap()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FastForward(PublishBranch):
-    """Publish a branch onto main; refused if main changed since the branch point."""
+    """Publish a branch onto main; refused if main changed since the branch was created."""
 
     operation = "fast_forward"
     discard_main: bool = _discard_main()
@@ -447,7 +450,7 @@ class ReplaceMain(PublishBranch):
     discard_main: bool = _discard_main()
     keep_old_as: str | None = flag("Keep main as it was, rows, columns and options, as a branch of this name")
     options: str = flag(
-        "Whose table options and comment main has from then on; those that say what expires stay main's",
+        "Whose table options and comment main gets; main keeps its own options of expiry",
         "branch",
         choices=("branch", "main"),
     )
@@ -456,7 +459,7 @@ class ReplaceMain(PublishBranch):
         "Consumer of the branch that continues on main after this publish; it must have read everything (repeat)"
     )
     readers_stopped: bool = switch(
-        "Confirm that main has no readers meanwhile, so that columns may get narrower types right before their rows"
+        "Confirm that main has no readers during the publish: columns may get narrower types shortly before their rows"
     )
 
 
@@ -531,7 +534,9 @@ class CheckBranchData(Request):
         "Tag or snapshot id of the branch to check instead of its newest snapshot, before rollback_to goes back to it: "
         "an undo is compared with base, any other rollback with main"
     )
-    view: tuple[str, ...] = texts("Further view for rules that are SQL, name=db.table[$branch_b][@VERSION] (repeat)")
+    view: tuple[str, ...] = texts(
+        "Additional input table for rules that are SQL, name=db.table[$branch_b][@VERSION] (repeat)"
+    )
     restricted_sql: bool = switch(
         "Refuse rules of --rules that reach beyond the tables, as rules of the table option always are: paths of "
         "files, calls of Java, scripts, variables of the environment, functions that are not Spark's own"
@@ -539,8 +544,8 @@ class CheckBranchData(Request):
     allow_module: tuple[str, ...] = texts("Module whose functions rules of the table option may call (repeat)")
     sample: int = flag("Sample rows of each rule that is broken", 5, minimum=0)
     mask: tuple[str, ...] = texts(
-        "Column whose values no sample shows (repeat), or db.table:column of another table that rules read (* stands "
-        "for anything), in addition to the table option airflow-paimon.masked-columns"
+        "Column whose values no sample shows (repeat), or db.table:column of another table that rules read (* is a "
+        "wildcard), in addition to the table option airflow-paimon.masked-columns"
     )
 
 
@@ -555,18 +560,18 @@ class CorrectBranch(Request):
         "together, or one SELECT, or the path of a file with them; they see the views branch, main and those of --view"
     )
     function: str | None = flag("module:name, called as name(spark, views) and returning a DataFrame")
-    view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")
+    view: tuple[str, ...] = texts("Additional input table for the SQL, name=db.table[$branch_b][@VERSION] (repeat)")
     restricted_sql: bool = switch(
         "Refuse SQL that reaches beyond the tables: paths of files, calls of Java, scripts, variables of the "
         "environment, functions that are not Spark's own"
     )
     all_rows: bool = switch("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table")
     mode: str = flag(
-        "Of a SELECT: overwrite: replace the partitions with the rows; upsert: insert or update rows by primary key",
+        "For a SELECT: overwrite replaces the partitions with its rows; upsert inserts or updates rows by primary key",
         "overwrite",
         choices=("overwrite", "upsert"),
     )
-    partitions: tuple[str, ...] = texts("Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (repeat)")
+    partitions: tuple[str, ...] = texts("For a SELECT: partition to overwrite, e.g. dt=2025-01-01 (repeat)")
     engine: str = flag(
         "Who runs the statement: this package, or Paimon's own Spark connector, which takes one UPDATE, DELETE, MERGE "
         "or INSERT",
@@ -590,9 +595,9 @@ class PlanCorrection(Request):
     from_branch: str = flag("Branch that it will be made from, of a chain table the snapshot or delta branch", "main")
     sql: str | None = flag("Statements or the path of a file, as correct_branch will get them")
     function: str | None = flag("module:name that correct_branch will get; it is not called")
-    view: tuple[str, ...] = texts("Further view, name=db.table[$branch_b][@VERSION] (repeat)")
-    mode: str = flag("Of a SELECT: overwrite or upsert", "overwrite", choices=("overwrite", "upsert"))
-    partitions: tuple[str, ...] = texts("Of a SELECT: partitions to overwrite, e.g. dt=2025-01-01 (repeat)")
+    view: tuple[str, ...] = texts("Additional input table for the SQL, name=db.table[$branch_b][@VERSION] (repeat)")
+    mode: str = flag("For a SELECT: overwrite or upsert", "overwrite", choices=("overwrite", "upsert"))
+    partitions: tuple[str, ...] = texts("For a SELECT: partition to overwrite, e.g. dt=2025-01-01 (repeat)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -676,8 +681,8 @@ class ExpireBranches(Request):
     operation = "expire_branches"
     older_than: str | None = flag("Also expire branches without a retention that were created longer ago, e.g. '30 d'")
     idle_for: str | None = flag(
-        "Also expire branches without a retention that nothing was committed to for as long, e.g. '14 d'; with "
-        "--older-than both must hold"
+        "Also expire branches without a retention that got no commit for this long, e.g. '14 d'; with --older-than, "
+        "both conditions apply"
     )
     owner: str | None = flag(
         "Only branches of this owner, or of this pattern of owners: 'data_correction/*'", argument="branch_owner"
@@ -687,7 +692,7 @@ class ExpireBranches(Request):
 
 
 def _whole_table_memory() -> Any:
-    return flag("MiB of memory for known files, about; the rest is in a temporary file", 256, minimum=1)
+    return flag("Approximate MiB of memory for the list of files; the rest is in a temporary file", 256, minimum=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -696,13 +701,13 @@ class RemoveOrphanFiles(Request):
 
     Files that failed writers left, and those of deleted branches and rolled back snapshots; also old operation records.
     If anything that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
-    bytes by folder, and what stays and why: ``referenced``, ``young``, ``held_by_writers``, ``unknown``; a dry run
+    bytes by folder, and what stays and why: ``referenced``, ``young``, ``kept_for_writers``, ``unknown``; a dry run
     plans by this machine's clock.
     """
 
     operation = "remove_orphan_files"
     older_than: str = flag(
-        "Delete only files that were written longer ago, e.g. '1 d', by the storage's clock, or before an ISO time "
+        "Delete only files that are older than this, e.g. '1 d', by the storage's time, or than an ISO time "
         "with an offset; at least 1 h: longer than any writer takes from its first file to its commit",
         "1 d",
     )
@@ -722,28 +727,30 @@ class CheckTable(Request):
     operation = "check_table"
     verify_files: bool = flag("Also check that every referenced data file exists", True)
     verify_keys: bool = switch(
-        "Also read the keys: of tables with dynamic buckets, to compare them with the index; of tables whose readers "
-        "merge nothing (deletion vectors, first-row), to find keys that are there twice"
+        "Also read the keys. Tables with dynamic buckets: compare them with the index. Tables whose readers merge "
+        "nothing (deletion vectors, first-row): find duplicate keys"
     )
     memory_mb: int = _whole_table_memory()
 
 
 @dataclass(frozen=True, kw_only=True)
 class StorageUsage(Request):
-    """Count the bytes that each branch, tag and range of snapshots holds, and what its end would free.
+    """Count the bytes that each branch, tag and range of snapshots keeps, and what its deletion would free.
 
-    Reads the whole folder's listing and all metadata of all branches, no data files. ``details["holders"]`` begins with
-    what frees the most; see :doc:`/howto/storage-usage`.
+    Reads the whole folder's listing and all metadata of all branches, no data files. ``details["references"]`` begins
+    with what frees the most; see :doc:`/howto/storage-usage`.
     """
 
     operation = "storage_usage"
-    limit: int = flag("Holders to list, those whose end frees the most first; 0 for all", 100, minimum=0)
+    limit: int = flag(
+        "How many references to list, those whose deletion frees the most first; 0 for all", 100, minimum=0
+    )
     memory_mb: int = _whole_table_memory()
 
 
 @dataclass(frozen=True, kw_only=True)
 class FindRows(Request):
-    """Find the stored files of all branches that hold rows of a condition, and who reaches them.
+    """Find the stored files with rows of a condition, on all branches, and the snapshots and tags that need them.
 
     It changes nothing, and reads physical rows: also those behind deletion vectors and deletes, old versions of a key,
     changelogs, files that only old snapshots, tags or nothing refers to any more. ``details["proven"]`` is true when no
@@ -758,12 +765,12 @@ class FindRows(Request):
         "",
         private=True,
     )
-    limit: int = flag("Files with such rows to list, those with the most first; 0 for all", 100, minimum=0)
+    limit: int = flag("How many files with such rows to list, those with the most first; 0 for all", 100, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EraseRows(FindRows, Approved):
-    """Erase rows of a condition from main and every branch, and from what old snapshots and tags still hold.
+    """Erase rows of a condition from main, every branch, and old snapshots and tags.
 
     One commit for each branch. A dry run is the plan: what ends, what stays, and who holds it. ``details["complete"]``
     is true when no stored file holds such a row any more; until then run it again. A tag under a legal hold that
@@ -799,7 +806,7 @@ class ExportAudit(Request):
     to: str | None = flag("Only what was committed before this date or ISO time with an offset")
     uri: str | None = flag("File to write, which is replaced")
     format: str | None = flag(
-        "Of the file; by default the one that its name ends with, else json", choices=("json", "csv", "markdown")
+        "Format of the file; by default from the end of its name, else json", choices=("json", "csv", "markdown")
     )
     to_table: str | None = flag("Paimon table that gets what it lacks, db.table; created if it is missing")
     skip_unreadable: bool = switch("Leave tables out whose audit can't be read, and list them; else nothing is written")
@@ -807,20 +814,20 @@ class ExportAudit(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class TableHealthCheck(Request):
-    """Judge tables by their files and metadata: a score, its reasons, and what mends them.
+    """Score the health of tables by their files and metadata, with reasons and recommended fixes.
 
     ``details`` have a score from 0 to 100, and its reasons. Of several tables (``table="sales.*"``, ``"*"`` for the
     whole warehouse, or names with commas between) ``details["tables"]`` has all that, the worst first; tables that
     can't be read come before these, with their ``error``.
 
-    Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a figure and its limit,
+    Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a value and its limit,
     the operation that mends it and the bytes that this costs; see :doc:`/howto/table-health`.
     """
 
     operation = "table_health"
     takes_patterns = True
     storage: bool = switch("Also list the table's folder, and count what nothing refers to")
-    limit: int = flag("Of several tables: how many to list, the worst first; 0 for all", 100, minimum=0)
+    limit: int = flag("How many tables to list, the worst first; 0 for all", 100, minimum=0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -851,8 +858,8 @@ class CreateChainTable(Request):
     primary_key: tuple[str, ...] = texts("Primary key column of a new table (repeat)")
     partition_key: tuple[str, ...] = texts("Partition column of a new table (repeat)")
     option: tuple[str, ...] = texts("Table option, key=value (repeat)")
-    snapshot_branch: str = flag("Branch that holds full partitions", "snapshot")
-    delta_branch: str = flag("Branch that holds changes", "delta")
+    snapshot_branch: str = flag("Branch with the full partitions", "snapshot")
+    delta_branch: str = flag("Branch with the changes", "delta")
     chain_partition_key: tuple[str, ...] = texts("Partition column of the partition time (repeat); by default all")
     timestamp_pattern: str | None = flag("Pattern of the partition time over the chain columns, e.g. '$dt'")
     timestamp_formatter: str | None = flag("Format of the partition time, e.g. yyyyMMdd")
@@ -898,7 +905,7 @@ class CompactChainTable(Request):
     overwrite: bool = switch("Rebuild partitions that the snapshot branch already has")
     gap_policy: str = flag("What to do for a partition without a delta", "empty", choices=GAP_POLICIES)
     task_memory_mb: int = flag(
-        "Approximate MiB of rows that a task holds in memory, whatever the size of a bucket", 256, minimum=1
+        "Approximate MiB of rows that a task keeps in memory, whatever the size of a bucket", 256, minimum=1
     )
 
 
@@ -917,8 +924,12 @@ class ExpirePartitions(Approved):
     strategy: str | None = flag(
         "values-time or update-time; by default the option partition.expiration-strategy", choices=STRATEGIES
     )
-    timestamp_pattern: str | None = flag("By default the option partition.timestamp-pattern")
-    timestamp_formatter: str | None = flag("By default the option partition.timestamp-formatter")
+    timestamp_pattern: str | None = flag(
+        "Pattern of the partition time; by default the option partition.timestamp-pattern"
+    )
+    timestamp_formatter: str | None = flag(
+        "Format of the partition time; by default the option partition.timestamp-formatter"
+    )
     min_anchors: int = flag("Chain tables: the least number of full partitions that each group keeps", 1)
     limit: int | None = flag(
         "The most partitions (chain tables: segments per group) to expire in one run; "
@@ -963,16 +974,16 @@ class ExpireSnapshots(Expiry):
 
     operation = "expire_snapshots"
     retain_min: int | None = flag(
-        "The newest snapshots that always stay; by default the option snapshot.num-retained.min (10)", minimum=1
+        "How many of the newest snapshots always stay; by default the option snapshot.num-retained.min (10)", minimum=1
     )
     retain_max: int | None = flag(
-        "The most snapshots that stay, whatever their age; by default the option snapshot.num-retained.max", minimum=1
+        "How many snapshots stay at most, whatever their age; by default the option snapshot.num-retained.max",
+        minimum=1,
     )
     max_deletes: int | None = flag("The most snapshots of a branch that expire in one run", minimum=1)
     keep_undo: bool = flag("Keep the snapshots that the undo of a publish needs, while its undo tag lives", True)
     retry_window: str = flag(
-        "Keep the snapshots in which a retry of an operation, or of a stream's batch, looks for its commit, for those "
-        "this young",
+        "Keep snapshots for this long, so that the retry of an operation, or of a stream's batch, finds its commit",
         RETRY_WINDOW,
     )
 
@@ -986,12 +997,13 @@ class ExpireChangelogs(Expiry):
 
     operation = "expire_changelogs"
     retain_min: int | None = flag(
-        "The newest snapshots and changelogs, counted together, that always stay; by default the option "
+        "How many of the newest snapshots and changelogs, counted together, always stay; by default the option "
         "changelog.num-retained.min",
         minimum=1,
     )
     retain_max: int | None = flag(
-        "The most of these that stay, whatever their age; by default the option changelog.num-retained.max", minimum=1
+        "How many of these stay at most, whatever their age; by default the option changelog.num-retained.max",
+        minimum=1,
     )
     max_deletes: int | None = flag("The most changelogs of a branch that expire in one run", minimum=1)
     delete_all: bool = switch("Expire all long-lived changelogs, the newest one too, but for what a consumer needs")
@@ -1058,8 +1070,8 @@ class ReplayBranch(Request):
         "environment, functions that are not Spark's own"
     )
     all_rows: bool = switch("Confirm an UPDATE or DELETE without WHERE, or an INSERT OVERWRITE of the whole table")
-    tag: str | None = flag("Start after this tag of the sources: the targets contain what it holds")
-    snapshot: tuple[str, ...] = texts("Start behind this snapshot: [name=]ID (repeat)")
+    tag: str | None = flag("Start after this tag of the sources: the targets already contain its rows")
+    snapshot: tuple[str, ...] = texts("Start after this snapshot: [name=]ID (repeat)")
     timestamp: str | None = flag("Start with what was committed at this time or later, ISO with an offset")
     available_now: bool = switch("Run the function's streams until nothing is new")
     until_snapshot: tuple[str, ...] = texts(

@@ -137,7 +137,7 @@ def _race(client: ProbedClient, bucket: str, key: str) -> str:
     found, _ = client.get(bucket, key)
     winners = [content for content, answer in zip(contents, answers, strict=True) if answer == "won"]
     # None won if the answer to the winner got lost, and the put was sent again.
-    return "" if winners in ([found], []) else f"lets several puts with {client.condition} win at once"
+    return "" if winners in ([found], []) else f"lets several puts with {client.condition} succeed at the same time"
 
 
 def _look(client: ProbedClient, bucket: str, key: str) -> str:

@@ -25,7 +25,7 @@ OPERATIONS = _kind(
     "a retry of that operation fails, and so do expiries and orphan cleaning",
     "check whether the operation was committed (its id is the commit user), then delete the file",
 )
-RESULTS = _kind("results", "nothing: a retry looks for what the operation has done", "delete it")
+RESULTS = _kind("results", "nothing: a retry checks what the operation has done", "delete it")
 CHECKS = _kind("checks", "a publish that requires that check fails", "delete it and check the branch again")
 STREAMS = _kind(
     "streams",
@@ -44,9 +44,9 @@ TRASH_ENTRIES = _kind(
 BRANCHES = _kind("branches", "origin, owner and protection of that branch are unknown")
 AUDIT = _kind("audit", "audits of the table fail", f"{RESTORE}, or delete it: repair_table may put it again")
 ERASURES = _kind("erasures", "nothing else proves that erasure")
-CHAIN = _kind("chain", "nobody sees when that partition becomes stale, or that it can be rebuilt")
+CHAIN = _kind("chain", "it is not visible when that partition becomes stale, or that it can be rebuilt")
 DROPPING = RecordKind(
-    folder=PRIVATE_DIR, at_risk="the drop of the table can neither go on nor be undone", way_out=RESTORE
+    folder=PRIVATE_DIR, at_risk="the drop of the table can neither continue nor be undone", way_out=RESTORE
 )
 SETS = _kind("sets", "that version of the table set can't be read")  # in the warehouse, as their claims
 CLAIMS = _kind("sets", "no further version of the set can be made", "delete it if no operation is making that version")

@@ -116,7 +116,7 @@ class FoundRows:
             },
             "state": {name: root.snapshot.id for name, root in sorted(self.stored.reachable.heads.items())},
             "branches": self._branches(),
-            "holders": [h.to_json() for h in self.holders if h.kind != NEWEST],
+            "references": [h.to_json() for h in self.holders if h.kind != NEWEST],
             "consumers": [
                 {"branch": c.branch, "name": c.name, "next_snapshot": c.next_snapshot}
                 for c in pinning_consumers(self.stored.reachable, self.holders)
@@ -134,7 +134,7 @@ class FoundRows:
             "found_left_out": len(self.matching) - len(listed),
             "unchecked": problems[:_LISTED_PROBLEMS],
             "unchecked_left_out": max(len(problems) - _LISTED_PROBLEMS, 0),
-            "not_looked_at": list(NOT_LOOKED_AT),
+            "not_searched": list(NOT_LOOKED_AT),
             "warnings": list(self.stored.warnings),
         }
 

@@ -27,7 +27,7 @@ MEDIA_TYPES = {"json": "application/json", "csv": "text/csv", "markdown": "text/
 ENDINGS = {"json": "json", "csv": "csv", "markdown": "md"}
 _ROWS = 50
 _MARKS = {"publish": "good", "undo": "warn", "rollback": "warn", "erasure": "warn"}
-_UNDO = Column("Undo", help="What taking it back would do now")
+_UNDO = Column("Undo", help="What an undo would do now")
 
 
 def read_records(reader: Reader, main: Table, until: float) -> list[AuditRecord]:
@@ -130,9 +130,9 @@ def _lines(preview: UndoPreview) -> list[str]:
         ]
     where = ", ".join(preview.conflicts)
     by_row = (
-        "By row: a MERGE gives each row that still is as the publish left it its values from before, and leaves "
-        "the rows alone that somebody has changed since. A correction runs it on a branch; its diff counts the "
-        "rows before anybody is asked, and nothing later is lost."
+        "By row: a MERGE restores the values from before the publish, in each row that has not changed since. "
+        "A correction runs it on a branch. Its diff counts the rows before the approval, and no later change "
+        "is lost."
     )
     if preview.way == BY_KEY:
         return [

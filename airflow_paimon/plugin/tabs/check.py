@@ -44,5 +44,5 @@ def show(context: PageContext) -> Panel:
         until=context.until,
         fresh=FRESH_SECONDS,
     )
-    note = "The metadata was looked through, not the data files: the job check_table looks for every one of them."
+    note = "The metadata was checked, not the data files. The job check_table also checks that each data file exists."
     return Panel(sheets=[findings_sheet(found)], notes=[note])

@@ -124,8 +124,8 @@ def _state(became: str, mark: str, run: TableRun, address: str) -> Noted:
     """What became of a run, with a link to the log that says why and what helps, or what was verified."""
     task = next((t for t in _EXPLAINS if run.tasks.get(t) in ("success", "failed")), "")
     wrote = next((run.ran_on[t] for t in _WRITES if t in run.ran_on), "")
-    became += {"": "", "spark": ", by Spark"}.get(wrote, ", by plain Python")
-    note = f"The log of task {task}" if task else ""
+    ran = {"": "", "spark": "Ran in Spark. "}.get(wrote, "Ran in plain Python. ")
+    note = f"{ran}The log of task {task}" if task else ran
     return Noted(became, mark=mark, note=note, href=f"{address}/tasks/{task}" if task else "")
 
 
@@ -149,7 +149,9 @@ def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Noted 
         since = f", asked {ago(_millis(asked.asked_at), now_ms)}" if asked.asked_at else ""
         shown = f"waits{since}" if view.unanswered else "not answered"
         return Noted(shown, note=asked.subject, href=link, mark="warn" if view.unanswered else "")
-    return Noted(f"{asked.answer} by {asked.answered_by or 'nobody'}", note=asked.subject, href=link)
+    answer = {"Approve": "approved", "Reject": "rejected"}.get(asked.answer, asked.answer)
+    by = f" by {asked.answered_by}" if asked.answered_by else ", no answer in time"
+    return Noted(f"{answer}{by}", note=asked.subject, href=link)
 
 
 def _undo(context: PageContext, point: Published | None, undone: Published | None) -> Noted | None:

@@ -13,10 +13,10 @@ MEANINGS = {
     "full": "full partition",
     "both": "full partition, and a delta that is part of it",
     "delta": "delta: a read merges it with what is before it",
-    "stale": "stale: the full partition no longer holds what its deltas say; build it again",
-    "hidden": "hidden: the delta is newer than the full partition that hides it; build that one again",
-    "main": "on main alone: no part of the chain",
-    "gap": "gap: no branch holds it",
+    "stale": "stale: the full partition differs from its deltas; rebuild it",
+    "hidden": "hidden: the full partition is older than its delta, and readers see only the full partition; rebuild it",
+    "main": "only on main: not a part of the chain",
+    "gap": "gap: in no branch",
     "none": "outside of the group's range",
 }
 SIGNS = {"full": "F", "both": "F", "delta": "d", "stale": "!", "hidden": "h", "main": "m", "gap": "·", "none": ""}
@@ -112,5 +112,5 @@ def _line(
     days = tuple(Day(state=s, title=f"{name}: {t}") for s, t in (states.get(m, empty) for m in shown))
     odd = [*group.misspelt, *group.without_time]
     trouble = f"{len(odd)} partitions that no time fits, such as {layout.text_of(odd[0])}" if odd else ""
-    trouble = trouble or ("the range is too long to look for gaps" if group.gaps is None else "")
+    trouble = trouble or ("the range is too long to search for gaps" if group.gaps is None else "")
     return Line(name=name, days=days, trouble=trouble)

@@ -123,7 +123,7 @@ def _downstream(context: PageContext) -> dict[str, Any]:
         found, looked_at = replays_of(context.main)
         replays = [{"table": one.table, "source": one.source, "snapshot": one.snapshot} for one in found]
         lineage = ask_backend(str(context.reach["warehouse"]), context.main.name, _connection)
-        return {"replays": replays, "tables_looked_at": looked_at, "lineage": lineage}
+        return {"replays": replays, "tables_checked": looked_at, "lineage": lineage}
 
     found: dict[str, Any] = context.reader.get(
         (context.uri, "downstream"), read, until=context.until, fresh=_SERVES_SECONDS,
@@ -172,10 +172,10 @@ def _sheet(context: PageContext, downstream: Mapping[str, Any], used: Sequence[c
     listing = Listing(title="downstream", columns=heads("who | kind | known by: sentence | makes: sentence"), rows=rows,
                       help={"makes": "Tables of this connection: the form of a pipeline below names them"})  # fmt: skip
     empty = (
-        f"Nobody that is known: no DAG is scheduled on its asset, and none of {downstream['tables_looked_at']:,} other "
+        f"No known consumers: no DAG is scheduled on its asset, and none of {downstream['tables_checked']:,} other "
         f"tables of the database was replayed from it"
     )
-    return sheet_of(listing, context.now_ms, title="Who is downstream", empty=empty)
+    return sheet_of(listing, context.now_ms, title="Downstream consumers", empty=empty)
 
 
 def _dag(context: PageContext, one: consumers.Consumer) -> tuple[object, ...]:

@@ -20,5 +20,5 @@ def show(context: PageContext) -> Panel:
         weigh=lambda usage: 2000 * (1 + len(usage.roots) + len(usage.holders)),
     )
     listing = lists.holders(found)
-    sheet = context.sheet(listing, empty="Nothing but main's newest snapshot holds files")
+    sheet = context.sheet(listing, empty="Only main's newest snapshot references files")
     return Panel(sheets=[sheet], notes=[f"{listing.note}.", *found.warnings])

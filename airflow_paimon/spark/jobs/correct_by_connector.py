@@ -166,8 +166,8 @@ def _check_table(base: Base, statement: Statement) -> None:
         problem = "primary-key tables with postponed buckets (bucket=-2)", POSTPONED_WAY_OUT
     elif base.schema.primary_keys and uncertain:
         problem = (
-            f"primary-key tables with the option {uncertain[0]}, with which Paimon's connector may drop what a "
-            f"{statement.kind} says",
+            f"primary-key tables with the option {uncertain[0]}, with which Paimon's connector may ignore a "
+            f"{statement.kind}",
             "use engine=embedded",
         )
     if problem is not None:

@@ -89,7 +89,7 @@ class _Analysed:
     def _check_class(self, expression: Any, name: str) -> None:
         is_users = is_catalyst(expression, "expressions.UserDefinedExpression")
         if is_users or not name.startswith(_EXPRESSIONS) or name in self._refused:
-            raise refusal(f"{name.rpartition('.')[2]} in its plan, which is no function of the list of those allowed")
+            raise refusal(f"{name.rpartition('.')[2]} in its plan, which is not in the list of allowed functions")
 
 
 def _is_bound(plan: Any) -> bool:

@@ -149,7 +149,7 @@ def _create_as(asked: Asked, plan: Any) -> dict[str, Any]:
     except PaimonError as error:
         if known is not None:
             raise
-        left = f"{new.name} was created and has no rows of this statement: go on with INSERT INTO {new.name}"
+        left = f"{new.name} was created and has no rows of this statement: continue with INSERT INTO {new.name}"
         raise type(error)(f"{error.message}. {left}", details=error.details) from error
 
 

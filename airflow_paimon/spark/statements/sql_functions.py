@@ -74,7 +74,7 @@ _REFUSED = {
         "from_xml schema_of_xml to_xml xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number "
         "xpath_short xpath_string"
     ),
-    "takes a schema in a language of its own, or from a file": (
+    "takes a schema in its own language, or from a file": (
         "from_avro to_avro schema_of_avro from_protobuf to_protobuf"
     ),
     "takes a schema out of the rows": "approx_top_k_accumulate approx_top_k_combine approx_top_k_estimate",
@@ -93,7 +93,7 @@ _REFUSED = {
         "tuple_sketch_theta_integer tuple_union_agg_double tuple_union_agg_integer tuple_union_double "
         "tuple_union_integer tuple_union_theta_double tuple_union_theta_integer"
     ),
-    "tells about the installation": "collations current_path python_worker_logs sql_keywords",
+    "shows the installation": "collations current_path python_worker_logs sql_keywords",
     "is one of a view of Spark's catalogs": "measure",
 }
 REFUSED = {name: reason for reason, names in _REFUSED.items() for name in names.split()}

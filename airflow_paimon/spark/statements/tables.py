@@ -264,7 +264,7 @@ class NamedTables:
     def _left(self, plan: Any, parts: Sequence[str]) -> Any:
         """Leave a name to Spark's catalogs, but in restricted SQL that of a view."""
         if self._restricted and len(parts) > 1 and list(parts) != list(self._target):
-            raise refusal(f"{'.'.join(parts)!r}, which is no table of the warehouse")
+            raise refusal(f"{'.'.join(parts)!r}, which is not a table of the warehouse")
         return plan
 
     def _is_of_session(self, name: str) -> bool:

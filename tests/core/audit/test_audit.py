@@ -84,8 +84,8 @@ def test_a_publish_and_its_undo_are_told_after_the_branch_and_the_snapshots_are_
     assert (corrected["snapshot"], corrected["sql"], corrected["rows_updated"]) == (3, SQL, 3)
     assert corrected["views"] == '["p=d.p@1"]'
     assert (rewritten["snapshot"], "sql" in rewritten) == (4, False)
-    sizes = {e: publish.figures[f"{e}_added"] for e in ("files", "bytes")}
-    assert (sizes["files"], sizes["bytes"] > 0, publish.figures["files_deleted"]) == (2, True, 1)
+    sizes = {e: publish.statistics[f"{e}_added"] for e in ("files", "bytes")}
+    assert (sizes["files"], sizes["bytes"] > 0, publish.statistics["files_deleted"]) == (2, True, 1)
     assert publish.duration_ms is not None
     assert publish.duration_ms < 60_000
     assert (undo.kind, undo.target_snapshot, undo.requested_by, undo.undone_by) == ("undo", 2, "eve", None)
@@ -265,7 +265,7 @@ def test_a_diff_of_another_snapshot_is_left_out_with_a_warning_and_publishes_all
     correction(fix, "b", seq=1)
     result = publish_with(table, tmp_path, diff_of())
     assert result.details["warnings"] == [
-        "the audit says nothing of the diff: it compared snapshot 3 of the branch, not 4"]  # fmt: skip
+        "the audit does not contain the diff: it compared snapshot 3 of the branch, not 4"]  # fmt: skip
     assert (table.latest_snapshot_id(), read_audit(table)[0].diff) == (3, {})
 
 
@@ -390,7 +390,7 @@ def hostile() -> AuditRecord:
     return AuditRecord(
         table="d.t", kind="publish", branch="main", operation="merge_branch", time_ms=0, snapshot=2, snapshot_before=1,
         identity="i", is_there=True, user=HOSTILE, reason=HOSTILE, approved_by=HOSTILE, checks={HOSTILE: "passed"},
-        changes=[{"snapshot": 3, "operation": HOSTILE, "sql": HOSTILE}], figures={"files_added": 1200},
+        changes=[{"snapshot": 3, "operation": HOSTILE, "sql": HOSTILE}], statistics={"files_added": 1200},
     )  # fmt: skip
 
 
@@ -402,7 +402,7 @@ def test_no_text_becomes_a_formula_or_markup() -> None:
     text = render([hostile()], "markdown")
     outside = [part for part in text.splitlines() if not part.startswith("    ")]
     assert not any("<b>" in part or part.startswith("# ") for part in outside)
-    assert "figures: files added 1,200" in text
+    assert "statistics: files added 1,200" in text
     assert json.loads(render([hostile()], "json"))[0]["reason"] == HOSTILE
 
 

@@ -61,7 +61,7 @@ def test_small_files_count_where_compaction_would_take_them() -> None:
     assert judge([four, large]).score == 100, "four small ones are left alone, and 100 MiB are not small"
     health = judge([four, large, group([1] * 20, partition="c")])
     (reason,) = health.reasons
-    assert (reason.id, reason.figure, reason.limit, reason.operation) == ("small-files", 20, 4, "compact")
+    assert (reason.id, reason.value, reason.limit, reason.operation) == ("small-files", 20, 4, "compact")
     assert (reason.points, health.score, reason.cost_bytes) == (32, 68, 20 * MIB)
     assert health.files.waiting_rows == 200
     assert (health.files.small_files, health.files.small_bytes) == (24, 24 * MIB)

@@ -61,7 +61,7 @@ def test_the_result_of_the_job_has_reasons_and_figures() -> None:
     result = run(table, "table_health")
     assert not result.changed and result.snapshot_before == result.snapshot_after == 8
     (reason,) = result.details["reasons"]
-    assert (reason["id"], reason["figure"], reason["cost_bytes"]) == ("sorted-runs", 8, 88)
+    assert (reason["id"], reason["value"], reason["cost_bytes"]) == ("sorted-runs", 8, 88)
     assert result.details["score"] == 100 - reason["points"]
     assert result.details["files"]["most_runs"] == 8 and result.details["storage"] is None
 

@@ -149,7 +149,7 @@ def test_old_files_of_a_writer_that_still_puts_files_stay(main: Table) -> None:
     plant(main, [old, young])
     result = clean(main, Aged(main.store, young={young}))
     assert not result.changed and main.store.exists(old)
-    assert (result.details["held_by_writers"]["files"], result.details["young"]["files"]) == (1, 1)
+    assert (result.details["kept_for_writers"]["files"], result.details["young"]["files"]) == (1, 1)
     assert clean(main).details["files"] == 2
 
 

@@ -33,7 +33,7 @@ def positions(table: Table) -> dict[str, int]:
 def test_a_position_is_set_and_deleted(table: Table) -> None:
     moved = run(table, "reset_consumer", consumer="copy", next_snapshot=3)
     assert moved.changed
-    assert moved.details == {"consumer": "copy", "next_snapshot": 3, "stood_at": 1}
+    assert moved.details == {"consumer": "copy", "next_snapshot": 3, "previous_snapshot": 1}
     assert find_consumer(table, "copy") == 3
     assert not run(table, "reset_consumer", consumer="copy", next_snapshot=3).changed
     run(table, "reset_consumer", consumer="new", next_snapshot=2)

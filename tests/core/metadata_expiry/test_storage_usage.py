@@ -35,7 +35,7 @@ def usage(table: Table, **values: Any) -> Mapping[str, Any]:
 
 
 def holders(table: Table) -> Holders:
-    return {(h["kind"], h["branch"], h["name"]): h for h in usage(table, limit=0)["holders"]}
+    return {(h["kind"], h["branch"], h["name"]): h for h in usage(table, limit=0)["references"]}
 
 
 def on_disk(table: Table) -> dict[str, int]:
@@ -147,8 +147,8 @@ def test_the_parts_add_up_and_unreferenced_files_are_told_by_age(table: Table) -
     assert {k: sum(found[p][k] for p in parts) for k in ("files", "bytes")} == found["total"]
     in_two_days = str(int(time.time() * 1000) + 2 * 86_400_000)
     assert usage(table, now=in_two_days)["young"]["files"] == 0
-    assert [h["frees_bytes"] for h in found["holders"]] == sorted(
-        (h["frees_bytes"] for h in found["holders"]), reverse=True
+    assert [h["frees_bytes"] for h in found["references"]] == sorted(
+        (h["frees_bytes"] for h in found["references"]), reverse=True
     )
 
 
@@ -166,16 +166,16 @@ def test_undo_points_and_the_trash_hold_together_what_none_holds_alone(table: Ta
 
 
 def test_the_list_ends_at_the_limit(table: Table) -> None:
-    everything = usage(table, limit=0)["holders"]
+    everything = usage(table, limit=0)["references"]
     some = usage(table, limit=2)
-    assert (some["holders"], some["holders_left_out"]) == (everything[:2], len(everything) - 2)
+    assert (some["references"], some["references_left_out"]) == (everything[:2], len(everything) - 2)
     with pytest.raises(InvalidInputError, match="limit"):
         usage(table, limit=-1)
 
 
 def test_an_empty_table_has_no_holders() -> None:
     found = usage(make_table(f"memory://{uuid.uuid4()}/wh"))
-    assert (found["holders"], found["live"]["files"], found["others"]["files"]) == ([], 0, 1)
+    assert (found["references"], found["live"]["files"], found["others"]["files"]) == ([], 0, 1)
 
 
 @pytest.mark.damages_metadata

@@ -239,7 +239,7 @@ def test_a_tag_of_the_head_stays_in_the_branch_when_main_was_faster(table: Table
     run(table, "create_tag", tag="done", branch="fix")
     result, _ = publish(table, lambda n: append(table, "c", seq=4), 1, tags=True, writers_stopped=True)
     assert result.changed and result.snapshot_after == 5
-    assert (result.details["tags"], result.details["tags_that_stay"]) == ([], ["done"])
+    assert (result.details["tags"], result.details["tags_kept"]) == ([], ["done"])
     assert "done" not in table.tag_names()
 
 

@@ -140,4 +140,4 @@ def test_what_streaming_readers_miss_is_said(tmp_path: Path, producer: str, told
     details = run(table, "merge_branch", branch="fix", writers_stopped=True, changelog="none").details
     warning = " ".join(details.get("warnings", []))
     assert ("streaming readers" in warning) != told
-    assert (f"; {waiting} of the replaced files hold changes" in warning) == bool(waiting)
+    assert (f"; {waiting} of the replaced files contain changes" in warning) == bool(waiting)

@@ -224,7 +224,7 @@ def test_tags_of_the_branch_s_head_and_of_shared_snapshots_come_along(table: Tab
     rewrite(fix, "a")
     run(table, "create_tag", tag="day-1", branch="fix", time_retained="7 d", now="2026-01-01T00:00:00Z")
     done = replaced(table, now="2026-01-03T00:00:00Z")
-    assert (done.details["tags"], done.details["tags_that_stay"]) == (["shared", "day-1"], ["between"])
+    assert (done.details["tags"], done.details["tags_kept"]) == (["shared", "day-1"], ["between"])
     assert table.tag("shared").snapshot.identity == fix.tag("shared").snapshot.identity
     day = table.tag("day-1")
     assert day.snapshot.identity == table.latest_snapshot().identity
@@ -348,7 +348,7 @@ def test_a_name_that_is_taken_right_after_main_was_replaced(table: Table, fix: T
 
     values = {"branch": "fix", "keep_old_as": "old", "writers_stopped": True}
     done = perform(table, FaultStore(table.store, on_mutation=compete), "replace_main", **values)
-    assert done.details["warnings"][-1].startswith("branch 'old' was made by somebody else meanwhile")
+    assert done.details["warnings"][-1].startswith("another process created branch 'old' in the meantime")
     assert table.tag(done.details["undo_tag"]).snapshot.id == 3
     assert table.branch("old").latest_snapshot_id() == 1 and files(table) == files(fix)
 
@@ -488,10 +488,10 @@ def test_merge_and_fast_forward_bring_the_tags_of_states_that_main_has_then(tabl
     append(table, "c", seq=4)
     # main has a commit of its own: none of its states is the branch's
     merged = run(table, "merge_branch", branch="fix", tags=True, writers_stopped=True)
-    assert (merged.details["tags"], merged.details["tags_that_stay"]) == (["early"], ["between", "done"])
+    assert (merged.details["tags"], merged.details["tags_kept"]) == (["early"], ["between", "done"])
     assert set(table.tag_names()) >= {"early"} and "done" not in table.tag_names()
     done = run(table, "fast_forward", branch="fix", tags=True, discard_main=True, writers_stopped=True)
-    assert (done.details["tags"], done.details["tags_that_stay"]) == (["done"], ["between"])
+    assert (done.details["tags"], done.details["tags_kept"]) == (["done"], ["between"])
     tag = table.tag("done")
     assert (tag.snapshot.id, files(table)) == (done.snapshot_after, files(fix))
     assert tag.time_retained is not None and timedelta(days=1) < tag.time_retained <= timedelta(days=2)

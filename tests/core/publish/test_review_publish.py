@@ -130,8 +130,8 @@ def test_a_rewrite_does_not_publish_what_came_in_after_the_approval(table: Table
         append(branch, "b", seq=2)  # a writer that nobody approved
 
     warehouse = str(Path(table.store.uri.removeprefix("file://")).parents[1])
-    request = build_request("merge_branch", {"warehouse": warehouse, "table": "d.t", "branch": "fix", "rewrite": True,
-                            "writers_stopped": True, "expected_branch_snapshot": approved})  # fmt: skip
+    request = build_request("merge_branch", {"warehouse": warehouse, "table": "d.t", "branch": "fix",
+                            "expected_branch_snapshot": approved})  # fmt: skip
     before = files(table)
     with pytest.raises(ConflictError, match="branch"):
         run_operation(request, fold=fold)

@@ -55,7 +55,7 @@ def test_what_can_not_be_undone_says_why() -> None:
     found = preview_undo(table, 2)
     assert (found.way, found.statement) == (NO_WAY, None)
     assert "changed again since, and d.t has no primary key" in found.why
-    assert preview_undo(table, 1).why == "snapshot 1 is no publish, undo or rollback"
+    assert preview_undo(table, 1).why == "snapshot 1 is not a publish, an undo or a rollback"
     run(table, "delete_tag", tag="airflow-paimon-undo-one")
     assert (preview_undo(table, 2).way, "airflow-paimon-undo-one" in preview_undo(table, 2).why) == (NO_WAY, True)
     with pytest.raises(NotFoundError):

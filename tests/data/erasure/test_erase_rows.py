@@ -95,7 +95,7 @@ def test_the_rows_go_from_every_branch_and_then_from_the_files(
     assert [one["branch"] for one in details["erased"]] == ["main", "fix"] and not details["complete"]
     assert {"main": shown(table), "fix": shown(fix)} == {name: without(rows) for name, rows in before.items()}
     assert details["branches"] == [] and set(holding(table)) == {one["path"] for one in details["found"]}
-    assert {h["kind"] for h in details["holders"]} == {"snapshots", "tag", "protective tag"}
+    assert {h["kind"] for h in details["references"]} == {"snapshots", "tag", "protective tag"}
     assert {"month", "airflow-paimon-branch-fix"} <= set(table.tag_names()), "nobody asked for their end"
 
     assert not erase(table, **ALL).details["complete"], "the branch still shares the old files"
@@ -196,7 +196,7 @@ def test_files_wait_for_the_grace_time_and_orphans_for_their_age(tmp_path: Path)
     first = erase(table, expire_history=True).details
     assert first["expired_snapshots"]["branches"]["main"]["trash"]["entries"] == 2 and not first["complete"]
     assert first["orphan_files"]["files"] == 0 and set(holding(table)) == {one["path"] for one in first["found"]}
-    assert {h["kind"] for h in first["holders"]} == {"trash"} and first["files"]["unreached"] == 1
+    assert {h["kind"] for h in first["references"]} == {"trash"} and first["files"]["unreached"] == 1
     last = erase(table, store=Aged).details
     assert last["complete"] and holding(table) == {} and last["orphan_files"]["files"] == 1
 

@@ -58,7 +58,7 @@ def test_every_stored_file_counts_with_who_reaches_it(tmp_path: Path) -> None:
     assert [(u["path"], details["proven"]) for u in details["unchecked"]] == [
         ("dt=b/bucket-0/.data-1.7b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a.tmp", False)
     ]
-    ways = {(h["kind"], h["branch"], h["name"]): h["way"] for h in details["holders"]}
+    ways = {(h["kind"], h["branch"], h["name"]): h["way"] for h in details["references"]}
     assert ways["tag", "main", "month"] == "delete_tag --tag month"
     assert ways["protective tag", "main", "airflow-paimon-branch-fix"].endswith("delete_branch --branch fix")
 
@@ -162,7 +162,7 @@ def test_the_list_may_be_cut(tmp_path: Path) -> None:
 def test_a_legal_hold_on_such_rows_is_named(tmp_path: Path) -> None:
     table = plain(tmp_path)
     run(table, "create_tag", tag="case", hold="case 17", held_by="legal")
-    (holder,) = (h for h in find(table)["holders"] if h["kind"] == "tag")
+    (holder,) = (h for h in find(table)["references"] if h["kind"] == "tag")
     assert (holder["name"], holder["hold"], holder["held_by"]) == ("case", "case 17", "legal")
     assert "is under a legal hold" in holder["way"] and "--release-hold" in holder["way"]
 
@@ -244,7 +244,7 @@ def test_an_index_that_nothing_refers_to_is_no_proof(tmp_path: Path) -> None:
     details = find(table, "k = 77")
     assert not details["proven"]
     assert [u["path"] for u in details["unchecked"]] == ["index/btree-9b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a-0"]
-    assert any("backups" in text for text in details["not_looked_at"])
+    assert any("backups" in text for text in details["not_searched"])
 
 
 def test_a_char_is_found_with_its_padding_and_without(tmp_path: Path) -> None:

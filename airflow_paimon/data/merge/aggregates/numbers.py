@@ -210,7 +210,7 @@ class Product(Aggregate):
             if total is None:
                 return None if retract else value
             if retract and not _terminates(total, value):
-                raise self._refused("can't take a record back: the quotient has no end", "correct that record")
+                raise self._refused("can't retract a record: the quotient has no end", "correct that record")
             product = _half_up(total * unit, value) if retract else _half_up(total * value, unit)
             return product if abs(product) < end else None
 
