@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from airflow_paimon.core.format.manifest import FileKind
+from airflow_paimon.core.metadata_expiry.file_index import store_index
 from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader
+from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import live_entries, read_entries
@@ -48,6 +50,15 @@ def assert_sound(table: Table, *, leaks: bool = False) -> None:
         assert ids == list(range(ids[0], ids[-1] + 1)) if ids else True
         if ids and table.store.exists(view.paths.earliest_hint):
             assert int(table.store.read(view.paths.earliest_hint)) <= ids[0]
+
+
+def assert_indexed(table: Table) -> None:
+    """The index of files names for each root what a full read of it names."""
+    roots, named = RootReader(table).gather().keeping, named_files(table)
+    index = store_index(table, roots).whole()
+    for root, held in zip(roots, index.each(range(len(roots))), strict=True):
+        names = [root.path, *(path.rpartition("/")[2] for path in named[root.path])]
+        assert set(index.digests[held].tolist()) == set(digests_of(names).tolist()), root.label
 
 
 def states(table: Table) -> dict[str, set[str]]:

@@ -16,8 +16,9 @@ from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, put_ne
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_overwrite
 from airflow_paimon.core.format.binary_row import encode_row
-from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
@@ -75,6 +76,16 @@ def message(table: Table, dt: str, bucket: int = 0, *, rows: int = 1, seq: int =
     return CommitMessage(
         partition=encode_row((dt,), types), bucket=bucket, total_buckets=total, new_files=(file,), replaced=()
     )
+
+
+def move(table: Table, entry: ManifestEntry) -> Receipt:
+    """Compact a bucket by moving a file to the next level: it is deleted and added under one name."""
+    live = live_entries(table, table.latest_snapshot()).values()
+    old = tuple(e.file for e in live if (e.partition, e.bucket) == (entry.partition, entry.bucket))
+    new = tuple(f._replace(level=f.level + 1) if f == entry.file else f for f in old)
+    message = CommitMessage(partition=entry.partition, bucket=entry.bucket, total_buckets=entry.total_buckets,
+                            new_files=new, replaced=old)  # fmt: skip
+    return commit_buckets(table, [message], kind=CommitKind.COMPACT, operation=None)
 
 
 def append(table: Table, dt: str, bucket: int = 0, *, rows: int = 1, seq: int = 0) -> Receipt:

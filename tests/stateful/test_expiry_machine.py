@@ -15,17 +15,14 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import NotFoundError
-from airflow_paimon.core.format.manifest import ManifestEntry
-from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
-from tests.core.tables import append, files, run
+from tests.core.tables import append, files, move, run
 from tests.randomness import lives
 from tests.soundness import assert_sound, files_on_disk, named_files, states
 from tests.stateful.test_branch_machine import BranchMachine
@@ -50,20 +47,11 @@ class ExpiryMachine(BranchMachine):
         """To another level, as an upgrade does: deleted and added under the same name."""
         for entry in live_entries(self.table, self.table.latest_snapshot()).values():
             if entry.file.level < 4:
-                self._main_write(self._move(entry), real=False)
+                self._main_write(move(self.table, entry), real=False)
                 for branch in self.branches.values():
                     branch.main_compacted.add((entry.partition, entry.bucket))
                 event("moved")
                 return
-
-    def _move(self, entry: ManifestEntry) -> Any:
-        now = [e.file for e in live_entries(self.table, self.table.latest_snapshot()).values()
-               if (e.partition, e.bucket) == (entry.partition, entry.bucket)]  # fmt: skip
-        moved = tuple(f._replace(level=f.level + 1) if f == entry.file else f for f in now)
-        message = CommitMessage(
-            partition=entry.partition, bucket=entry.bucket, total_buckets=2, new_files=moved, replaced=tuple(now)
-        )
-        return commit_buckets(self.table, [message], kind=CommitKind.COMPACT, operation=None)
 
     @rule(dt=st.sampled_from("ab"), how=st.sampled_from(["overwrite", "rewrite", "compact"]), tag=st.booleans())
     def a_busy_hour(self, dt: str, how: str, tag: bool) -> None:

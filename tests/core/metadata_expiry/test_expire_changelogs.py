@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
-from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.metadata_expiry.test_remove_orphan_files import clean
-from tests.core.tables import append, cut_off, make_table, overwrite, run
+from tests.core.tables import append, cut_off, make_table, move, overwrite, run
 from tests.randomness import moments
 from tests.soundness import assert_sound, files_on_disk
 
@@ -121,10 +119,7 @@ def test_a_file_that_a_changelog_names_on_another_level_is_no_orphan() -> None:
     table = make_table(f"memory://{uuid.uuid4()}/wh", **OPTIONS)
     append(table, "a")
     (entry,) = live_entries(table, table.latest_snapshot()).values()
-    moved = entry.file._replace(level=entry.file.level + 1)
-    message = CommitMessage(partition=entry.partition, bucket=entry.bucket, total_buckets=entry.total_buckets,
-                            new_files=(moved,), replaced=(entry.file,))  # fmt: skip
-    commit_buckets(table, [message], kind=CommitKind.COMPACT, operation=None)
+    move(table, entry)
     for _ in range(3):
         overwrite(table, "a")
     run(table, "expire_snapshots", **AT_ONCE, retain_max=2, retain_min=2)

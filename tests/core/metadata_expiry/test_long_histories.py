@@ -21,11 +21,12 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.older_files import older_files_at
 from airflow_paimon.core.table.properties import OLDER_FILES_PROPERTY
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
-from tests.core.tables import append, copied, make_table, message, names, overwrite, rewrite, run
+from tests.core.tables import append, copied, make_table, message, move, names, overwrite, rewrite, run
 from tests.randomness import chance, lives
-from tests.soundness import assert_sound, files_on_disk
+from tests.soundness import assert_indexed, assert_sound, files_on_disk
 from tests.stores import CountingStore, _Wrapper
 
 
@@ -262,6 +263,12 @@ def _forward(table: Table, random: random.Random, count: int) -> None:
             table.store.create(table.paths.snapshot(number), view.store.read(view.paths.snapshot(number)))
 
 
+def _move(table: Table, random: random.Random, count: int) -> None:
+    """A compaction that only moves a file to another level: deleted and added under one name."""
+    entry = random.choice(list(live_entries(table, table.latest_snapshot()).values()))
+    move(table, entry)
+
+
 def _write(table: Table, random: random.Random, count: int) -> None:
     views = [table, *map(table.branch, table.branch_names())]
     view = random.choice(views) if random.random() < 0.3 else table
@@ -272,7 +279,7 @@ _STEPS: list[Callable[[Table, random.Random, int], object]] = [
     *[_write] * 6,
     lambda on, random, count: run(on, "create_tag", tag=f"t{count}", snapshot=random.choice(on.snapshot_ids())),
     lambda table, random, count: forget(table, random.choice(table.snapshot_ids()[-4:])),
-    _untag, _roll_back, _branch, _branch, _cut, _forward,
+    _untag, _roll_back, _branch, _branch, _cut, _forward, _move,
 ]  # fmt: skip
 
 
@@ -328,3 +335,4 @@ def test_the_same_files_go_as_if_all_were_read(case: int, monkeypatch: pytest.Mo
             for key in ("expired", "reaped", "stopped_by", "trash", "warnings"):
                 assert ends_read.details[key] == all_read.details[key]
             assert_sound(table, leaks=True)
+            assert_indexed(table)
