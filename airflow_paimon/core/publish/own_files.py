@@ -93,7 +93,7 @@ def delete_unused(table: Table, entries: Sequence[ManifestEntry], others: Sequen
 
 @dataclass(slots=True)
 class KeyFiles:
-    """The files of buckets that this call has merged by key. A decision on a newer head uses them if the buckets are
+    """The files of buckets that this call has merged by key. A publication on a newer head uses them if the buckets are
     the same there; else they are deleted, and the buckets merged again.
     """
 

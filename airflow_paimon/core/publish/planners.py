@@ -83,10 +83,17 @@ class SchemaLogs:
     put: Collection[int] = ()
     begun: int | None = None
 
-    def before(self, schemas: SchemaMapping) -> TableSchema:
-        """Return main's newest version without what the publish brings, which a try that was cut off may have put."""
-        known = () if schemas.new else (s for s in self.main if s.id == self.begun)
-        return next(iter(known), self.main[-1])
+    @property
+    def before(self) -> TableSchema:
+        """Main's newest version without those that this try has put, or, of the branch's columns, one before it."""
+        theirs = [s.content for s in self.branch]
+        mine = [s for s in self.main if s.id not in self.put]
+        own = (s for s in reversed(mine) if self.begun is None or s.id <= self.begun or s.content not in theirs)
+        return next(own, self.main[-1])
+
+    def is_begun(self, schemas: SchemaMapping) -> bool:
+        """Whether a try that was cut off has put all that the publish brings."""
+        return self.begun is not None and self.begun < self.main[-1].id and not schemas.new
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +164,7 @@ class Merge:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            is_begun=logs.before(schemas) is not logs.main[-1],
+            is_begun=logs.is_begun(schemas),
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),
@@ -358,7 +365,7 @@ class Replacing(Forward):
             branch=request.branch,
             branch_snapshot=compared.theirs.id,
             kept_old_as=request.keep_old_as,
-            kept_schema=None if request.keep_old_as is None else logs.before(schemas).id,
+            kept_schema=None if request.keep_old_as is None else logs.before.id,
             tags=tags.carried,
             consumers=tuple(request.move_consumer),
         )

@@ -111,7 +111,7 @@ class FileReach:
 
 
 Follows = BucketReach | FileReach
-"""What a commit must not change for a decision to stay valid on top of it."""
+"""What a commit must not change for a publication to stay as it is on top of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ class Publication:
     ``keys``: buckets that are still to be merged by key; ``merged``: what was merged so, of which ``changes`` has the
     files.
     ``columns``: with data evolution, what the order of its files needs.
-    ``follows``: what has to stay for the decision to be valid on a newer head; None = decide again on each head.
+    ``follows``: what has to stay for it to stay as it is on a newer head; None = decide again on each head.
     ``scope``: the partitions of the source that are published. ``is_undo``: it takes back a publish on which the target
     stands, also if no row changes.
 

@@ -270,7 +270,7 @@ def _receipt(own: _Try, receipt: Receipt, warnings: Sequence[str]) -> OperationR
 
 
 def _head_said(request: Publish, head: Snapshot) -> dict[str, Any]:
-    """Return what a summary says of the head that a decision is carried over to."""
+    """Return what a summary says of the head that a publication is carried over to."""
     if isinstance(request, RollbackTo):
         return {"head_snapshot": head.id}
     return {"main_snapshot": head.id, "main_identity": head.identity}

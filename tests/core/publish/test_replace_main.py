@@ -296,9 +296,11 @@ def test_what_main_is_the_state_of_outlives_the_branch_and_an_undone_undo(table:
 
 
 def test_a_head_that_moved_before_the_put_is_the_one_that_is_kept(table: Table, fix: Table) -> None:
-    """The kept branch is made of the head that the snapshot replaces, not of one that a writer has passed."""
+    """The kept branch is made of the head that the snapshot replaces, not of one that a writer has passed; it has the
+    columns that main had before the first attempt put the branch's.
+    """
     changed(fix)
-    moved: list[int] = []
+    columns, moved = table.schema().fields, list[int]()
 
     def compete(method: str, path: str) -> None:
         if path == table.paths.snapshot(4) and not moved:
@@ -309,6 +311,7 @@ def test_a_head_that_moved_before_the_put_is_the_one_that_is_kept(table: Table, 
             writers_stopped=True, discard_main=True)  # fmt: skip
     assert moved
     assert table.branch("old").latest_snapshot_id() == 4
+    assert table.branch("old").schema().fields == columns
     assert files(table) == files(fix)
     assert replaced(table, "old").changed
     assert any(b"late" in k[0] for k in files(table))
