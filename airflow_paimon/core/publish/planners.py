@@ -185,7 +185,7 @@ class Merge:
                 "main_identity": head.identity,
                 "mode": self.request.operation,
                 "kept_of_main": len(compared.sides.ours.buckets - {c.bucket for c in changes}),
-                "new_schemas": [s.id for s in schemas.new],
+                "new_schemas": [*(s.id for s in logs.main if s.id in logs.put), *(s.id for s in schemas.new)],
                 **more,
                 **part_summary(compared),
             },
@@ -343,7 +343,7 @@ class Replacing(Forward):
         return sides if since is None else replace(sides, ours_real=since)
 
     def plan(self, compared: Compared, logs: SchemaLogs) -> Publication:
-        main, request, mine = self.main, self.request, compared.schema
+        main, request, mine, before = self.main, self.request, compared.schema, logs.before
         changes = self._changes(compared, "replacing it")
         check_name_is_free(main, request.keep_old_as, compared.head)
         options, comment = self._options(mine, logs.branch[-1])
@@ -365,13 +365,13 @@ class Replacing(Forward):
             branch=request.branch,
             branch_snapshot=compared.theirs.id,
             kept_old_as=request.keep_old_as,
-            kept_schema=None if request.keep_old_as is None else logs.before.id,
+            kept_schema=None if request.keep_old_as is None else before.id,
             tags=tags.carried,
             consumers=tuple(request.move_consumer),
         )
         summary: dict[str, object] = {
-            "options": [*options_diff(mine.options, options), *comment_diff(mine.comment, comment)],
-            "columns": columns_diff(mine, schemas.latest or mine),
+            "options": [*options_diff(before.options, options), *comment_diff(before.comment, comment)],
+            "columns": columns_diff(before, schemas.latest or mine),
             **tags.summary,
             "kept_old_as": request.keep_old_as,
         }

@@ -307,9 +307,11 @@ def test_a_head_that_moved_before_the_put_is_the_one_that_is_kept(table: Table, 
             moved.append(1)
             append(table, "late")
 
-    perform(table, FaultStore(table.store, on_mutation=compete), "replace_main", branch="fix", keep_old_as="old",
-            writers_stopped=True, discard_main=True)  # fmt: skip
+    done = perform(table, FaultStore(table.store, on_mutation=compete), "replace_main", branch="fix",
+                   keep_old_as="old", writers_stopped=True, discard_main=True)  # fmt: skip
     assert moved
+    assert done.details["columns"] == ["v: STRING -> (dropped)", "price: (none) -> DOUBLE"]
+    assert done.details["new_schemas"] == [s for s in table.schema_ids() if s > 0]
     assert table.branch("old").latest_snapshot_id() == 4
     assert table.branch("old").schema().fields == columns
     assert files(table) == files(fix)
