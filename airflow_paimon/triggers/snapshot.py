@@ -39,8 +39,9 @@ class SnapshotCatchUpTrigger(SensorWait):
     Storage is read in a thread, so that the triggerer's loop never waits for it. A storage failure is looked at again
     at the next poke; any other error ends the wait.
 
-    :param condition: ``table``, ``branch``, and a :class:`~airflow_paimon.core.streaming.catch_up.CatchUpCondition` as
-        JSON
+    :param table: the table, ``db.table``
+    :param branch: the branch that has to catch up
+    :param condition: a :class:`~airflow_paimon.core.streaming.catch_up.CatchUpCondition` as JSON
     :param paimon_conn_id: connection of type ``paimon``
     :param poke_interval: seconds between two looks
     """
