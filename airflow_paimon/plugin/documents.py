@@ -52,7 +52,7 @@ def render(name: str, root: str) -> Document:
         for child in token.children or ():
             _point(child, name, root)
         if token.type == "fence" and token.info.startswith("{"):
-            token.type, token.content = "html_block", _directive(token, name, root)
+            token.type, token.content = "html_block", _directive(token)
     return Document(_title(text), str(parser.renderer.render(tokens, parser.options, {})))
 
 
@@ -113,22 +113,10 @@ def _point(token: Token, name: str, root: str) -> None:
         token.attrs[attribute] = f"{root}/{path.removesuffix('.md')}{found['rest'] or ''}"
 
 
-def _directive(token: Token, name: str, root: str) -> str:
-    if token.info == "{toctree}":
-        return _contents(token.content, name, root)
+def _directive(token: Token) -> str:
+    if token.info == "{toctree}":  # the navigation of the site; the page itself has links
+        return ""
     if token.info == "{job-reference}":
         return _JOBS
     commands = [f"python -m pydoc {thing}" for thing in _DESCRIBED.findall(token.content)]
     return "".join(f"<p>Parameters: <code>{html.escape(command)}</code></p>\n" for command in commands)
-
-
-def _contents(listed: str, name: str, root: str) -> str:
-    """Make a list of links. Pages for people who change the package are left out, and a group of such pages alone."""
-    entries = [line for line in listed.splitlines() if line and not line.startswith((":", "contributing/"))]
-    if not entries:
-        return ""
-    caption = re.search(r"^:caption: (.*)$", listed, re.MULTILINE)
-    pages = [posixpath.join(posixpath.dirname(name), entry) for entry in entries]
-    links = [f'<li><a href="{root}/{page}">{html.escape(_title(_read(page)))}</a></li>' for page in pages]
-    heading = f"<h2>{html.escape(caption[1])}</h2>\n" if caption else ""
-    return f"{heading}<ul>{''.join(links)}</ul>\n"

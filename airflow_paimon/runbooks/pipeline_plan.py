@@ -22,7 +22,7 @@ _OF = {"correct": ("partitions", "views", "mode"), "replay": ("sources",)}
 _KEYS = (*_TEXTS, *_LISTS, "all_rows", "checks")
 EXAMPLE = (
     '[{"table": "flights.raw", "correct": "UPDATE branch SET delay = delay / 60 '
-    "WHERE dt = '2026-11-18' AND delay >= 60\"}, "
+    "WHERE dt = '2026-11-18' AND delay BETWEEN 60 AND 3599\"}, "
     '{"table": "flights.daily", "replay": "INSERT OVERWRITE branch PARTITION (dt = \'2026-11-18\') SELECT carrier, '
     "sum(delay) FROM raw WHERE dt = '2026-11-18' GROUP BY carrier\"}]"
 )

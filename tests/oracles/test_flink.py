@@ -347,10 +347,11 @@ def test_the_tutorial(flink: Flink, spark: SparkSession) -> None:
     correction, publish = re.findall(r"```bash\n(.*?)```", text, re.DOTALL)
     shown = [(day, float(total)) for day, total in re.findall(r"^\| (2026-\S+) \| (\S+) \|$", text, re.MULTILINE)]
     shell = Page(spark, flink.warehouse).shell
+    flink.sql("USE CATALOG default_catalog")
+    flink.source("incoming", "dt STRING, id BIGINT, amount DOUBLE, note STRING")
     for statement in statements[:-2]:
         flink.sql(statement)
     flink.sql("ALTER TABLE orders SET ('continuous.discovery-interval'='100ms')")
-    flink.source("incoming", "dt STRING, id BIGINT, amount DOUBLE, note STRING")
     jobs = [flink.insert(statement) for statement in statements[-2:]]
     table = open_table(str(flink.warehouse), "sales.orders")
 
