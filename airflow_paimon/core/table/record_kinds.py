@@ -2,7 +2,8 @@
 
 Operation records, their marks and results, and checks go ``records_older_than`` after they were put, those of streams
 and replays once they can't be continued either (``remove_orphan_files``). All others go with what they are about: the
-branch, the grace time of an expiry, the publish that is running. Audits and proofs stay.
+branch, the grace time of an expiry, the publish that is running (a week after it, if it was killed). Audits and proofs
+stay.
 """
 
 from __future__ import annotations
