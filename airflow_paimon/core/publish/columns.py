@@ -14,6 +14,8 @@ from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.publish.replace_main_plan import same_version, with_columns_of
+from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.table.properties import BRANCH_PROPERTY
 from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 
@@ -41,20 +43,26 @@ def bring_schemas(main: Table, new: Sequence[TableSchema], *, latest_first: bool
     return True
 
 
-def take_back(main: Table, before: TableSchema, brought: Sequence[TableSchema]) -> None:
-    """Take the schema versions of a refused publish back: main gets what ``before`` had, where nobody has changed it
-    since. Versions of which live files hold values stay, as those would be hidden.
+def is_put(main: Table, schema: TableSchema) -> bool:
+    """Whether a schema version of main is this one, and not another writer's of the same id."""
+    return read_if_there(main.store, main.paths.schema(schema.id)) == schema.to_bytes()
+
+
+def take_back(main: Table, branch: str, before: TableSchema, brought: Sequence[TableSchema]) -> None:
+    """Take the schema versions of a refused publish of a branch back: main gets what ``before`` had, where nobody has
+    changed it since. They stay if live files hold values of theirs, as those would be hidden, and if another publish of
+    the branch has landed with them.
     """
     for _ in range(_ROUNDS):
         latest = main.schema()
         came = next((s for s in reversed(brought) if s.content == latest.content), None)
-        if came is None or is_written_with(main, before, brought):
+        if came is None or is_written_with(main, before) or _landed(main, branch, brought[0].id):
             return
         back = changed_back(latest, came, before)
         if same_version(back, latest):
             return
         if _put(main, back):
-            if is_written_with(main, before, brought):  # by a commit between the look and the put
+            if is_written_with(main, before) or _landed(main, branch, brought[0].id):  # between the look and the put
                 _put(main, changed_back(back, before, came))
             return
 
@@ -66,14 +74,26 @@ def keep_columns(main: Table, landed: TableSchema) -> None:
     schemas = main.schemas()
     latest = schemas[-1]
     old = next((s for s in reversed(schemas) if s.id < landed.id and s.content == latest.content), None)
-    if old is not None and latest.content != landed.content and is_written_with(main, old, [landed]):
+    if old is not None and latest.content != landed.content and is_written_with(main, old):
         _put(main, changed_back(latest, old, landed))
 
 
-def is_written_with(main: Table, old: TableSchema, newer: Sequence[TableSchema]) -> bool:
+def _landed(main: Table, branch: str, schema_id: int) -> bool:
+    """Whether main has got a publish of the branch since it has this schema version."""
+    for number in reversed(main.snapshot_ids()):
+        snapshot = main.find_snapshot(number)
+        if snapshot is None or snapshot.schema_id < schema_id:
+            return False
+        if snapshot.properties.get(BRANCH_PROPERTY) == branch:
+            return True
+    return False
+
+
+def is_written_with(main: Table, old: TableSchema) -> bool:
     """Whether live files hold values that the old columns can't hold: of a new column, or of a changed type."""
     before = {(f.id, f.type) for f in old.fields}
-    wider = {s.id for s in newer if any((f.id, f.type) not in before for f in s.fields)}
+    later = (s for s in main.schemas() if s.id > old.id)
+    wider = {s.id for s in later if any((f.id, f.type) not in before for f in s.fields)}
     return bool(wider) and not wider.isdisjoint(written_with(main))
 
 

@@ -254,6 +254,7 @@ def gather_merge(
     check_changed(main, branch, compared)
     compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
     begun = [one.schema for one in unfinished if one.user == own and one.schema is not None]
+    begun += [min(put) - 1] if put else []
     return compared, SchemaLogs(main=main_schemas, branch=branch.schemas(), put=put, begun=min(begun, default=None))
 
 

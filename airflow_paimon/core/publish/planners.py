@@ -75,7 +75,7 @@ from airflow_paimon.core.table.table import Table
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaLogs:
     """The schema versions of both sides. ``put``: those of main that this try has put. ``begun``: main's newest one
-    when a try that was cut off began; None: none was.
+    before those, or when a try that was cut off began; None: there is neither.
     """
 
     main: Sequence[TableSchema]
@@ -165,6 +165,7 @@ class Merge:
             changes=changes,
             schemas=schemas,
             is_begun=logs.is_begun(schemas),
+            has_columns=self._base_schema(compared, logs).content != logs.branch[-1].content,
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),

@@ -120,7 +120,8 @@ class Publication:
 
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
     ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``is_begun``: the target has the
-    columns already, from an earlier try that was cut off before its snapshot. ``id_space`` and ``known``:
+    columns already, from an earlier attempt, or a try that was cut off before its snapshot. ``has_columns``: the source
+    has changed its columns. ``id_space`` and ``known``:
     see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
     target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
     ``keys``: buckets that are still to be merged by key; ``merged``: what was merged so, of which ``changes`` has the
@@ -142,6 +143,7 @@ class Publication:
     changes: Sequence[BucketChange]
     schemas: SchemaMapping
     is_begun: bool = False
+    has_columns: bool = False
     preconditions: tuple[HeadIs, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -366,7 +368,7 @@ def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Follows, 
     """Whether the commits from ``old`` to ``new`` change none of the inputs of a three-way merge."""
     if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
         return False
-    if view.schema().id != schema.id:
+    if view.schema().identity != schema.identity:  # also if another writer has put one of this id
         return False
     if TableOptions(schema.options).row_tracking and isinstance(reach, BucketReach):
         return False

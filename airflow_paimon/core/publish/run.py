@@ -39,7 +39,7 @@ from airflow_paimon.core.format.snapshot import KnownHead, Snapshot, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
-from airflow_paimon.core.publish.columns import bring_schemas, keep_columns, take_back
+from airflow_paimon.core.publish.columns import bring_schemas, is_put, keep_columns, take_back
 from airflow_paimon.core.publish.hold import drop_hold, put_hold
 from airflow_paimon.core.publish.own_files import KeyFiles, OwnFiles, Rewrite, WriteChangelog, changelog_counts
 from airflow_paimon.core.publish.publication import Publication, completed, with_follow
@@ -154,8 +154,9 @@ class _Try:
         try:
             self.discard()
             delete_files(self.target, list(self.tags))
-            if columns and self.before is not None:
-                take_back(self.target, self.before, self.brought)
+            if columns and self.before is not None and self.brought:
+                assert self.planned is not None
+                take_back(self.target, self.planned.source.branch_name, self.before, self.brought)
         except PaimonError as error:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
@@ -226,7 +227,7 @@ def _finish(own: _Try, landed: Snapshot, *, is_whole: bool = False, just_now: bo
         side_by_side(target.store, [partial(protect_published, target, landed), partial(_keep_record, target, landed)])
         warnings = [] if is_whole else complete(own.context, target, landed)
         drop_held(target, landed)
-        if just_now and isinstance(own.request, PublishBranch):
+        if just_now and own.planned is not None and own.planned.has_columns:
             keep_columns(target, target.schema(landed.schema_id))
     except PaimonError as error:
         raise OutcomeUnknownError(
@@ -321,4 +322,7 @@ def _brings_schemas(own: _Try, d: Publication, schema: TableSchema) -> bool:
     if below not in {s.id for s in own.brought}:  # else it is one that an earlier attempt has put
         own.before = d.target.schema(below)
     own.brought += new
-    return bring_schemas(d.target, new, latest_first=d.schemas.latest_first)
+    if bring_schemas(d.target, new, latest_first=d.schemas.latest_first):
+        return True
+    own.brought = [s for s in own.brought if is_put(d.target, s)]
+    return False

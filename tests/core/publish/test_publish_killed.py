@@ -353,7 +353,7 @@ def test_columns_that_another_publish_took_back_while_this_one_landed_come_again
     def compete(method: str, path: str) -> None:
         if path == table.paths.snapshot(2) and not rival["done"]:
             rival["done"] = True
-            take_back(table, table.schema(0), [table.schema()])
+            take_back(table, "other", table.schema(0), [table.schema()])
             assert "price" not in table.schema().field_names
 
     perform(table, FaultStore(table.store, on_mutation=compete), "merge_branch", **STOPPED)
