@@ -107,13 +107,12 @@ def store_index(
     runs: SortedRuns | None = None,
     *,
     follows: bool = False,
-    only: Digests | None = None,
 ) -> StoredIndex:
     """Read what roots name, into ``runs`` (None: all of it into memory).
 
     ``follows``: take a snapshot's state for that of the one before with its own changes, where it says so, instead of
     reading manifests that were only merged: much faster, and right unless another engine has damaged the table. Not for
-    whoever deletes what no root names. ``only``: leave out all other data files; sorted.
+    whoever deletes what no root names.
 
     Raises:
         FormatError: a list or manifest of one is missing or unreadable; names it and the root.
@@ -123,7 +122,7 @@ def store_index(
     manifests = {m.file_name: m for some in (*states, *(n.changelog for n in names)) for m in some}
     runs = runs or SortedRuns(sys.maxsize)
     found = each_columns(table, manifests.values())
-    changes = {manifest.file_name: runs.add(_changes_of(columns, only)) for manifest, columns in found}
+    changes = {manifest.file_name: runs.add(_changes_of(columns)) for manifest, columns in found}
     named = [
         _Named(tuple(m.file_name for m in state), tuple(m.file_name for m in n.changelog), _others_of(n))
         for n, state in zip(names, states, strict=True)
@@ -157,10 +156,8 @@ def _others_of(names: RootNames) -> Digests:
 _Changes = tuple[Digests, npt.NDArray[np.int32], npt.NDArray[np.int64], Mask]
 
 
-def _changes_of(names: EntryColumns, only: Digests | None) -> _Changes:
-    """Count how often each file is added less how often it is deleted; its own index files go with it. ``only``: leave
-    out all others.
-    """
+def _changes_of(names: EntryColumns) -> _Changes:
+    """Count how often each file is added less how often it is deleted; its own index files go with it."""
     digests = digests_of(names.file_names)
     signs = np.where(np.array(names.kinds, np.int8) == FileKind.ADD, 1, -1).astype(np.int8)
     sizes = np.array(names.file_sizes, np.int64)
@@ -176,5 +173,4 @@ def _changes_of(names: EntryColumns, only: Digests | None) -> _Changes:
     unique, first, where = np.unique(digests, return_index=True, return_inverse=True)
     counts = np.bincount(where, weights=signs, minlength=len(unique)).astype(np.int32)
     outside = np.bincount(where, weights=elsewhere, minlength=len(unique)) > 0
-    kept = slice(None) if only is None else np.isin(unique, only)
-    return unique[kept], counts[kept], sizes[first][kept], outside[kept]
+    return unique, counts, sizes[first], outside

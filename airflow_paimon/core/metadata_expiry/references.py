@@ -6,8 +6,10 @@ that can hold them: a manifest that all roots share says the same about all of t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
@@ -18,7 +20,7 @@ from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.table.older_files import is_based_on_another
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.read_once import read_files
-from airflow_paimon.core.table.scan import NamedList, base_list, delta_list, read_columns, read_named_lists
+from airflow_paimon.core.table.scan import NamedList, base_list, delta_list, each_columns, read_named_lists
 from airflow_paimon.core.table.table import Table
 
 MOST_READERS = 3
@@ -280,14 +282,42 @@ def _own(names: RootNames, common: set[str]) -> tuple[list[ManifestFile], bool]:
     return [m for m in names.state if not (shares and m.file_name in common)], shares
 
 
+def named_among(table: Table, files: Set[str], living: Sequence[RootNames]) -> set[str]:
+    """Return which of some files, given by their names, a root names. Reads every manifest, and trusts nothing else.
+
+    A data file is named where a state adds it on a level more often than it deletes it, or less often: such a state is
+    broken.
+
+    Raises:
+        FormatError: a manifest is missing or unreadable.
+    """
+    manifests = {m.file_name: m for names in living for m in (*names.state, *names.changelog)}
+    entries = _restricted(table, list(manifests.values()), files)
+    counts, before = Counter[FileId](), set[str]()
+    held, found = set[FileId](), set[str]()
+    for names in living:
+        found |= names.manifest_names | {e.file_name for e in names.index} | {names.statistics or ""}
+        held |= {key for m in names.changelog for kind, key in entries.get(m.file_name, ()) if kind == FileKind.ADD}
+        now = {m.file_name for m in names.state}
+        changes = [(-1, name) for name in before - now] + [(1, name) for name in now - before]
+        changed = [(by, entry) for by, name in changes for entry in entries.get(name, ())]
+        for by, (kind, key) in changed:
+            counts[key] += by if kind == FileKind.ADD else -by
+        held |= {key for _, (_, key) in changed if counts[key]}
+        before = now
+    found |= {name for key in held for name in (key.file_name, *key.extra_files)}
+    return found & files
+
+
 def _restricted(table: Table, manifests: Sequence[ManifestFile], files: Set[str]) -> _Entries:
     """Read manifests, keeping only the entries of some files."""
     found: _Entries = {}
-    for some in batches(manifests):
-        for manifest, columns in zip(some, read_columns(table, some), strict=True):
-            if not files.isdisjoint(columns.file_names):
-                rows = zip(columns.kinds, columns.identifiers(), strict=True)
-                found[manifest.file_name] = [(kind, key) for kind, key in rows if key.file_name in files]
+    for manifest, columns in each_columns(table, manifests):
+        if not files.isdisjoint(chain(columns.file_names, chain.from_iterable(columns.extra_files))):
+            rows = zip(columns.kinds, columns.identifiers(), strict=True)
+            found[manifest.file_name] = [
+                (kind, key) for kind, key in rows if not files.isdisjoint((key.file_name, *key.extra_files))
+            ]
     return found
 
 

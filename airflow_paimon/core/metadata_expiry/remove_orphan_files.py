@@ -32,7 +32,8 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     by_folder,
     find_orphans,
 )
-from airflow_paimon.core.metadata_expiry.root_values import Root, Roots
+from airflow_paimon.core.metadata_expiry.references import named_among, read_names
+from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import Usage, added, holders_by_kind, usages
@@ -42,10 +43,9 @@ from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
 from airflow_paimon.core.store.base import batches, read_present
 from airflow_paimon.core.streaming.replays import find_replay, stream_key
 from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
-from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.record_kinds import REPLAYS, STREAMS
-from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES, SortedRuns, cuts_for
+from airflow_paimon.core.table.sorted_runs import SortedRuns, cuts_for
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -84,8 +84,9 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     memory_bytes = request.memory_mb * _MB
     listed = ListedFiles(SortedRuns(memory_bytes // 4), before_ms=before_ms, most_examples=_EXAMPLES)
     files = list_files(table, file_prefixes(table), listed)
-    look = _Look(table, RootReader(table))
-    living, index = look.named(SortedRuns(memory_bytes // 4))
+    reader, runs = RootReader(table), SortedRuns(memory_bytes // 4)
+    roots = reader.gather()
+    living, index = reader.of_living(roots.keeping, lambda some: (some, store_index(table, some, runs)))
     found, referenced = _judge(files, living, index, memory_bytes // 2)
     records = old_records(table, now_ms - records_age_ms)
     streams = stream_leftovers(table, now_ms - records_age_ms)
@@ -95,12 +96,12 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     old += [Delete(path=path, expected=data, reason=_OLD_STREAM) for path, data in left.items()]
     plan = Plan(operation=request.operation, table=request.table, actions=(*orphans, *old))
     if not request.dry_run:
-        found = _delete(table, look, found)
+        found = _delete(table, reader, found)
         execute(table, old)
     details = _details(found, files, before_ms, len(records), age_ms) | {
         "referenced": referenced.to_json(),
         "stream_records": len(streams),
-        "warnings": unfinished_warnings(look.roots),
+        "warnings": unfinished_warnings(roots),
     }
     return context.result(plan, branch=MAIN, changed=bool(found.files or records or streams), details=details)
 
@@ -132,31 +133,6 @@ def file_prefixes(table: Table) -> Prefixes:
         for known, (key, _) in zip(found, _PREFIX_OPTIONS, strict=True):
             known.update(s.options[key] for s in schemas if s.options.get(key))
     return Prefixes(tuple(sorted(found[0])), tuple(sorted(found[1])))
-
-
-@dataclass(slots=True)
-class _Look:
-    """Looks at the roots, any number of times; what a root names never changes, so each is read once.
-
-    ``seen``: path and content of the roots whose names are known. ``roots``: what the last look found.
-    """
-
-    table: Table
-    reader: RootReader
-    roots: Roots = field(default_factory=Roots)
-    seen: set[tuple[str, bytes]] = field(default_factory=set)
-
-    def named(self, runs: SortedRuns, only: Digests | None = None) -> tuple[Sequence[Root], StoredIndex]:
-        """Return the roots that this look finds for the first time, with what they name. ``only``: of data files.
-
-        Raises:
-            FormatError: a root, or a list or manifest of one, is missing or unreadable.
-        """
-        self.roots = self.reader.gather()
-        new = [r for r in self.roots.keeping if (r.path, r.data) not in self.seen]
-        found = self.reader.of_living(new, lambda living: (living, store_index(self.table, living, runs, only=only)))
-        self.seen |= {(r.path, r.data) for r in new}
-        return found
 
 
 @dataclass(slots=True)
@@ -210,15 +186,22 @@ def _judge(
     return Orphans(files=tuple(sorted(orphans, key=lambda c: c.file.path)), young=young, held=held), referenced
 
 
-def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
-    """Delete the orphans, after another look at the roots before each batch; return what was deleted."""
+def _delete(table: Table, reader: RootReader, found: Orphans) -> Orphans:
+    """Delete the orphans that no root names exactly, after another look before each batch; return what was deleted."""
     deleted: list[Candidate] = []
-    names = digests_of([c.file.name for c in found.files])
-    used = np.zeros(0, np.uint64)
-    for at, batch in enumerate(batches(found.files, _BATCH)):
-        used = np.union1d(used, _named_now(look, np.unique(names)))
-        is_used = np.isin(names[at * _BATCH : at * _BATCH + len(batch)], used).tolist()
-        free = [c for c, kept in zip(batch, is_used, strict=True) if not kept]
+    names = frozenset(c.file.name for c in found.files)
+    named, seen = set[str](), set[tuple[str, bytes]]()
+
+    def look() -> None:
+        new = [r for r in reader.gather().keeping if (r.path, r.data) not in seen]
+        named.update(reader.of_living(new, lambda living: named_among(table, names, read_names(table, living))))
+        seen.update((r.path, r.data) for r in new)  # what a root names never changes
+
+    if names:
+        look()  # reads all manifests: what is committed meanwhile, the next look finds
+    for batch in batches(found.files, _BATCH):
+        look()
+        free = [c for c in batch if c.file.name not in named]
         failed = delete_files(table, [c.file.path for c in free])
         if failed:
             raise StorageError(
@@ -228,13 +211,6 @@ def _delete(table: Table, look: _Look, found: Orphans) -> Orphans:
         deleted += free
         log.info("%s: deleted %s of %s orphan files", table.name, len(deleted), len(found.files))
     return replace(found, files=tuple(deleted))
-
-
-def _named_now(look: _Look, names: Digests) -> Digests:
-    """Return which of some names a root has that wasn't there before."""
-    _, stored = look.named(SortedRuns(MEMORY_BYTES // 2), names)
-    index = stored.whole(names)
-    return names[index.times()[index.numbers(names)] > 0]
 
 
 def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:

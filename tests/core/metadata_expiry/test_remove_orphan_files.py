@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.check.check import find_all
+from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.commit.idempotency import attempt
 from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, PaimonError
+from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import stream_leftovers
 from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.requests.arguments import build_request
@@ -24,7 +26,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.streaming.replays import ReplayRecord, batch_key, record_replay, replay_path, stream_key
 from airflow_paimon.core.table.paths import PRIVATE_DIR
-from airflow_paimon.core.table.scan import read_lists
+from airflow_paimon.core.table.scan import live_entries, read_lists
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.branches.test_interrupted_branches import At, forget
@@ -326,6 +328,19 @@ def test_extra_files_of_data_files_and_statistics_stay(main: Table) -> None:
     main.store.replace(path, json.dumps(raw).encode())
     assert not clean(main).changed
     assert main.store.exists(extra) and main.store.exists(statistics)
+
+
+def test_a_file_that_is_live_on_a_level_by_a_broken_state_stays(main: Table) -> None:
+    """It was moved to another level, and deleted twice on the first one: Java reads it."""
+    entry = next(iter(live_entries(main, main.latest_snapshot()).values()))
+    for some in ([entry.deleted(), entry._replace(file=entry.file._replace(level=1))], [entry.deleted()]):
+        draft = Draft(kind=CommitKind.OVERWRITE, entries=some, schema=main.schema())
+        commit(main, lambda _, draft=draft: draft)
+    for number in main.snapshot_ids()[:-1]:
+        main.store.delete(main.paths.snapshot(number))
+    plant(main)
+    clean(main)
+    assert main.store.exists(f"dt=a/bucket-0/{entry.file.file_name}")
 
 
 def test_the_files_of_a_deleted_branch_go(main: Table) -> None:
