@@ -177,7 +177,7 @@ def certificate(
         "files": details["files"],
         "references": details["references"],
         "unchecked": details["unchecked"],
-        "not_looked_at": details["not_looked_at"],
+        "not_searched": details["not_searched"],
         "version": last["version"],
     }
     complete = bool(details["complete"])
