@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
 import json
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -33,9 +31,6 @@ from tests.environment import REPO_ROOT
 
 NAMES = sorted(functions.__all__)
 _DOCS = REPO_ROOT / "docs"
-COMMON_DETAILS = (_DOCS / "reference" / "results.md").read_text().partition("\n## Details\n")[2]
-_TABLES = (page.read_text().partition("| operation | `details` |\n")[2] for page in (_DOCS / "operators").glob("*.md"))
-DETAILS = [row for table in _TABLES for row in re.findall(r"^\| (`.*?) \| (.*?) \|$", table, re.MULTILINE)]
 
 
 def test_the_functions_are_those_that_the_table_of_operations_makes() -> None:
@@ -107,36 +102,7 @@ def test_the_example_of_a_function_is_true(
     assert doctest.DocTestRunner().run(test, out=said.append) == (0, 1), "".join(said)
     (result,) = results
     assert result.operation == name
-    assert set(result.details) - documented(name) == set()
     json.dumps(result.to_json())
-
-
-def documented(name: str) -> set[str]:
-    """The entries of an operation's details by the pages of the operators."""
-    return set(re.findall(r"`(\w+)`", COMMON_DETAILS)) | {
-        entry for names, entries in DETAILS if f"`{name}`" in names for entry in re.findall(r"`(\w+)`", entries)
-    }
-
-
-def test_every_entry_of_details_is_one_that_something_makes() -> None:
-    made = {
-        text
-        for path in (REPO_ROOT / "airflow_paimon").rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        for text in words(node)
-    }
-    assert {name for names, _ in DETAILS for name in re.findall(r"`(\w+)`", names)} == set(NAMES)
-    entries = {name for _, listed in DETAILS for name in re.findall(r"`(\w+)`", listed)}
-    of_properties = {"branch_reason"}  # of a landed snapshot, without its prefix
-    assert entries - made == of_properties
-
-
-def words(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        return [node.target.id]
-    if isinstance(node, ast.keyword) and node.arg:
-        return [node.arg]
-    return [node.value] if isinstance(node, ast.Constant) and isinstance(node.value, str) else []
 
 
 def test_a_table_by_name_and_an_opened_one_are_the_same_operation(stored: Path, tmp_path: Path) -> None:
