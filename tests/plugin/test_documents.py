@@ -64,7 +64,7 @@ def test_it_is_served_to_who_is_signed_in(server: Any) -> None:
     assert client.get(f"{ROOT}/runbook").status_code == 401
     page = client.get(f"{ROOT}/runbook", headers=token("viewer"))
     assert page.status_code == 200
-    assert "<title>On call: wrong data in a Paimon table - Paimon</title>" in page.text
+    assert "<title>On call: start here - Paimon</title>" in page.text
     assert f'href="{ROOT}/howto/flink-tables#open-writers"' in page.text
     assert client.get(ROOT, headers=token("viewer")).status_code == 200
     picture = client.get(f"{ROOT}/_static/branches.svg", headers=token("viewer"))

@@ -301,6 +301,32 @@ def test_the_undo_row_by_row_keeps_what_changed_since(page: Page, monkeypatch: p
     assert rows == {1: 11.0, 2: 20.0, 3: 30.0, 4: 40.0}  # 2 and 3 are restored, 9 is removed; the later 1 and 4 stay
 
 
+def test_the_undo_of_a_table_without_keys_keeps_what_came_since(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The publish multiplies orders 1 and 2; since then 3 was deleted and 4 added, in the same file."""
+    monkeypatch.chdir(page.warehouse.parent)
+    columns = [("id", "BIGINT"), ("dt", "STRING"), ("amount", "DOUBLE")]
+    orders = create_table(str(page.warehouse), "sales.orders", columns, partition_keys=["dt"])
+    write_arrow(orders, pa.table({"id": [1, 2, 3], "dt": ["2026-11-18"] * 3, "amount": [10.0, 20.0, 30.0]}))
+    reach = {"warehouse": str(page.warehouse), "table": "sales.orders"}
+    later = "DELETE FROM branch WHERE id = 3; INSERT INTO branch (id, dt, amount) VALUES (4, '2026-11-18', 40)"
+    undo = re.findall(r"^```sql\n(.*?)^```", (_DOCS / "howto" / "undo-later.md").read_text(), re.MULTILINE | re.DOTALL)[
+        0
+    ]
+    before = {"view": ("before=sales.orders@airflow-paimon-undo-wrong", "published=sales.orders@2")}
+    wrong = "UPDATE branch SET amount = amount * 100 WHERE id IN (1, 2)"
+    for at, (name, statement) in enumerate((("wrong", wrong), ("later", later), ("undo", undo)), 1):
+        if name == "undo":
+            with pytest.raises(ConflictError, match="changed again after the publish"):
+                tag = {"tag": "airflow-paimon-undo-wrong", "keep_later": True}
+                run_operation(build_request("rollback_to", {**reach, **tag}))
+        Path("fix.sql").write_text(statement)
+        page.request(build_request("create_branch", {**reach, "branch": name, "snapshot": at}))
+        rest = {**before, "partitions": ("dt=2026-11-18",)} if name == "undo" else {}
+        page.request(build_request("correct_branch", {**reach, "branch": name, "sql": "fix.sql", **rest}))
+        page.request(build_request("merge_branch", {**reach, "branch": name, "operation_id": name}))
+    assert {(row["id"], row["amount"]) for row in read_arrow(orders).to_pylist()} == {(1, 10.0), (2, 20.0), (4, 40.0)}
+
+
 def make_orders(warehouse: Path, with_branch: bool) -> None:
     """Make what the pages call ``sales.orders``: two days of orders, the tag and the branch of its correction."""
     columns = [("id", "BIGINT NOT NULL"), ("dt", "STRING NOT NULL"), ("amount", "DOUBLE")]
