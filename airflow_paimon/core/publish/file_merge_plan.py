@@ -343,8 +343,10 @@ def merged_vectors(
 
 
 def _with_two_files(entries: Sequence[IndexEntry], bucket_of: BucketOf) -> list[BucketKey]:
-    buckets = Counter(bucket_of(e) for e in entries if e.deletion_vector_ranges)
-    return sorted(b for b, number in buckets.items() if number > 1)
+    """Each stored form of a partition may have a file, as Paimon takes it for a partition of its own."""
+    vectors = [e for e in entries if e.deletion_vector_ranges]
+    number = Counter((e.partition, e.bucket) for e in vectors)
+    return sorted({bucket_of(e) for e in vectors if number[e.partition, e.bucket] > 1})
 
 
 def _put(entries: list[IndexEntry], vector: Vector, where: DeletionVectorRange) -> None:

@@ -25,7 +25,7 @@ BUCKET = BucketKey(b"a", 0)
 
 
 def bucket_of(one: InBucket) -> BucketKey:
-    return BucketKey(one.partition, one.bucket)
+    return BucketKey(one.partition.lower(), one.bucket)
 
 
 def entry(name: str, partition: bytes = b"a") -> ManifestEntry:
@@ -202,3 +202,5 @@ def test_a_fixed_bucket_keeps_one_index_file() -> None:
     ours = change(vectors=vectors(mine))
     assert merge(theirs, ours, [mine]).index is not None
     assert cause(theirs, ours, head=[mine], one_file=True) == "rows"
+    other_form = mine._replace(partition=b"A")
+    assert merge(theirs, change(), [other_form], one_file=True).index, "Paimon takes it for another partition"
