@@ -25,7 +25,7 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.table.bucket import bucket_of_rows
-from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain import compact_bucket as chain_compact
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_bucket, plan_buckets

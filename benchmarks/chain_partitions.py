@@ -16,7 +16,7 @@ from airflow_paimon.core.commit.files import CommitMessage, commit_append
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 
 PARTITIONS = int(os.environ.get("PARTITIONS", "10000"))

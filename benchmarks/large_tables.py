@@ -24,8 +24,8 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.store.base import FileInfo, Store
 from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import partition_types
 from airflow_paimon.core.table.table import Table
 from benchmarks.metadata import BUCKETS, make_empty_table, new_file
 

@@ -27,7 +27,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.over import StoreOver
-from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
 from benchmarks.metadata import new_file

@@ -23,8 +23,8 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.scan import bucket_folder, partition_types
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
+from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.stores import CountingStore

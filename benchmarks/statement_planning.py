@@ -20,7 +20,7 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.spark.statements.parse import parse_statement

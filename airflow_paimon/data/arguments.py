@@ -11,8 +11,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partition_text import parse_partition_text
-from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec
-from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.partitions import PartitionSpec, parse_partition_spec, partition_types
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 

@@ -18,8 +18,9 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.streaming.stream import StepUnits, Stream
 from airflow_paimon.core.streaming.stream_plan import Content, Position, Unit
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, read_index
+from airflow_paimon.core.table.scan import ScanPlan, read_index
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
 from airflow_paimon.data.diff.keyed import Unit as KeyedUnit
 from airflow_paimon.data.diff.unkeyed import COUNT, surplus

@@ -15,11 +15,11 @@ from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_unclustered
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.scan import BucketSplit
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import Bin, plan_bins
 from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work

@@ -31,11 +31,12 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Operation, Snapshot
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.open_writers import OpenBucket, open_buckets
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot, read_delta_lists, selected_entries
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, read_delta_lists, selected_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.compact_append import wrong_count

@@ -13,9 +13,9 @@ from airflow_paimon.core.commit.idempotency import Attempt
 from airflow_paimon.core.commit.landed import later_snapshots
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
-from airflow_paimon.core.table.scan import BucketSplit
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.write import TableWrite
 

@@ -19,6 +19,7 @@ from airflow_paimon.core.sql_text.statement import (
     UPDATE,
     Asked,
 )
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import (
     PartitionChoice,
@@ -28,7 +29,7 @@ from airflow_paimon.core.table.partitions import (
     shown_partition,
 )
 from airflow_paimon.core.table.predicate import Predicate, columns_of, may_match
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.files.pruning import partition_bounds
 from airflow_paimon.data.scan import plan_read
 

@@ -20,7 +20,7 @@ from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowTy
 from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_once import reading_once
@@ -28,7 +28,6 @@ from airflow_paimon.core.table.scan import (
     ScanPlan,
     choose_state,
     count_live,
-    partition_types,
     plan_state,
     with_schemas,
     with_schemas_of_branch,

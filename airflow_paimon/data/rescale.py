@@ -38,10 +38,11 @@ from airflow_paimon.core.requests.requests import Rescale
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import check_alterable, set_option
 from airflow_paimon.core.table.features import check_rescalable
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY, RESCALE
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, live_entries, read_index
+from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, run_here
 from airflow_paimon.data.memory_plan import fits

@@ -25,11 +25,12 @@ from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.table.history import publish_target
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit, ScanPlan, plan_scan, with_schemas
+from airflow_paimon.core.table.scan import ScanPlan, plan_scan, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import touched
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND

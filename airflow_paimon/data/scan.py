@@ -14,10 +14,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_numbered, check_readable
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.reachability import Deletion, find_deletions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, with_schemas
+from airflow_paimon.core.table.scan import ScanPlan, with_schemas
 from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered, shown_files
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points

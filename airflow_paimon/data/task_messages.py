@@ -20,8 +20,8 @@ import pyarrow as pa
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure

@@ -145,8 +145,7 @@ def _check_branch_of_table(main: Table) -> None:
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
     from airflow_paimon.core.sql_text.checks import check_for_connector, check_is_query, check_target, divided
     from airflow_paimon.core.sql_text.statement import statement_kind
-    from airflow_paimon.core.table.partitions import parse_partition_spec
-    from airflow_paimon.core.table.scan import partition_types
+    from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
 
     schema = main.schema()
     if bool(params["sql"]) == bool(params["function"]):

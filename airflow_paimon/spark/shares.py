@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
-from airflow_paimon.core.table.scan import BucketSplit
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.data.chain.read import read_chain_split
 from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, Inputs, divide_split
 from airflow_paimon.data.merge.sections import Run

@@ -18,7 +18,7 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.streaming.consumers import keep_from
-from airflow_paimon.core.table.scan import partition_types
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.dags import correction_dag, correction_undo_dag, text
 from airflow_paimon.data import read_arrow, write_arrow

@@ -23,8 +23,9 @@ from airflow_paimon.core.format.hash_index import Hashes, extended_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketKey, plan_scan, read_index
+from airflow_paimon.core.table.scan import plan_scan, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import dynamic_buckets, read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.table.scan import BucketKey, plan_scan
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.rewrite import fold_buckets
 from airflow_paimon.execution import run_operation

@@ -33,7 +33,8 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import Rescale
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.bucket import bucket_of_rows
-from airflow_paimon.core.table.scan import BucketSplit, live_entries, plan_scan, read_index
+from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.scan import live_entries, plan_scan, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compaction_tasks import TaskOutput, Work, run_here

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.table.scan import BucketKey, plan_scan
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows

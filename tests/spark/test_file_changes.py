@@ -13,8 +13,9 @@ import pytest
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketSplit, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import copy_on_write, read_arrow
 from airflow_paimon.data.arrow_write import write_arrow

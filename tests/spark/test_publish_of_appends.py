@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import BucketKey, plan_scan
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import register, sql, write_table
 from airflow_paimon.spark.streaming.batch_writer import batch_writer

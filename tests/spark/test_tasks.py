@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.table.scan import BucketSplit
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.scan import ReadSplit
 from airflow_paimon.spark import tasks

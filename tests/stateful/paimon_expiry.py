@@ -10,11 +10,11 @@ from __future__ import annotations
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import (
     all_manifests,
     data_file_path,
     live_entries,
-    partition_types,
     read_entries,
     read_lists,
 )

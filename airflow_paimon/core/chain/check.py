@@ -35,9 +35,10 @@ from airflow_paimon.core.requests.findings import (
     worst_first,
 )
 from airflow_paimon.core.requests.requests import CheckChainTable
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import BucketSplit, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 
 _NAMED = 10

@@ -56,9 +56,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.features import holds_chain_rows
 from airflow_paimon.core.table.history import touched
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_scan, plan_snapshot
+from airflow_paimon.core.table.scan import ScanPlan, plan_scan, plan_snapshot
 from airflow_paimon.core.table.table import Table
 
 _SHOWN = 5

@@ -38,9 +38,9 @@ from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.table.history import snapshots_between, touched
-from airflow_paimon.core.table.partitions import parse_partition_spec
+from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
 from airflow_paimon.core.table.record_kinds import CHAIN
-from airflow_paimon.core.table.scan import ScanPlan, partition_types, read_delta_lists, read_entries
+from airflow_paimon.core.table.scan import ScanPlan, read_delta_lists, read_entries
 from airflow_paimon.core.table.table import Table
 
 _LISTED_ONE_BY_ONE = 8

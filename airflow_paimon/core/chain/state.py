@@ -16,9 +16,10 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.table.history import snapshots_between, touched
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types, plan_snapshot, plan_state
+from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, plan_state
 from airflow_paimon.core.table.table import Table
 
 _MAX_LOOKS = 20

@@ -27,8 +27,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.table.features import check_index
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.partitions import PartitionSpec, Selection, StoredPartitions, parse_partition_spec
-from airflow_paimon.core.table.scan import BucketSplit
 from airflow_paimon.core.table.table import Table
 
 Overwrite = Literal["dynamic"] | Sequence[PartitionSpec] | None

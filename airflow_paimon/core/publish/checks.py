@@ -23,10 +23,11 @@ from airflow_paimon.core.publish.planners import Merge, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.relatives import refuse_other_ids
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import BucketKey, live_entries
+from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 
 

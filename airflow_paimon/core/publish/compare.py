@@ -49,13 +49,13 @@ from airflow_paimon.core.table.history import (
     snapshots_between,
     touched,
 )
-from airflow_paimon.core.table.live_files import together
+from airflow_paimon.core.table.live_files import BucketKey, together
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.scan import BucketKey, read_each_delta_list, read_entries, read_index
+from airflow_paimon.core.table.scan import read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Operation.WRITE])

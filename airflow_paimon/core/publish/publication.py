@@ -43,7 +43,7 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.consumers import consumer_names
 from airflow_paimon.core.table.global_indexes import without_global_indexes
 from airflow_paimon.core.table.history import snapshots_between
-from airflow_paimon.core.table.live_files import index_origin
+from airflow_paimon.core.table.live_files import BucketKey, index_origin
 from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
@@ -55,7 +55,7 @@ from airflow_paimon.core.table.properties import (
     ROW_VERSIONS_PROPERTY,
     TARGET_PROPERTY,
 )
-from airflow_paimon.core.table.scan import BucketKey, read_delta_lists, read_entries, read_index
+from airflow_paimon.core.table.scan import read_delta_lists, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 

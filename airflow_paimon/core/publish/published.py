@@ -15,6 +15,7 @@ from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_fil
 from airflow_paimon.core.publish.parts import is_part, left_of
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -26,7 +27,6 @@ from airflow_paimon.core.table.properties import (
     TARGET_PROPERTY,
     UNDO_TAG_PROPERTY,
 )
-from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 
 _PREFIX = "airflow-paimon."

@@ -43,6 +43,7 @@ from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.table.consumers import consumer_names, consumer_path, find_consumer
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between, snapshots_there
 from airflow_paimon.core.table.lineage import KEPT_MAIN
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -50,7 +51,6 @@ from airflow_paimon.core.table.properties import (
     TAGS_PROPERTY,
     UNDO_TAG_PROPERTY,
 )
-from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)

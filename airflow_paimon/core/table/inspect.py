@@ -22,7 +22,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
-from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.scan import (
@@ -30,7 +30,6 @@ from airflow_paimon.core.table.scan import (
     all_manifests,
     live_columns,
     live_entries,
-    partition_types,
     read_named_lists,
 )
 from airflow_paimon.core.table.table import Table, resolve_version

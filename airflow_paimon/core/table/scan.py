@@ -31,13 +31,10 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.threads import AT_ONCE
-from airflow_paimon.core.table.live_files import BucketKey as BucketKey
-from airflow_paimon.core.table.live_files import BucketSplit as BucketSplit
-from airflow_paimon.core.table.live_files import live_columns_of, net_change, never_added
+from airflow_paimon.core.table.live_files import BucketSplit, live_columns_of, net_change, never_added
 from airflow_paimon.core.table.merge_options import options_in_older_names
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_path
-from airflow_paimon.core.table.partitions import partition_types as partition_types
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_path, partition_types
 from airflow_paimon.core.table.paths import MAIN, bucket_dir, checked_name, manifest_path
 from airflow_paimon.core.table.read_once import read_files
 from airflow_paimon.core.table.table import Table, resolve_version

@@ -24,8 +24,10 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_compactable
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types
+from airflow_paimon.core.table.partitions import partition_types
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.chain.plan import plan_partitions
 from airflow_paimon.data.chain.read import merged_rows
 from airflow_paimon.data.chain.splits import ChainSplit, Inputs

@@ -16,9 +16,10 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.reachability import Deletion, find_deletions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.files.pruning import Filter, keep, key_bounds
 from airflow_paimon.data.merge.sections import Run, key_ranges, plan_sections
 from airflow_paimon.data.scan import TableRead, deletions_of

@@ -15,6 +15,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
 from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import (
     BucketOf,
@@ -25,8 +26,6 @@ from airflow_paimon.core.table.partitions import (
 )
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import (
-    BucketKey,
-    BucketSplit,
     ScanPlan,
     count_live,
     live_entries,

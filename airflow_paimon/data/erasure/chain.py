@@ -15,9 +15,11 @@ from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, Unsu
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, partition_types
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.erasure.find_rows import FoundRows
 from airflow_paimon.data.erasure.search import Search

@@ -27,10 +27,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.schema.columns_plan import ids_on_main
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan, plan_snapshot, with_schemas
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, Work

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.masking import shown_value
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import BucketKey
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.merge.engine import MergeRules, merge_slices, pick_winners

@@ -18,9 +18,10 @@ from airflow_paimon.core.sql_text.call import is_call
 from airflow_paimon.core.sql_text.checks import check_statement_alone
 from airflow_paimon.core.sql_text.statement import read_sql
 from airflow_paimon.core.table.history import branch_point
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partition_text import partition_text
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
-from airflow_paimon.core.table.scan import BucketKey, plan_snapshot
+from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.correction_work import selection_for
 from airflow_paimon.spark.jobs.correction import (

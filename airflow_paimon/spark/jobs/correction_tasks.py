@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, shown_partition
-from airflow_paimon.core.table.scan import BucketKey, BucketSplit
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS

@@ -20,12 +20,13 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
 from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import BRANCH_CHANGELOG_OPTION, TableOptions
 from airflow_paimon.core.table.partition_filter import either_of
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import BucketKey, ScanPlan
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from airflow_paimon.core.errors import UnsafeOperationError, first_few
+from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import BucketSplit, ScanPlan
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.layers import head_of_other, shown_of_other
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.statements.outcome import Outcome

@@ -13,10 +13,11 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import BucketKey, ScanPlan, count_live, live_columns, plan_snapshot, with_schemas
+from airflow_paimon.core.table.scan import ScanPlan, count_live, live_columns, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.layers import other_branch
 from airflow_paimon.data.scan import OPEN_BYTES

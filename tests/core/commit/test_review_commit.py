@@ -19,7 +19,8 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.lineage import verified_lineage
-from airflow_paimon.core.table.scan import live_entries, partition_types, plan_scan
+from airflow_paimon.core.table.partitions import partition_types
+from airflow_paimon.core.table.scan import live_entries, plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, make_table, run

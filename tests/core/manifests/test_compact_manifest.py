@@ -29,8 +29,9 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import all_manifests, live_entries, partition_types, read_entries, read_lists
+from airflow_paimon.core.table.scan import all_manifests, live_entries, read_entries, read_lists
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
 from tests.core.format.avro_files import fastavro_records

@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.publish.bucket_merge_plan import key_scope
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import BucketKey
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import COLUMNS, append, files, make_table, message, rewrite, run
 
