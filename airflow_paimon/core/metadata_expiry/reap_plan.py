@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.metadata_expiry.root_values import Root
@@ -46,7 +46,7 @@ class Reap:
     kept: tuple[KeptFiles, ...] = ()
     held: tuple[tuple[str, str], ...] = ()
     external: int = 0
-    unreadable: tuple[str, ...] = field(default=())
+    unreadable: tuple[str, ...] = ()
 
     @property
     def stages(self) -> tuple[tuple[DeadFile, ...], ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -57,7 +57,7 @@ class ScanPlan:
     snapshot: Snapshot | None
     schema: TableSchema
     splits: tuple[BucketSplit, ...] = ()
-    index_entries: tuple[IndexEntry, ...] = field(default=())
+    index_entries: tuple[IndexEntry, ...] = ()
     stored_schema: TableSchema | None = None
     schemas: Mapping[int, TableSchema] = field(default_factory=dict, compare=False)
 
@@ -273,11 +273,7 @@ def live_columns(table: Table, snapshot: Snapshot | None, selection: Selection |
     """
     manifests = all_manifests(table, snapshot) if snapshot else []
     wanted = [m for m in manifests if selection is None or selection.may_be_in(m)]
-    return live_of_parts(table, snapshot, [found for _, found in each_columns(table, wanted, selection)])
-
-
-def live_of_parts(table: Table, snapshot: Snapshot | None, parts: Sequence[EntryColumns]) -> EntryColumns:
-    """Merge what ``read_columns`` gave of a snapshot's manifests; raises as ``live_entries`` does."""
+    parts = [found for _, found in each_columns(table, wanted, selection)]
     fields = zip(*parts, strict=True) if parts else ((),) * len(EntryColumns._fields)
     columns = EntryColumns._make(list(chain.from_iterable(f)) for f in fields)
     return live_columns_of(columns, f"{table.label}: snapshot {snapshot.id}" if snapshot is not None else table.label)
@@ -291,22 +287,12 @@ def selected_entries(
     return (e for _, some in each_entries(table, wanted, selection) for e in some)
 
 
-def plan_scan(
-    table: Table,
-    *,
-    version: int | str | None = None,
-    timestamp: int | str | None = None,
-    selection: Selection | None = None,
-    select: Callable[[TableSchema], Selection | None] | None = None,
-    statistics: bool = True,
-) -> ScanPlan:
-    """Plan a read of one snapshot, of some of its files only: of a ``selection``, or what ``select`` gives for the
-    columns of the read. ``statistics``: see ``live_entries``.
+def plan_scan(table: Table, *, selection: Selection | None = None) -> ScanPlan:
+    """Plan a read of the newest snapshot, of the selected partitions only (None: all).
 
     Partitions with equal values are merged into one, even if their stored bytes differ (nulls before Paimon 1.1).
     """
-    state = choose_state(table, version, timestamp)
-    return plan_state(state, selection if select is None else select(state.schema), statistics=statistics)
+    return plan_state(choose_state(table), selection)
 
 
 def choose_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:

@@ -11,7 +11,7 @@ import pytest
 from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
-from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.scan import choose_state, plan_scan, plan_state
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain.compact import MAX_ROUNDS, RunTasks
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets
@@ -66,7 +66,7 @@ def check_files(table: Table, tmp_path: Path) -> None:
         f.file_name
         for b in ("snapshot", "delta")
         for i in table.branch(b).snapshot_ids()
-        for s in plan_scan(table.branch(b), version=i).splits
+        for s in plan_state(choose_state(table.branch(b), i)).splits
         for f in s.files
     }
     assert stored(tmp_path) == known
