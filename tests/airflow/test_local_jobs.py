@@ -18,7 +18,6 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.local_execution import may_run_locally
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
-from airflow_paimon.execution import run_operation
 from airflow_paimon.hooks.local_job import LocalJobHook
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import CreateBranchOperator, DiffBranchesOperator
@@ -69,15 +68,11 @@ def test_operators_submit_nothing_that_is_small(
 def test_what_is_too_large_or_out_of_reach_is_left_to_spark(warehouse: Path) -> None:
     small_table(warehouse)
     compact = asked(warehouse, "compact", min_files=2)
-    by_hand = asked(warehouse, "correct_branch", branch="fix", function="own:rows", partitions=["dt=1"])
     with pytest.raises(NotFoundError):
-        LocalJobHook().run_job(by_hand)
+        LocalJobHook().run_job(asked(warehouse, "diff_branches", branch="fix"))
     assert LocalJobHook().run_job(asked(warehouse / "elsewhere", branch="b")) is None
     done = LocalJobHook().run_job(compact)
     assert done is not None and done["ran_on"] == "worker"
-    create = asked(warehouse, "create_branch", branch="fix", snapshot=1)
-    run_operation(create)
-    assert LocalJobHook().run_job(by_hand) is None, "a function is Spark's"
 
 
 def test_which_requests_are_tried(warehouse: Path) -> None:

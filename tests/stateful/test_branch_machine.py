@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import uuid
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 import pytest
@@ -68,9 +69,22 @@ class BranchModel:
         self.published |= {k: set(self.now.get(k, set())) for k in known}
         self.moved -= {k for k in self.moved if is_of(k, day)}
 
-    def rolled_back(self, touched: set) -> None:
-        """A rollback of main has changed these buckets."""
+    def rolled_back(self, touched: set, earlier: Buckets) -> None:
+        """Main no longer stands on what it took of these buckets, but on what it had taken ``earlier``."""
         self.published = {k: v for k, v in self.published.items() if k not in touched}
+        self.published |= {k: earlier[k] for k in touched & earlier.keys()}
+        self.moved -= touched
+        self.moved |= {k for k in touched & earlier.keys() if earlier[k] != self.now.get(k, set())}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A publish or undo: its undo tag, main before it, its buckets, and what main had taken of each branch before."""
+
+    tag: str
+    before: Buckets
+    touched: set
+    stood: dict[str, Buckets]
 
 
 def is_of(key: tuple[bytes, int], day: str | None) -> bool:
@@ -88,7 +102,8 @@ class BranchMachine(RuleBasedStateMachine):
         self.main: Buckets = files(self.table)
         self.branches: dict[str, BranchModel] = {}
         self.related: set[str] = set()
-        self.undo: list[tuple[str, Buckets]] = []
+        self.undo: list[Published] = []
+        self.stood: dict[str, Buckets] = {}
 
     def teardown(self) -> None:
         """Memory is one dictionary that each listing goes through: what is left in it slows the lives after it."""
@@ -176,7 +191,7 @@ class BranchMachine(RuleBasedStateMachine):
             result = run(self.table, "merge_branch", branch=name, **only(day))
         except ConflictError as error:
             assert files(self.table) == before
-            conflicts = differs | (model.alone(day) if model.forgotten else set())
+            conflicts = differs | self._unclear(name, day)
             assert conflicts & model.main_changed, "a conflict without a bucket that both sides changed"
             event(f"{word}: conflict")
             assert error.details["conflicts"]
@@ -205,7 +220,7 @@ class BranchMachine(RuleBasedStateMachine):
         try:
             result = run(self.table, "rebase_branch", branch=name, to_branch=other)
         except ConflictError:
-            conflicts = differs | (model.alone(None) if model.forgotten else set())
+            conflicts = differs | self._unclear(name, None)
             assert conflicts & model.main_changed or self._columns_conflict(name)
             assert other not in self.table.branch_names()
             event("rebase: conflict")
@@ -225,6 +240,13 @@ class BranchMachine(RuleBasedStateMachine):
         changed = {k for k in before.keys() | now.keys() if before.get(k) != now.get(k)}
         self.branches[other] = BranchModel(base=before, now=now, changed=changed)
         self.related |= {name, other}
+
+    def _unclear(self, name: str, day: str | None) -> set:
+        """Buckets that may conflict beside those that differ: published ones, once main's history has expired, and
+        those that the branch has changed since main took them from a relative."""
+        model = self.branches[name]
+        own = model.alone(day) if model.forgotten else set()
+        return own | {k for k in model.changed if name in self.related and is_of(k, day)}
 
     def _columns_conflict(self, name: str) -> bool:
         return False
@@ -256,11 +278,15 @@ class BranchMachine(RuleBasedStateMachine):
         kept = {k: before[k] for k in stands if k in before}
         return {k: v for k, v in expected.items() if k not in stands} | kept
 
-    def _published(self, undo_tag: str, before: Buckets) -> None:
+    def _published(self, undo_tag: str, before: Buckets, more: Set = frozenset()) -> None:
         touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
         for branch in self.branches.values():
             branch.main_changed |= touched
-        self.undo.append((undo_tag, before))
+        self.undo.append(Published(undo_tag, before, touched | more, self.stood))
+
+    @invariant()
+    def remember_what_main_has_taken(self) -> None:
+        self.stood = {name: dict(b.published) for name, b in getattr(self, "branches", {}).items()}
 
     def _replaced(self, name: str) -> None:
         """Main has become a branch: what it had got of the others since that began is taken back, until an undo."""
@@ -270,10 +296,14 @@ class BranchMachine(RuleBasedStateMachine):
             model = self.branches[other]
             model.published = {k: v for k, v in model.published.items() if self.main.get(k, set()) == v}
 
-    def _rolled_back(self, before: Buckets) -> None:
-        touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
-        for branch in self.branches.values():
-            branch.rolled_back(touched)
+    def _rolled_back(self, undone: Published, keep: bool) -> set:
+        """Also where main had changed since what a publish had brought. Returns the buckets of these publishes."""
+        later = self.undo[self.undo.index(undone) + 1 :]
+        buckets = set().union(*(p.touched for p in later))
+        touched = undone.touched - buckets if keep else undone.touched | buckets
+        for name, branch in self.branches.items():
+            branch.rolled_back(touched, undone.stood.get(name, {}))
+        return touched
 
     @precondition(lambda self: len(self.branches) == 2)
     @rule(data=st.data(), discard=st.booleans())
@@ -297,7 +327,8 @@ class BranchMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.undo)
     @rule(data=st.data(), keep=st.booleans())
     def undo_publish(self, data, keep: bool) -> None:
-        tag, state = data.draw(st.sampled_from(self.undo[-2:]))
+        undone = data.draw(st.sampled_from(self.undo[-2:]))
+        tag = undone.tag
         if tag not in self.table.tag_names():
             event("undo: its tag is expired")
             return
@@ -311,11 +342,10 @@ class BranchMachine(RuleBasedStateMachine):
             return
         self.main = files(self.table)
         if not keep:
-            assert self.main == state
+            assert self.main == undone.before
         if result.changed:
             event("undo: done")
-            self._published(result.details["undo_tag"], before)
-            self._rolled_back(before)
+            self._published(result.details["undo_tag"], before, self._rolled_back(undone, keep))
 
     @rule(retain=st.integers(1, 5))
     def paimon_expires(self, retain: int) -> None:
@@ -341,7 +371,7 @@ class BranchMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.undo)
     @rule(retain=st.integers(1, 3))
     def undo_tags_expire(self, retain: int) -> None:
-        for tag, _ in self.undo:
+        for tag in [p.tag for p in self.undo]:
             if tag in self.table.tag_names():
                 delete_tag(self.table, tag)
         self.paimon_expires(retain)

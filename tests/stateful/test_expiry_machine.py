@@ -79,11 +79,13 @@ class ExpiryMachine(BranchMachine):
         self, keep: int, limit: int | None, everywhere: bool, undo: bool, grace: str, meanwhile: str, at: int
     ) -> None:
         values = {"older_than": "0 s", "retain_min": keep, "max_deletes": limit, "all_branches": everywhere}
+        earliest = self.table.snapshot_ids()[0]
         self._expire(
             "expire_snapshots", {**values, "keep_undo": undo, "grace": grace, "writers_stopped": True}, meanwhile, at
         )
         for branch in self.branches.values():
             branch.main_changed |= branch.main_compacted
+            branch.forgotten |= self.table.snapshot_ids()[0] != earliest
 
     @rule(grace=GRACE, meanwhile=MEANWHILE, unlimited=st.booleans(), at=st.integers(1, 10))
     def we_expire_tags(self, grace: str, meanwhile: str, unlimited: bool, at: int) -> None:
@@ -94,7 +96,7 @@ class ExpiryMachine(BranchMachine):
 
     def _expire(self, operation: str, values: dict[str, Any], meanwhile: str, at: int) -> None:
         request = build_request(operation, {"warehouse": "w", "table": self.table.name, **values})
-        before, extra = states(self.table), self._extra()
+        before, extra = states(self.table), self._extra() if self.alone else set()
 
         to_do, lock = [meanwhile], threading.Lock()  # files are deleted by several threads
 

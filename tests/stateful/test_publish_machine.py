@@ -64,6 +64,7 @@ class PublishMachine(BranchMachine):
         self.branches: dict[str, BranchModel] = {}
         self.related: set[str] = set()
         self.undo = []
+        self.stood = {}
         self.columns = set(self.table.schema().field_names)
         self.added = 0
         self.altered: set[str] = set()
@@ -161,7 +162,7 @@ class PublishMachine(BranchMachine):
             result = self._run("merge_branch", branch=name, **only(day))
         except (ConflictError, UnsafeOperationError) as error:
             assert files(self.table) == before
-            conflicts = differs | (model.alone(day) if model.forgotten else set())
+            conflicts = differs | self._unclear(name, day)
             self._refused(name, error, bool(conflicts & model.main_changed))
             return
         except InvalidInputError:

@@ -154,7 +154,7 @@ def test_a_storage_that_looks_and_then_puts_is_refused(proxy: Proxy, s3_endpoint
     bucket = make_bucket(s3_endpoint, is_known=False)
     store = open_store(f"s3://{bucket}/t", storage_options(proxy.endpoint))
     for _ in range(2):
-        with pytest.raises(UnsupportedStorageError, match=r"s3://.*/t lets several puts with If-None-Match win"):
+        with pytest.raises(UnsupportedStorageError, match=r"s3://.*/t lets several puts with If-None-Match succeed"):
             store.create("snapshot-1", b"ours")
     assert open_store(f"s3://{bucket}", storage_options(s3_endpoint)).walk("") == []
 
