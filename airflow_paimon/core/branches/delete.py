@@ -355,10 +355,14 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
 
 
 def _refuse_uncopied(table: Table, branch: str, copy: str) -> None:
-    """Look, once no engine can load a branch, whether its copy has all that is there of it."""
+    """Look, once its schemas are gone, whether its copy has all that is there of a branch. A schema that is there was
+    put since they were listed: engines can load the branch by it.
+    """
     paths = BranchPaths(branch)
     there = read_present(table.store, table.store.walk(paths.root.rstrip("/")))
-    wanted = {BranchPaths(copy).root + p.removeprefix(paths.root): d for p, d in there.items() if is_history(paths, p)}
+    new = paths.schema_dir + "/" + SCHEMA_PREFIX
+    late = {p: d for p, d in there.items() if is_history(paths, p) or p.startswith(new)}
+    wanted = {BranchPaths(copy).root + p.removeprefix(paths.root): d for p, d in late.items()}
     copied = read_present(table.store, list(wanted))
     if missing := sorted(path for path, data in wanted.items() if copied.get(path) != data):
         raise ConflictError(

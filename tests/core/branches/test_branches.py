@@ -168,6 +168,27 @@ def test_renaming_a_branch_takes_its_protection_along(table: Table, fix: Table) 
     assert run(table, "check_table").details["ok"]
 
 
+def test_columns_that_a_branch_gets_while_it_is_renamed_are_not_lost(table: Table, fix: Table) -> None:
+    """The schema comes after the copy was made, so engines could go on loading the old branch by it."""
+    altered: list[str] = []
+
+    def alters(method: str, path: str) -> None:
+        if path.startswith("branch/branch-better/schema/") and not altered:
+            altered.append(path)
+            alter_table(fix, [SetOption(key="compaction.min.file-num", value="3")])
+
+    context = open_context(
+        build_request("rename_branch", {"warehouse": table.store.uri.removeprefix("file://").rsplit("/", 2)[0],
+                                        "table": table.name, "branch": "fix", "to_branch": "better"})
+    )  # fmt: skip
+    beside = replace(context, table=Table(FaultStore(table.store, on_mutation=alters), table.name))
+    with pytest.raises(ConflictError, match="was changed while it was copied"):
+        perform(beside, context.request)
+    run(table, "rename_branch", branch="fix", to_branch="better")
+    assert table.branch_names() == ["better"]
+    assert table.branch("better").schema().options["compaction.min.file-num"] == "3"
+
+
 def test_a_protective_tag_stays_while_its_branch_lives(table: Table, fix: Table) -> None:
     with pytest.raises(UnsafeOperationError, match="fix"):
         run(table, "delete_tag", tag="airflow-paimon-branch-fix")
