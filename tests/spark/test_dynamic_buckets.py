@@ -236,5 +236,5 @@ def test_keys_that_move_between_partitions(spark: SparkSession, tmp_path: Path) 
         model = {k: ("in place" if k % 2 else v, dt) for k, (v, dt) in model.items() if k != 1}
         keyed(table, model)
         sql(spark, str(tmp_path), "INSERT INTO d.`t$branch_b` VALUES (1000, 'new', 'a')")
-        with pytest.raises(UnsafeOperationError, match="may hold keys that were in other partitions"):
+        with pytest.raises(UnsafeOperationError, match="may have keys that were in other partitions"):
             run(tmp_path, "merge_branch", branch="b")
