@@ -91,39 +91,39 @@ def publish_branch(
     if request.branch == MAIN:
         raise InvalidInputError(f"{main.name}: branch main can't be published onto itself")
     first: list[Callable[[], Any]] = [partial(_refuse_branch, main, branch), partial(publish_target, main, branch)]
-    _, main = side_by_side(main.store, first)
-    if main.branch_name != MAIN:
-        context = replace(context, table=main)
-        check_chain_publish(main, branch, request.operation)
+    _, target = side_by_side(main.store, first)
+    if target.branch_name != MAIN:
+        context = replace(context, table=target)
+        check_chain_publish(target, branch, request.operation)
     reads: list[Callable[[], Any]] = [
         partial(branch_head, branch, request.expected_branch_snapshot),
         partial(planner_of, context, request, branch),
-        main.branch(MAIN).schemas,
+        main.schemas,
     ]
-    theirs, planner, schemas = side_by_side(main.store, reads)
+    theirs, planner, schemas = side_by_side(target.store, reads)
     diff, keys = kept_diff(request, branch, theirs, schemas), KeyFiles(merge_keys)
 
     def make_decide() -> Decide:
         looks: list[Callable[[], Any]] = [
-            partial(refuse_protected, main, branch.branch_name, "publish", force=request.force),
-            partial(gate_of, request, main, branch, theirs),
+            partial(refuse_protected, target, branch.branch_name, "publish", force=request.force),
+            partial(gate_of, request, target, branch, theirs),
             planner.check,
             partial(unfinished_publishes, branch),
         ]
-        record, gate, _, unfinished = side_by_side(main.store, looks)
+        record, gate, _, unfinished = side_by_side(target.store, looks)
         about = {**publish_properties(record), **family_properties(record), **diff.properties}
         return _Merging(planner, theirs, unfinished, gate, about, fold, RowsStay(find_shared_id), keys).decide
 
     with while_there(branch, theirs):
-        result = run_publication(context, main, make_decide, rewrite, changelog, keys)
+        result = run_publication(context, target, make_decide, rewrite, changelog, keys)
     if request.dry_run or not result.changed:
         return result
     expire_undo_tags(context)
     details = dict(result.details)
     if diff.warnings and not details.get("replayed"):
         details["warnings"] = [*details.get("warnings", ()), *diff.warnings]
-    if main.branch_name != MAIN and result.snapshot_after is not None:
-        details |= report_write(main, main.find_snapshot(result.snapshot_after))
+    if target.branch_name != MAIN and result.snapshot_after is not None:
+        details |= report_write(target, target.find_snapshot(result.snapshot_after))
     return replace(result, details=details)
 
 
@@ -154,11 +154,11 @@ class _Merging:
 
     def decide(self, head: Snapshot | None, put: Collection[int]) -> Publication:
         planner, whole = self.planner, self.planner.replaced_whole()
-        main, branch, request = planner.main, planner.branch, planner.request
+        target, branch, request = planner.main, planner.branch, planner.request
         compared, logs = gather_merge(planner, self.wanted, head, self.unfinished, put)
         looked = self.gate.look(compared.head if whole else compared.base, is_main=whole)
         decided = _plan(planner, compared, logs, self.spare)
-        self.rows_stay.check(main, branch, compared, decided)
+        self.rows_stay.check(target, branch, compared, decided)
         high = to_fold(planner, compared, decided.changes)
         folds = {"folds": sorted(map(bucket_namer(compared.schema), high))[:MAX_LISTED]} if high else {}
         decided = replace(decided, summary={**decided.summary, **folds, **looked.summary})
@@ -166,7 +166,7 @@ class _Merging:
             return decided
         if high:
             if self.fold is None or self.wanted is not self.gate.theirs:
-                raise sequences_too_high(main.name, high, compared.schema)
+                raise sequences_too_high(target.name, high, compared.schema)
             self.wanted = fold_branch(branch, self.wanted, high, self.fold)
             return self.decide(head, put)
         said = {**self.about, **decided.properties, **looked.properties, **self._commits(compared, decided)}
@@ -228,10 +228,10 @@ def gather_merge(
     Raises:
         UnsafeOperationError: they share no history.
     """
-    main, branch = planner.main, planner.branch
-    reads: list[Callable[[], Any]] = [planner.base, *([] if head is None else [main.schemas])]
-    base, *logs = side_by_side(main.store, reads)
-    onto = main.branch_name
+    target, branch = planner.main, planner.branch
+    reads: list[Callable[[], Any]] = [planner.base, *([] if head is None else [target.schemas])]
+    base, *logs = side_by_side(target.store, reads)
+    onto = target.branch_name
     if base is None or head is None:
         instead = ", or let the branch take main's place with replace_main --discard-main if it was created empty"
         instead = instead if onto == MAIN else ""
@@ -239,23 +239,23 @@ def gather_merge(
             f"{branch.label} shares no snapshot with {onto} (created empty, or the history and tags of {onto} were "
             f"expired), so there is nothing to compare with. Write its rows to {onto}{instead}"
         )
-    own, main_schemas = planner.request.operation_id, logs[0]
+    own, schemas = planner.request.operation_id, logs[0]
     compared = gather_sides(
-        main,
+        target,
         branch,
         base=base,
         head=head,
         theirs=theirs,
-        schema=main_schemas[-1],
+        schema=schemas[-1],
         whole=planner.takes_all,
         unfinished=[one for one in unfinished if one.user != own],
         scope=planner.scope,
     )
-    check_changed(main, branch, compared)
+    check_changed(target, branch, compared)
     compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
     begun = [one.schema for one in unfinished if one.user == own and one.schema is not None]
     begun += [min(put) - 1] if put else []
-    return compared, SchemaLogs(main=main_schemas, branch=branch.schemas(), put=put, begun=min(begun, default=None))
+    return compared, SchemaLogs(main=schemas, branch=branch.schemas(), put=put, begun=min(begun, default=None))
 
 
 def plan_merge(planner: Merge, compared: Compared, logs: SchemaLogs) -> Publication:
