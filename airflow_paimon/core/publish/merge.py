@@ -64,9 +64,13 @@ class _SpareIds:
 
     seen: list[int] = field(default_factory=list)
 
-    def after(self, head: Snapshot) -> int:
-        """0 at first; once other commits were faster twice, far more than main has given out meanwhile."""
+    def count_try(self, head: Snapshot) -> None:
+        """Take note of a try on this head."""
         self.seen.append(head.next_row_id or 0)
+
+    @property
+    def number(self) -> int:
+        """0 at first; once other commits were faster twice, far more than main has given out meanwhile."""
         return 0 if len(self.seen) < 3 else max(_SPARE_IDS, 100 * (self.seen[-1] - self.seen[-2]))
 
 
@@ -279,8 +283,11 @@ def _plan(planner: Merge, compared: Compared, logs: SchemaLogs, spare: _SpareIds
         known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
     )
     if options.row_tracking:
-        ids_after = spare.after(compared.head) if planned.merge is not None else 0
-        decided = replace(decided, id_space=_id_space(compared, planned, spare=ids_after))
+        spared = 0
+        if planned.merge is not None:
+            spare.count_try(compared.head)
+            spared = spare.number
+        decided = replace(decided, id_space=_id_space(compared, planned, spare=spared))
     if options.data_evolution:  # an update adds a file and removes none
         decided = replace(decided, columns=_column_order(compared), follows=None)
         check_evolved(planner, compared, logs, decided)
