@@ -22,7 +22,7 @@ from tests.environment import REPO_ROOT
 CHAINS = ("chain-tables.md", "chain-maintenance.md")
 _FOUND = (REPO_ROOT / "README.md", *sorted((REPO_ROOT / "docs").rglob("*.md")))
 PAGES = {page.name: page for page in _FOUND if page.parent.name != "howto" or page.name in CHAINS}
-_COMMAND = re.compile(r"^(?:    |\$ )(python3? (?:.*\\\n)*.*)", re.MULTILINE)
+_COMMAND = re.compile(r"^(?:    |\$ )?(python3? (?:.*\\\n)*.*)", re.MULTILINE)
 
 
 def commands(page: str) -> list[list[str]]:
@@ -34,11 +34,13 @@ def commands(page: str) -> list[list[str]]:
 def parsed(words: list[str]) -> Any:
     """Parse a command as the program would; None for a program that isn't ours."""
     program, rest = words[1], words[2:]
+    if "--help" in words:
+        return None
     if program.startswith("spark_jobs/"):
         assert (REPO_ROOT / program).is_file()
-        return None if rest == ["--help"] else parse_arguments(Path(program).stem, rest)
+        return parse_arguments(Path(program).stem, rest)
     if words[1:4] == ["-m", "airflow_paimon", "job"]:
-        return None if words[4:] == ["--help"] else parse_arguments(words[4], words[5:])
+        return parse_arguments(words[4], words[5:])
     if words[1:3] == ["-m", "airflow_paimon"]:
         return _parser().parse_args(words[3:])
     return None
