@@ -104,7 +104,7 @@ class AppendCompaction:
         self, table: Table, chunk: Sequence[Group], messages: Sequence[CommitMessage], options: CommitOptions
     ) -> Receipt:
         """Commit it; see ``commit_rewrite``."""
-        return commit_rewrite(*(table, messages, options), read=self.plan.scan, kind=CommitKind.COMPACT, operation=None)
+        return commit_rewrite(table, messages, options, read=self.plan.scan, kind=CommitKind.COMPACT, operation=None)
 
 
 def plan_append(table: Table, request: Compact, selection: Selection | None) -> AppendCompaction:

@@ -313,7 +313,9 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: 
     selection = StoredPartitions(table.schema()).those({e.partition for e in new})
     for _ in range(_TRIES):
         planned = plan_buckets(
-            *(table, selection, lambda bucket: any(f.level == 0 and f.file_name in names for f in bucket.files)),
+            table,
+            selection,
+            lambda bucket: any(f.level == 0 and f.file_name in names for f in bucket.files),
             writers_stopped=writers_stopped,
             began=began,
         )

@@ -31,7 +31,9 @@ _BYTES = 256 << 20
 def compact(context: Context, request: Compact, processes: int = 1) -> OperationResult:
     """Compact small files; raises as ``airflow_paimon.data.compact`` says."""
     return compact_files.compact(
-        *(context, request, partial(_outputs, processes)),
+        context,
+        request,
+        partial(_outputs, processes),
         tasks_at_once=_TASKS * processes,
         bytes_at_once=_BYTES * processes,
     )

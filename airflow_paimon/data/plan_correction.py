@@ -94,7 +94,11 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
         "other_tables": {name: asdict(amount) for name, amount in others.items()},
         "streaming_readers": _streams(target, scan, work),
         "open_writers": describe_writers(
-            *(target.home, target.home.schema(), work.touched.buckets, target.home.latest_snapshot(), context.now_ms)
+            target.home,
+            target.home.schema(),
+            work.touched.buckets,
+            head=target.home.latest_snapshot(),
+            now_ms=context.now_ms,
         ),
         **_conflicts(target, request, work),
         **_replays(context.table),

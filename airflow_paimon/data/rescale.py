@@ -290,7 +290,9 @@ class _Run:
         stopped = self.request.writers_stopped
         options = CommitOptions(identity=tried.identity(_STEP), properties=properties, writers_stopped=stopped)
         receipt = commit_rescale(
-            *(self.view, messages, options),
+            self.view,
+            messages,
+            options,
             read=found.scan,
             chosen=found.chosen,
             bucket_num=found.bucket_num,

@@ -90,7 +90,9 @@ def _renumbered(write: TableWrite, messages: Sequence[CommitMessage]) -> list[Co
         return list(messages)
     log.info(
         "%s: bucket %s: %s tasks gave their rows numbers that others have; writing their files again",
-        *(write.label, messages[0].bucket, len(tied)),
+        write.label,
+        messages[0].bucket,
+        len(tied),
     )
     kept = [m for at, m in enumerate(messages) if at not in tied]
     start = 1 + max(f.max_sequence_number for m in kept for f in m.new_files)

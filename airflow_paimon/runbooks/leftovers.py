@@ -233,7 +233,8 @@ def remove(params: Mapping[str, Any], leftover: Leftover) -> None:
     if leftover.branch is not None:
         run_operation(
             request_for(
-                *(params, "delete_branch"),
+                params,
+                "delete_branch",
                 branch=leftover.branch,
                 expected_branch_snapshot=leftover.head,
                 if_missing="skip",

@@ -97,10 +97,8 @@ def test_statements_do_what_they_do_with_the_embedded_engine(
         "SELECT * FROM branch": {"partitions": ("dt=a",)},
     }
     said = [connector("correct_branch", t, branch="theirs", **more)["error"]["message"] for t, more in wrong.items()]
-    for message, expected in zip(
-        *(said, [r"nope.*position 23", "--all-rows", "name it branch", "--dry-run", "reflect", "parquet", "no SELECT"]),
-        strict=True,
-    ):
+    why = ["nope.*position 23", "--all-rows", "name it branch", "--dry-run", "reflect", "parquet", "no SELECT"]
+    for message, expected in zip(said, why, strict=True):
         assert re.search(expected, message), message
     assert theirs.latest_snapshot_id() == head
     assert main.branch_names() == ["fix", "theirs"], "no staging branch is left"
@@ -133,7 +131,9 @@ def test_a_table_of_each_kind_is_corrected_and_published(
 ) -> None:
     options, inserted = FEATURES[feature]
     table = made_there(
-        *(connector_oracle, tmp_path, options),
+        connector_oracle,
+        tmp_path,
+        options,
         "INSERT INTO t VALUES (1L, 10L, 'a'), (2L, 20L, 'a'), (3L, 30L, 'b')",
         "INSERT INTO t VALUES (4L, 40L, 'b')",
     )
@@ -167,7 +167,9 @@ def test_rows_that_wait_for_a_compaction_are_never_overwritten_unseen(
     feature: str, connector: Run, connector_oracle: SparkConnectorOracle, tmp_path: Path
 ) -> None:
     table = made_there(
-        *(connector_oracle, tmp_path, {"write-only": "true", **HIDES[feature]}),
+        connector_oracle,
+        tmp_path,
+        {"write-only": "true", **HIDES[feature]},
         "INSERT INTO t SELECT id, 1L, 'b' FROM range(2)",
         "CALL sys.compact(table => 'd.t')",
         "INSERT INTO t SELECT id, 1L, 'a' FROM range(32)",

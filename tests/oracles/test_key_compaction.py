@@ -64,7 +64,7 @@ class Life:
     def __init__(self, java: JavaOracle, folder: Path, options: dict[str, str]) -> None:
         self.java, self.folder, self.changelog = java, folder, options.get("changelog-producer", "none")
         java.create_table(
-            *(folder, "d.t", COLUMNS), partition_keys=["p"], primary_keys=["p", "k"],
+            folder, "d.t", COLUMNS, partition_keys=["p"], primary_keys=["p", "k"],
             options={**options, "write-only": "true"},
         )  # fmt: skip
         self.table = open_table(str(folder), "d.t")

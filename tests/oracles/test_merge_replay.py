@@ -210,7 +210,9 @@ def test_a_life_again(
     stored = open_table(str(folder / "wh"), life["table"])
     schema = stored.schema()
     create_table(
-        *(str(tmp_path), life["table"], [(f.name, f.type) for f in schema.fields]),
+        str(tmp_path),
+        life["table"],
+        [(f.name, f.type) for f in schema.fields],
         partition_keys=schema.partition_keys,
         primary_keys=schema.primary_keys,
         options={k: v for k, v in schema.options.items() if k != "owner"},

@@ -30,7 +30,7 @@ def test_java_appends_between_all_attempts(java_oracle: JavaOracle, tmp_path: Pa
     """Corrected rows and every row of Java's are there once, also after an undo."""
     warehouse = str(tmp_path)
     java_oracle.create_table(
-        *(warehouse, "d.t", {"k": "INT", "v": "STRING", "dt": "STRING"}), partition_keys=["dt"], options=options
+        warehouse, "d.t", {"k": "INT", "v": "STRING", "dt": "STRING"}, partition_keys=["dt"], options=options
     )
     java_oracle.write(warehouse, "d.t", [{"k": k, "v": "old", "dt": "a"} for k in range(6)])
     table = open_table(warehouse, "d.t")

@@ -80,11 +80,14 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
     removal = gather_removal(table, old, context.now_iso, request.operation, copied_to=new)
     root = BranchPaths(new).root.rstrip("/")
     copy = plan_copy_branch(
-        *(request.operation, table.name, removal.before, new),
-        removal.files,
-        removal.schemas,
-        table.store.walk(root) if begun else (),
-        _protection(table, old, new),
+        request.operation,
+        table.name,
+        removal.before,
+        to_branch=new,
+        files=removal.files,
+        schemas=removal.schemas,
+        there=table.store.walk(root) if begun else (),
+        protect=_protection(table, old, new),
         since=context.now_iso,
         recorded=branch_record(table, new) if begun else None,
     )

@@ -90,7 +90,11 @@ def _without_returning(
     named = [at for at, part in zip(near, parts, strict=True) if any(e.identifier in gone for e in part)]
     return {
         at: add_manifests(
-            *(files, f"{prefix}-{at}", [e for e in entries if e.identifier not in gone], draft.schema, options)
+            files,
+            f"{prefix}-{at}",
+            [e for e in entries if e.identifier not in gone],
+            schema=draft.schema,
+            options=options,
         )
         for at, entries in zip(named, _read(table, rows, named), strict=True)
     }

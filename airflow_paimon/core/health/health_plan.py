@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.commit.manifest_merge_plan import is_small
@@ -223,9 +223,18 @@ def points_of(value: float, limit: float, most: int) -> int:
     return 0 if value <= limit else max(1, round(most * (1 - limit / value)))
 
 
-def _reason(id_: str, text: str, value: float, limit: float, unit: str, most: int, **more: Any) -> Reason:
-    points = points_of(value, limit, most)
-    return Reason(id=id_, text=text, value=value, limit=limit, unit=unit, points=points, **more)
+class _Scored(NamedTuple):
+    """A value and its limit. ``most``: the points that it takes off when it is far above."""
+
+    value: float
+    limit: float
+    unit: str
+    most: int
+
+
+def _reason(id_: str, text: str, scored: _Scored, **more: Any) -> Reason:
+    points = points_of(scored.value, scored.limit, scored.most)
+    return Reason(id=id_, text=text, value=scored.value, limit=scored.limit, unit=scored.unit, points=points, **more)
 
 
 def _of_schemas(unreadable: int) -> Iterator[Reason]:
@@ -240,7 +249,7 @@ def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
         "small-files",
         f"{files.crowded_files:,} small files in {files.crowded_buckets:,} partitions or buckets, where up to "
         f"{rules.min_files - 1} each are left alone",
-        *(files.crowded_files, usual, "files", 40),
+        _Scored(files.crowded_files, usual, "files", 40),
         operation=COMPACT,
         branch=files.crowded_branch,
         cost_bytes=files.crowded_bytes,
@@ -249,7 +258,7 @@ def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
         "sorted-runs",
         f"{files.deep_buckets:,} buckets have more than {rules.most_runs} sorted runs, one of them "
         f"{files.most_runs:,}: each read merges them",
-        *(files.most_runs, rules.most_runs, "runs", 40),
+        _Scored(files.most_runs, rules.most_runs, "runs", 40),
         operation=COMPACT,
         branch=files.deep_branch,
         cost_bytes=files.deep_bytes,
@@ -258,7 +267,7 @@ def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
     yield _reason(
         "hidden-rows",
         f"{files.hidden_rows:,} rows are committed, and batch readers don't see them before a compaction",
-        *(hidden, 1, "% of rows", 20),
+        _Scored(hidden, 1, "% of rows", 20),
     )
 
 
@@ -266,7 +275,7 @@ def _of_deletions(deletions: DeletionFigures, files: FileFigures) -> Iterator[Re
     yield _reason(
         "deleted-rows",
         f"{deletions.rows:,} deleted rows are still in {deletions.files:,} data files",
-        *(_percent(deletions.rows, files.rows), DELETED_PERCENT, "% of rows", 20),
+        _Scored(_percent(deletions.rows, files.rows), DELETED_PERCENT, "% of rows", 20),
         operation=COMPACT,
         cost_bytes=deletions.bytes,
     )
@@ -277,23 +286,23 @@ def _of_held(seen: Observed, files: FileFigures) -> Iterator[Reason]:
     yield _reason(
         "snapshots-due",
         f"{held.due_snapshots:,} of {held.snapshots:,} snapshots are older than the table keeps them",
-        *(held.snapshots, held.snapshots - held.due_snapshots, "snapshots", 15),
+        _Scored(held.snapshots, held.snapshots - held.due_snapshots, "snapshots", 15),
         operation=EXPIRE_SNAPSHOTS,
     )
-    yield _reason("tags-due", f"{held.due_tags:,} tags are past their retention", held.due_tags, 0, "tags", 5,
+    yield _reason("tags-due", f"{held.due_tags:,} tags are past their retention", _Scored(held.due_tags, 0, "tags", 5),
                   operation=EXPIRE_TAGS)  # fmt: skip
-    yield _reason("branches-due", f"{held.due_branches:,} branches are past their retention", held.due_branches, 0,
-                  "branches", 5, operation=EXPIRE_BRANCHES)  # fmt: skip
+    yield _reason("branches-due", f"{held.due_branches:,} branches are past their retention",
+                  _Scored(held.due_branches, 0, "branches", 5), operation=EXPIRE_BRANCHES)  # fmt: skip
     yield _reason(
         "consumer-behind",
         f"consumer {held.blocked_by} keeps {held.blocked_snapshots:,} snapshots that would expire; stop its stream for "
         f"good and delete it, or set the table option consumer.expiration-time",
-        *(held.blocked_snapshots, seen.most_snapshots, "snapshots", 10),
+        _Scored(held.blocked_snapshots, seen.most_snapshots, "snapshots", 10),
     )
     yield _reason(
         "replaced-files",
         "older snapshots hold more data files that the newest one doesn't have than it has itself",
-        *(held.replaced_bytes, max(files.bytes, seen.rules.target), "bytes", 10),
+        _Scored(held.replaced_bytes, max(files.bytes, seen.rules.target), "bytes", 10),
         operation=EXPIRE_SNAPSHOTS if held.due_snapshots else None,
     )
     if held.unlimited is not None:
@@ -304,7 +313,7 @@ def _old_state(pin: Pin, now_ms: int) -> Reason:
     days = max(0, now_ms - pin.since_ms) // _DAY_MS
     where = f" of branch {pin.branch}" if pin.kind == "tag" and pin.branch != "main" else ""
     text = f"{pin.kind} {pin.name}{where} keeps the files of a state that is {days:,} days old, and has no retention"
-    return _reason("old-state", text, days, OLD_PIN_DAYS, "days", 5,
+    return _reason("old-state", text, _Scored(days, OLD_PIN_DAYS, "days", 5),
                    operation=f"delete_{pin.kind}", branch=pin.branch)  # fmt: skip
 
 
@@ -314,7 +323,7 @@ def _of_manifests(manifests: ManifestFigures, seen: Observed) -> Iterator[Reason
         "manifests",
         f"{manifests.small:,} small manifests, which each plan of a read reads; commits merge them from "
         f"{seen.merge_min_count} on (manifest.merge-min-count)",
-        *(manifests.small, limit, "manifests", 10),
+        _Scored(manifests.small, limit, "manifests", 10),
         operation=COMPACT_MANIFEST,
     )
 
@@ -323,30 +332,30 @@ def _of_chain(chain: ChainFigures | None) -> Iterator[Reason]:
     if chain is None:
         return
     yield _reason("stale-partitions", f"{chain.stale:,} full partitions were built of data that has changed since",
-                  chain.stale, 0, "partitions", 30, operation=COMPACT_CHAIN,
+                  _Scored(chain.stale, 0, "partitions", 30), operation=COMPACT_CHAIN,
                   cost_bytes=chain.stale_bytes)  # fmt: skip
     yield _reason(
         "long-chain",
         f"{chain.longest:,} deltas after the newest full partition of a group: a read merges them all",
-        *(chain.longest, LONGEST_CHAIN, "deltas", 20),
+        _Scored(chain.longest, LONGEST_CHAIN, "deltas", 20),
         operation=COMPACT_CHAIN,
         cost_bytes=chain.pending_bytes,
     )
-    yield _reason("chain-errors", f"check_chain_table has {chain.errors:,} errors", chain.errors, 0, "errors", 40,
-                  operation=CHECK_CHAIN)  # fmt: skip
+    yield _reason("chain-errors", f"check_chain_table has {chain.errors:,} errors",
+                  _Scored(chain.errors, 0, "errors", 40), operation=CHECK_CHAIN)  # fmt: skip
 
 
 def _of_skew(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
     yield _reason(
         "bucket-skew",
         f"the largest bucket of a partition has {files.bucket_skew:,.1f} times the mean: choose another bucket-key",
-        *(files.bucket_skew, BUCKET_SKEW, "times the mean", 10),
+        _Scored(files.bucket_skew, BUCKET_SKEW, "times the mean", 10),
     )
     if files.largest_partition_bytes >= _LARGE_PARTITION * rules.target:
         yield _reason(
             "partition-skew",
             f"the largest partition has {files.partition_skew:,.1f} times the mean",
-            *(files.partition_skew, PARTITION_SKEW, "times the mean", 5),
+            _Scored(files.partition_skew, PARTITION_SKEW, "times the mean", 5),
         )
 
 
@@ -356,7 +365,7 @@ def _of_storage(storage: StorageFigures | None) -> Iterator[Reason]:
     yield _reason(
         "orphan-files",
         f"{storage.orphan_files:,} files that nothing refers to, written longer than a day ago",
-        *(_percent(storage.orphan_bytes, storage.bytes), ORPHAN_PERCENT, "% of bytes", 15),
+        _Scored(_percent(storage.orphan_bytes, storage.bytes), ORPHAN_PERCENT, "% of bytes", 15),
         operation=REMOVE_ORPHANS,
     )
 

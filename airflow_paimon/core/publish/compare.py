@@ -485,7 +485,11 @@ def _merge(
     if needs_history(sides, bucket_of):
         sides = replace(sides, ours=replace(sides.ours, commits=_commits(view, base, head)))
     return merge_files(
-        *(view.name, sides, read_index(view, head), bucket_namer(schema), bucket_of),
+        view.name,
+        sides,
+        read_index(view, head),
+        name_bucket=bucket_namer(schema),
+        bucket_of=bucket_of,
         keep_appended=keep_appended,
         rewrite=rewrite,
         one_file=TableOptions(schema.options).bucket > 0,

@@ -100,9 +100,14 @@ def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapsh
     head = {name for name, same in states.items() if is_state and theirs.identity in same}
     brought = {t.name for t in ours if t.snapshot.properties.get(BRANCH_IDENTITY_PROPERTY) in states.get(t.name, ())}
     return plan_tags(
-        *(main.name, found, ours, shared, head, brought),
-        conflict,
-        context.now_local,
+        main.name,
+        found,
+        ours,
+        shared=shared,
+        head=head,
+        brought=brought,
+        on_conflict=conflict,
+        now=context.now_local,
     )
 
 

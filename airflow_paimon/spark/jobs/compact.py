@@ -28,7 +28,9 @@ def compact(spark: SparkSession, context: Context, request: Compact) -> Operatio
     cores = cores_of(spark)
 
     return compact_files.compact(
-        *(context, request, in_tasks(spark, context.table.name)),
+        context,
+        request,
+        in_tasks(spark, context.table.name),
         tasks_at_once=_TASKS_PER_CORE * cores,
         bytes_at_once=_BYTES_PER_CORE * cores,
     )

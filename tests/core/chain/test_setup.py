@@ -267,7 +267,9 @@ def test_create_table_checks_chain_options_as_well(changed: dict[str, str], mess
     sequence = {} if "sequence.field" in changed else {"sequence.field": "s"}
     with pytest.raises(InvalidInputError, match=message):
         create_table(
-            *(folder, "d.t", [("k", "BIGINT"), ("s", "BIGINT"), ("dt", "STRING")]),
+            folder,
+            "d.t",
+            [("k", "BIGINT"), ("s", "BIGINT"), ("dt", "STRING")],
             partition_keys=["dt"],
             primary_keys=["dt", "k"],
             options={**sequence, **options},

@@ -75,9 +75,7 @@ def check_files(table: Table, tmp_path: Path) -> None:
 def test_two_compactors_at_once(table: Table, tmp_path: Path) -> None:
     expected = seen(table)
     inner = []
-    result = compact(
-        *(table, "dt=20260202"), run=meanwhile(lambda: inner.append(compact(table, "dt=20260202")), nothing)
-    )
+    result = compact(table, "dt=20260202", run=meanwhile(lambda: inner.append(compact(table, "dt=20260202")), nothing))
     assert outcomes(inner[0]) == {"dt=20260202": "compacted"}
     assert outcomes(result) == {"dt=20260202": "already-there"}
     assert not result.changed
@@ -88,7 +86,8 @@ def test_two_compactors_at_once(table: Table, tmp_path: Path) -> None:
 def test_two_that_overwrite(table: Table, tmp_path: Path) -> None:
     compact(table, "dt=20260202")
     result = compact(
-        *(table, "dt=20260202"),
+        table,
+        "dt=20260202",
         overwrite=True,
         run=meanwhile(lambda: compact(table, "dt=20260202", overwrite=True), nothing),
     )
@@ -206,7 +205,8 @@ def test_a_crash_at_every_mutation(tmp_path: Path, overwrite: bool) -> None:
             table = fresh(f"{step}-{after}")
             with pytest.raises(Crash):
                 compact(
-                    *(table, *asked),
+                    table,
+                    *asked,
                     store=FaultStore(table.store, step, after=after),
                     overwrite=overwrite,
                     operation_id="op",

@@ -48,7 +48,7 @@ def test_partial_update(tmp_path: Path) -> None:
 
 def test_partial_update_with_deletes(tmp_path: Path) -> None:
     option = {"partial-update__remove-record-on-delete": "true"}
-    table = chain_table(*(tmp_path / "a", PARTIAL_DELETES), values=TWO_VALUES, merge_engine="partial-update", **option)
+    table = chain_table(tmp_path / "a", PARTIAL_DELETES, values=TWO_VALUES, merge_engine="partial-update", **option)
     compact(table, "dt=20250811")
     assert seen(table, where=day_is("20250811")) == on("20250811", (2, 2, "b1", "B"), (5, 1, "e", "E"))
     assert seen(table, where=day_is("20250812")) == on("20250812", (2, 4, "b2", "B"))

@@ -205,7 +205,8 @@ def test_partial_update(tmp_path: Path) -> None:
 
 def test_partial_update_with_deletes(tmp_path: Path) -> None:
     table = chain_table(
-        *(tmp_path, PARTIAL_DELETES),
+        tmp_path,
+        PARTIAL_DELETES,
         values=TWO_VALUES,
         merge_engine="partial-update",
         **{"partial-update__remove-record-on-delete": "true"},

@@ -31,9 +31,7 @@ def test_groups_in_parallel_and_days_in_order(spark: SparkSession, tmp_path: Pat
         for day in (2, 3, 4):
             writes.append(("delta", f"{region}/202602{day:02}", [(k, day, str(day)) for k in range(day, 60, day)]))
     tables = [
-        chain_table(
-            *(tmp_path / n, writes), partitions={"region": "STRING", "dt": "STRING"}, chain_keys="dt", buckets=3
-        )
+        chain_table(tmp_path / n, writes, partitions={"region": "STRING", "dt": "STRING"}, chain_keys="dt", buckets=3)
         for n in ("a", "b")
     ]
     expected = seen(tables[0])
