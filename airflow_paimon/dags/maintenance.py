@@ -283,17 +283,19 @@ def maintain(table: str) -> None:
     limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
     idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
     planned: dict[str, Any] = {"pre_execute": skipped_if(not_planned), **here}
+    kept = of_table(night.why_kept_by_server)
+    of_metadata: dict[str, Any] = {"pre_execute": skipped_if(not_planned, kept), **here}
     no_expiry = skipped_if(not_planned, of_table(night.why_no_partition_expiry))
     partitions = PartitionExpireOperator(task_id="expire_partitions", pre_execute=no_expiry, **here)
     branches = BranchExpireOperator(task_id="expire_branches", **idle, **planned)
-    no_tags = skipped_if(not_planned, of_table(night.why_no_automatic_tags))
+    no_tags = skipped_if(not_planned, kept, of_table(night.why_no_automatic_tags))
     automatic = TagAutomaticCreationOperator(task_id="trigger_tag_automatic_creation", pre_execute=no_tags, **here)
-    tags = TagExpireOperator(task_id="expire_tags", **expiry, **planned)
-    snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **planned)
+    tags = TagExpireOperator(task_id="expire_tags", **expiry, **of_metadata)
+    snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **of_metadata)
     orphans = RemoveOrphanFilesOperator(
         task_id="remove_orphan_files",
         older_than="{{ params.orphans_older_than }}",
-        pre_execute=skipped_if(not_its_day, no_time),
+        pre_execute=skipped_if(not_its_day, no_time, kept),
         **here,
     )
     compact >> partitions >> branches >> automatic >> tags >> snapshots >> orphans

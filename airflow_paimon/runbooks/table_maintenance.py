@@ -302,6 +302,16 @@ def why_no_automatic_tags(params: Mapping[str, Any], name: str) -> str | None:
     return NO_AUTOMATIC_TAGS if rules.mode == NONE else None
 
 
+def why_kept_by_server(params: Mapping[str, Any], name: str) -> str | None:
+    """Say that a catalog's server keeps a table's metadata, and has to expire it; None: the table's storage has it.
+
+    Raises:
+        PaimonError: the table is missing.
+    """
+    keeper = PaimonHook(params["paimon_conn_id"]).get_table(name).store.keeper
+    return None if keeper is None else f"{keeper} keeps the metadata of this table"
+
+
 def why_no_partition_expiry(params: Mapping[str, Any], name: str) -> str | None:
     """Say why no partition of a table expires: its own options decide, and nobody has to approve that.
 

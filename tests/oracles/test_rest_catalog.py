@@ -32,6 +32,7 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.execution import perform, run_operation
+from airflow_paimon.runbooks.table_maintenance import why_kept_by_server
 from tests.core.catalogs.databases import check_databases
 from tests.environment import REPO_ROOT
 from tests.oracles.drivers import JavaOracle
@@ -396,6 +397,16 @@ def test_tags_are_the_servers(server: RestServer, java: Java) -> None:
 def test_what_needs_the_metadata_files_is_refused_by_name(server: RestServer, operation: str) -> None:
     with pytest.raises(UnsupportedCatalogError, match=f"^{operation} needs the table's own metadata files"):
         run(server, operation, "d.first")
+
+
+def test_a_night_leaves_to_the_server_what_needs_its_metadata(
+    server: RestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extra = {"warehouse": server.warehouse, "storage_options": server.options}
+    monkeypatch.setenv("AIRFLOW_CONN_REST", json.dumps({"conn_type": "paimon", "extra": extra}))
+    reason = why_kept_by_server({"paimon_conn_id": "rest"}, "d.first")
+    assert reason is not None
+    assert reason.endswith("keeps the metadata of this table")
 
 
 def test_nothing_of_the_metadata_is_written_beside_the_server(server: RestServer) -> None:
