@@ -101,6 +101,7 @@ def check_approved(planner: Merge, compared: Compared, planned: Publication) -> 
     raise ConflictError(
         f"{main.name}: {main.branch_name} moved from snapshot {approved.beside(head.id)}, which was approved, to "
         f"{head.id} in partitions that this publish replaces; review the new diff and approve again",
+        code="approval-outdated",
         details={"approved_main_snapshot": said, "main_snapshot": head.id},
     )
 

@@ -214,7 +214,7 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
         raise ConflictError(
             f"{branch.label} is at snapshot {theirs.id}, not at {known.beside(theirs.id)} as approved; review the new "
             f"diff and approve again",
-            code="branch-changed",
+            code="approval-outdated",
             details={"expected_branch_snapshot": expected, "branch_snapshot": theirs.id},
         )
     return theirs
