@@ -156,8 +156,7 @@ def _passing(failed: str, stands: bool) -> str:
         return f"find out why the job that fills the branch is late, then {_clear(failed, stands)}"
     return (
         f"read the log of task {failed}. When its cause is over (storage, Spark, a lost worker): "
-        f"{_clear(failed, stands)}. For more memory {AGAIN}, with Spark options such as {{"
-        f'"driver_memory": "4g"}}'
+        f"{_clear(failed, stands)}. For more memory {AGAIN}, with the sizes of killed Spark jobs in the runbook"
     )
 
 

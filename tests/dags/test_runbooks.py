@@ -578,7 +578,7 @@ def test_the_outcome_after_a_failure(warehouse: Path) -> None:
         ("merge", {"kind": "outcome-unknown"}, {}, "clear task merge"),
         ("verify", {"kind": "corrupt"}, {}, "Before anything else run check_table"),
         ("correct", {"kind": "storage"}, {}, "clear task correct with its downstream"),
-        ("diff", None, {}, '{"driver_memory": "4g"}'),
+        ("diff", None, {}, "with the sizes of killed Spark jobs in the runbook"),
         ("wait", None, {}, "the job that fills the branch"),
         ("wait_for_quiet", None, {}, "stop the Flink job with a savepoint"),
     ],
