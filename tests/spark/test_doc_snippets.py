@@ -290,11 +290,14 @@ def test_the_undo_row_by_row_keeps_what_changed_since(page: Page, monkeypatch: p
     with pytest.raises(ConflictError, match="changed again after the publish"):
         run_operation(build_request("rollback_to", {**undo, "keep_later": True}))
     text = (_DOCS / "howto" / "undo-later.md").read_text()
-    statement, commands = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    prepared, commands = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    tag, statement = prepared.splitlines()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(re.findall(r"-c '(.*?)'", statement)[0].replace('"W"', repr(str(page.warehouse))), {})
     Path("undo.sql").write_text(printed.getvalue())
-    for old, now in (("--snapshot 3", "--snapshot 4"), ("orders@2", f"orders@{published.snapshot_after}")):
+    commands = f"{tag}\n{commands}"
+    for old, now in (("--snapshot 3", "--snapshot 4"), ("--snapshot 2", f"--snapshot {published.snapshot_after}")):
+        assert old in commands
         commands = commands.replace(old, now)
     page.shell(commands.replace("--warehouse W", f"--warehouse {page.warehouse}"))
     rows = {row["id"]: row["amount"] for row in read_arrow(orders).to_pylist()}
