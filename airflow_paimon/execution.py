@@ -31,7 +31,7 @@ from airflow_paimon.core.table.table_sets import same_versions
 if TYPE_CHECKING:
     from airflow_paimon.core.check.check_keys import FindDoubleKeys, FindDuplicates, FindKeysTwice, KeyHashes, RowChecks
     from airflow_paimon.core.publish.fold import Fold
-    from airflow_paimon.core.publish.key_merge import MergeKeys
+    from airflow_paimon.core.publish.key_merge import MergeByKey
     from airflow_paimon.core.publish.own_files import FindSharedId, Rewrite, WriteChangelog
     from airflow_paimon.core.requests.requests import Compact
 
@@ -230,16 +230,16 @@ def _of_main(operation: str, fold: Fold | None) -> Run | None:
         case "rebase_branch":
             from airflow_paimon.core.publish.rebase import rebase_branch
 
-            return lambda context, request: rebase_branch(context, request, _rewrite, _merge_keys)
+            return lambda context, request: rebase_branch(context, request, _rewrite, _merge_by_key)
         case "merge_branch" | "fast_forward" | "replace_main":
             from airflow_paimon.core.publish.merge import publish_branch
 
-            on_rows = (fold or _fold, _rewrite, _changelog, _shared_id, _merge_keys)
+            on_rows = (fold or _fold, _rewrite, _changelog, _shared_id, _merge_by_key)
             return lambda context, request: publish_branch(context, request, *on_rows)
         case "rollback_to":
             from airflow_paimon.core.publish.rollback import rollback_to
 
-            return lambda context, request: rollback_to(context, request, _changelog, _merge_keys)
+            return lambda context, request: rollback_to(context, request, _changelog, _merge_by_key)
         case "plan_correction":
             from airflow_paimon.data.plan_correction import plan_correction
 
@@ -363,10 +363,10 @@ def _shared_id() -> FindSharedId:
 
 
 @_later
-def _merge_keys() -> MergeKeys:
-    from airflow_paimon.data.merge_keys import merge_keys
+def _merge_by_key() -> MergeByKey:
+    from airflow_paimon.data.key_merge import merge_by_key
 
-    return merge_keys
+    return merge_by_key
 
 
 @_later

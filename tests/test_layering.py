@@ -271,7 +271,7 @@ def test_what_is_not_sparks_public_api_is_used_in_its_modules_alone() -> None:
     private = re.compile(
         r"\._(jvm|jdf|jsparkSession|jsc|jc|jseq|gateway|serialize_to_jvm|collect_as_arrow)\b|import _\w+"
     )
-    own = {f"{PACKAGE}/spark/{name}.py" for name in ("jvm", "file_index", "native_scan")}
+    own = {f"{PACKAGE}/spark/{name}.py" for name in ("jvm", "parquet_scan", "native_scan")}
     for path in sources():
         if path.parts[:2] == (PACKAGE, "spark") and path.as_posix() not in own:
             assert not private.findall((REPO_ROOT / path).read_text()), path

@@ -1,6 +1,6 @@
 """All that is used of Spark besides its public API: the JVM behind a session, its plans and expressions.
 
-No other module names a private member of PySpark or makes an object of the JVM, but for ``file_index`` and
+No other module names a private member of PySpark or makes an object of the JVM, but for ``parquet_scan`` and
 ``native_scan``. What a version of Spark breaks of this, ``tests/spark/test_jvm.py`` says. A Spark Connect client has no
 JVM.
 """

@@ -43,8 +43,8 @@ from airflow_paimon.data.files.arrow_types import (
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.row_columns import ROW_COLUMNS, stored_row_fields
 from airflow_paimon.data.scan import ReadSplit, TableRead
-from airflow_paimon.spark.file_index import check_values, file_relation, has_file_index
 from airflow_paimon.spark.jvm import has_jvm, sequence_items
+from airflow_paimon.spark.parquet_scan import check_values, has_parquet_scan, parquet_relation
 from airflow_paimon.spark.row_positions import ROW_INDEX, row_column, without_deleted
 from airflow_paimon.spark.rows_in import temporary_conf
 from airflow_paimon.spark.spark_types import metadata_of, shipped_schema, spark_schema, spark_type, sql_name, to_shipped
@@ -190,7 +190,7 @@ def _hadoop_root(spark: SparkSession, uri: str) -> str | None:
 
     An object store is Hadoop's only where the cluster has its file system and gets in with credentials of its own.
     """
-    if not has_jvm(spark) or "\n" in uri or not has_file_index(spark):  # paths are passed in lines
+    if not has_jvm(spark) or "\n" in uri or not has_parquet_scan(spark):  # paths are passed in lines
         return None
     scheme, _, rest = uri.partition(":")
     if scheme == "file":
@@ -269,7 +269,7 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
 
     Raises:
         FormatError: a file is missing, or is not as long as the manifest says.
-        NoFileIndexError: Spark's reader can't be used.
+        NoParquetScanError: Spark's reader can't be used.
     """
     from pyspark.sql import functions as sf
 
@@ -373,7 +373,7 @@ def _relation(
     schema, paths = spark_schema(sources), [f"{f.folder}/{f.file.file_name}" for f in files]
     # Spark looks at more than 32 paths in a job of its own, with a task for each path.
     with temporary_conf(spark, {_LISTING_TASKS: str(spark.sparkContext.defaultParallelism)}):
-        relation = file_relation(spark, paths, schema, _READER_OPTIONS, values, spark_schema(fields))
+        relation = parquet_relation(spark, paths, schema, _READER_OPTIONS, values, spark_schema(fields))
     _check_listing(read, relation.location(), files)
     check_values(relation, len(files))
     return DataFrame(spark._jsparkSession.baseRelationToDataFrame(relation), spark)

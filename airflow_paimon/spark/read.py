@@ -23,9 +23,9 @@ from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.system_tables import check_system_table, system_fields
 from airflow_paimon.spark.char_columns import filled_frame
-from airflow_paimon.spark.file_index import NoFileIndexError
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
+from airflow_paimon.spark.parquet_scan import NoParquetScanError
 from airflow_paimon.spark.plan_text import aliased
 from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, read_share, split_groups, task_shares
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
@@ -164,7 +164,7 @@ def _layer_frames(spark: SparkSession, layers: Sequence[Layer]) -> list[DataFram
         merged = division.merged
         try:
             frames += [native_frame(spark, read, group, files) for group, files in sorted(division.native.items())]
-        except NoFileIndexError:
+        except NoParquetScanError:
             merged = splits
         if merged:
             frames.append(task_frame(spark, read, merged))

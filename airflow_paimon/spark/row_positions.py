@@ -1,6 +1,6 @@
 """What a row's place in its file decides, for rows that Spark's own Parquet reader has read.
 
-What is the same for all rows of a file is a constant column of them (``file_index``).
+What is the same for all rows of a file is a constant column of them (``parquet_scan``).
 """
 
 from __future__ import annotations

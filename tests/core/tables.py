@@ -114,7 +114,7 @@ def rewrite(
 
 def without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of these tables are placeholders: as on a machine that can't read rows, nothing is merged by key."""
-    monkeypatch.setattr(execution, "_merge_keys", None)
+    monkeypatch.setattr(execution, "_merge_by_key", None)
 
 
 def commit_time(table: Table, number: int, millis: int) -> None:

@@ -29,12 +29,12 @@ from airflow_paimon.data.files import write
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import with_positions
-from airflow_paimon.spark import file_index, native_scan, read_table, sql
+from airflow_paimon.spark import native_scan, parquet_scan, read_table, sql
 from airflow_paimon.spark.arrow_frames import collect_arrow
-from airflow_paimon.spark.file_index import file_relation
 from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.native_scan import divide
+from airflow_paimon.spark.parquet_scan import parquet_relation
 from airflow_paimon.spark.read import frame_of
 from airflow_paimon.spark.row_positions import ROW_INDEX
 from airflow_paimon.spark.rows_in import temporary_conf
@@ -229,7 +229,7 @@ def test_an_index_of_files_is_equal_to_one_with_the_same_values(spark: SparkSess
     def index(numbers: list[int], files: Sequence[str] = paths) -> Any:
         values = StructType().add("n", LongType())
         schema = StructType().add("id", LongType())
-        return file_relation(spark, files, schema, {}, pa.table({"n": numbers}), values).location()
+        return parquet_relation(spark, files, schema, {}, pa.table({"n": numbers}), values).location()
 
     assert index([1, 2]) == index([1, 2])
     assert index([1, 2]) != index([2, 1])
@@ -249,14 +249,14 @@ def test_a_spark_that_can_not_make_the_index_reads_in_tasks(
 ) -> None:
     before, after, reason = _OTHER_SPARKS[other]
     main, _ = make_branch(tmp_path)
-    monkeypatch.setattr(file_index, "_SOURCE", file_index._SOURCE.replace(before, after))
-    monkeypatch.setattr(file_index, "_generated", lru_cache(file_index._generated.__wrapped__))
+    monkeypatch.setattr(parquet_scan, "_SOURCE", parquet_scan._SOURCE.replace(before, after))
+    monkeypatch.setattr(parquet_scan, "_generated", lru_cache(parquet_scan._generated.__wrapped__))
     # py4j keeps methods by the names of their classes in each thread, and all that Spark compiles has one name
     with ThreadPoolExecutor(1) as thread:
         frame = thread.submit(read_table, spark, str(tmp_path), "d.t").result()
     assert not frame.inputFiles()
     assert sorted(map(tuple, frame.collect())) == rows_of(main)
-    [warning] = [r.getMessage() for r in caplog.records if r.name == file_index.__name__]
+    [warning] = [r.getMessage() for r in caplog.records if r.name == parquet_scan.__name__]
     assert reason in warning
 
 

@@ -2,7 +2,7 @@
 
 The keys that the branch changed since the base are compared with what the target did to these keys since. Where none is
 in common, the bucket becomes the target's with the branch's rows of those keys, written again as one sorted run. Reads
-metadata alone; the data layer reads and writes the rows (``MergeKeys``). See
+metadata alone; the data layer reads and writes the rows (``MergeByKey``). See
 docs/contributing/publishing.md, Merging by key.
 """
 
@@ -39,7 +39,7 @@ TAKE_BRANCH = "branch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyState:
+class BucketsAtSnapshot:
     """All files of some buckets in one state. ``schemas``: those of the files, by id."""
 
     entries: Mapping[BucketKey, Sequence[ManifestEntry]]
@@ -71,7 +71,7 @@ class KeyState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KeyMerge:
+class KeyMergeRequest:
     """Buckets to merge by key: their state at the base, on the branch (``theirs``) and on the target (``ours``).
 
     ``schema``: by which rows are read and written, the one of the snapshot. ``on_overlap``: whose rows are taken of
@@ -82,9 +82,9 @@ class KeyMerge:
 
     target: Table
     schema: TableSchema
-    base: KeyState
-    theirs: KeyState
-    ours: KeyState
+    base: BucketsAtSnapshot
+    theirs: BucketsAtSnapshot
+    ours: BucketsAtSnapshot
     limits: Mapping[BucketKey, int]
     on_overlap: str | None = None
     equal_rows_overlap: bool = False
@@ -94,7 +94,7 @@ class KeyMerge:
         return {b for state in self._states for b in state.entries}
 
     @property
-    def _states(self) -> tuple[KeyState, KeyState, KeyState]:
+    def _states(self) -> tuple[BucketsAtSnapshot, BucketsAtSnapshot, BucketsAtSnapshot]:
         return self.base, self.theirs, self.ours
 
     @property
@@ -127,7 +127,7 @@ def aggregates(schema: TableSchema) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergedKeys:
+class KeyMergeResult:
     """What a merge by key has written: the new files of each bucket that changes, and its hash index if that gets keys.
 
     ``changed``: how many keys the target gets of the branch; ``overlapping``: how many both sides changed differently,
@@ -146,7 +146,7 @@ class MergedKeys:
     def entries(self) -> list[ManifestEntry]:
         return [e for group in self.files.values() for e in group]
 
-    def written_with(self, schema: TableSchema) -> MergedKeys:
+    def written_with(self, schema: TableSchema) -> KeyMergeResult:
         """Return it with the id that a branch gives to the schema with these columns."""
         files = {
             b: [e._replace(file=e.file._replace(schema_id=schema.id)) for e in group] for b, group in self.files.items()
@@ -158,7 +158,7 @@ class MergedKeys:
         return {e.file.file_name for e in self.entries} | {i.file_name for i in self.index}
 
 
-MergeKeys = Callable[[KeyMerge], MergedKeys]
+MergeByKey = Callable[[KeyMergeRequest], KeyMergeResult]
 """Merges buckets by key and writes their new files; implemented by the data layer."""
 
 
@@ -185,26 +185,28 @@ def reason_against(table: Table, schema: TableSchema, sides: Sides, buckets: Col
     return None
 
 
-def state_of(view: Table, snapshot: Snapshot, buckets: Collection[BucketKey], schema: TableSchema) -> KeyState:
+def state_of(view: Table, snapshot: Snapshot, buckets: Collection[BucketKey], schema: TableSchema) -> BucketsAtSnapshot:
     """Read the files of some buckets in a snapshot of a branch. ``schema``: of the table, for its partitions."""
     stored = StoredPartitions(schema)
     chosen = stored.those({b.partition for b in buckets})
     live = live_entries(view, snapshot, chosen) if snapshot.id and buckets else {}
     found = stored.by_bucket(live.values())
     index = [i for i in read_index(view, snapshot) if stored.bucket(i) in buckets]
-    return KeyState(entries={b: group for b, group in found.items() if b in buckets}, index=index)
+    return BucketsAtSnapshot(entries={b: group for b, group in found.items() if b in buckets}, index=index)
 
 
-def together(states: Iterable[KeyState]) -> KeyState:
+def together(states: Iterable[BucketsAtSnapshot]) -> BucketsAtSnapshot:
     """Return the state of buckets of which each is in one of these states."""
     parts = list(states)
-    return KeyState(
+    return BucketsAtSnapshot(
         entries={b: group for part in parts for b, group in part.entries.items()},
         index=[i for part in parts for i in part.index],
     )
 
 
-def with_mapped_schemas(state: KeyState, known: Mapping[int, TableSchema], mapping: SchemaMapping) -> KeyState:
+def with_mapped_schemas(
+    state: BucketsAtSnapshot, known: Mapping[int, TableSchema], mapping: SchemaMapping
+) -> BucketsAtSnapshot:
     """Give a state of the branch the schemas of its files, as the target has, or will have, them.
 
     ``known``: the schema versions of the target and those that it gets.
@@ -225,7 +227,7 @@ def not_by_key(
     )
 
 
-def overlapping_keys(wanted: KeyMerge, merged: MergedKeys) -> ConflictError:
+def overlapping_keys(wanted: KeyMergeRequest, merged: KeyMergeResult) -> ConflictError:
     """Return the conflict of keys that both sides changed."""
     names, target = wanted.summary["buckets"], wanted.target.branch_name
     return ConflictError(
@@ -243,14 +245,14 @@ def overlapping_keys(wanted: KeyMerge, merged: MergedKeys) -> ConflictError:
     )
 
 
-def described_keys(merged: MergedKeys) -> str:
+def described_keys(merged: KeyMergeResult) -> str:
     """Name the keys that both sides changed, for people: the first few, and how many there are."""
     keys = ["(" + ", ".join(f"{name}={value}" for name, value in key.items()) + ")" for key in merged.samples]
     more = merged.overlapping - len(keys)
     return f"the rows of {merged.overlapping} keys, {', '.join(keys)}{f' and {more} more' if more else ''},"
 
 
-def with_merged_index(index: Sequence[IndexEntry], merged: MergedKeys, bucket_of: BucketOf) -> list[IndexEntry]:
+def with_merged_index(index: Sequence[IndexEntry], merged: KeyMergeResult, bucket_of: BucketOf) -> list[IndexEntry]:
     """Return the target's index entries after a merge by key: the new files are without rows that deletion vectors
     delete, and hash indexes that did not get keys stay.
     """

@@ -35,7 +35,7 @@ from airflow_paimon.core.publish.compare import Compared, gather_sides
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
 from airflow_paimon.core.publish.hold import UnfinishedPublish, unfinished_publishes, while_there
-from airflow_paimon.core.publish.key_merge import MergeKeys
+from airflow_paimon.core.publish.key_merge import MergeByKey
 from airflow_paimon.core.publish.moved_rows import RowsStay
 from airflow_paimon.core.publish.own_files import FindSharedId, KeyFiles, Rewrite, WriteChangelog
 from airflow_paimon.core.publish.parts import check_changed
@@ -81,7 +81,7 @@ def publish_branch(
     rewrite: Rewrite | None = None,
     changelog: WriteChangelog | None = None,
     find_shared_id: FindSharedId | None = None,
-    merge_keys: MergeKeys | None = None,
+    merge_by_key: MergeByKey | None = None,
 ) -> OperationResult:
     """Publish a branch onto main; one that began with a chain table's snapshot or delta branch onto that.
 
@@ -105,7 +105,7 @@ def publish_branch(
         main.schemas,
     ]
     theirs, planner, schemas = side_by_side(target.store, reads)
-    diff, keys = kept_diff(request, branch, theirs, schemas), KeyFiles(merge_keys)
+    diff, keys = kept_diff(request, branch, theirs, schemas), KeyFiles(merge_by_key)
 
     def make_decide() -> Decide:
         looks: list[Callable[[], Any]] = [

@@ -17,7 +17,13 @@ from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, Ma
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
-from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys, MergeKeys, not_by_key, overlapping_keys
+from airflow_paimon.core.publish.key_merge import (
+    KeyMergeRequest,
+    KeyMergeResult,
+    MergeByKey,
+    not_by_key,
+    overlapping_keys,
+)
 from airflow_paimon.core.publish.publication import BucketReach, Publication, draft_of
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
@@ -97,8 +103,8 @@ class KeyFiles:
     the same there; else they are deleted, and the buckets merged again.
     """
 
-    merge: MergeKeys | None
-    made: tuple[KeyMerge, MergedKeys] | None = None
+    merge: MergeByKey | None
+    made: tuple[KeyMergeRequest, KeyMergeResult] | None = None
 
     def into(self, decided: Publication, *, writers_stopped: bool) -> Publication:
         """Return the publication with the buckets that are to be merged by key.
@@ -138,7 +144,7 @@ class KeyFiles:
         delete_unused(wanted.target, merged.entries, [f"{INDEX_DIR}/{i.file_name}" for i in merged.index])
 
 
-def _with_merged(decided: Publication, wanted: KeyMerge, merged: MergedKeys) -> Publication:
+def _with_merged(decided: Publication, wanted: KeyMergeRequest, merged: KeyMergeResult) -> Publication:
     changes = [
         BucketChange(bucket=b, delete=tuple(wanted.ours.entries.get(b, ())), add=tuple(entries))
         for b, entries in merged.files.items()

@@ -24,8 +24,8 @@ from airflow_paimon.core.publish.columns import written_with
 from airflow_paimon.core.publish.compare import Compared, changed_since_apart, merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.key_merge import (
-    KeyMerge,
-    KeyState,
+    BucketsAtSnapshot,
+    KeyMergeRequest,
     aggregates,
     not_by_key,
     reason_against,
@@ -204,7 +204,7 @@ class Merge:
         base, theirs, ours, point = self._key_states(compared, overlapping)
         schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
         known = {s.id: s for s in (*logs.main, *schemas.new)}
-        keys = KeyMerge(
+        keys = KeyMergeRequest(
             target=self.main,
             schema=schemas.latest or compared.schema,
             base=with_mapped_schemas(base, known, schemas),
@@ -217,7 +217,7 @@ class Merge:
         planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
         return replace(planned, keys=keys, follows=reach)
 
-    def _key_states(self, compared: Compared, buckets: Collection[BucketKey]) -> tuple[KeyState, ...]:
+    def _key_states(self, compared: Compared, buckets: Collection[BucketKey]) -> tuple[BucketsAtSnapshot, ...]:
         """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
         point.
 

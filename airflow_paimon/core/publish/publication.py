@@ -34,7 +34,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
-from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys, with_merged_index
+from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, with_merged_index
 from airflow_paimon.core.publish.safeguards import undo_tag_action
 from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
@@ -71,7 +71,7 @@ class BucketReach:
 
     buckets: frozenset[BucketKey]
     keyed: frozenset[BucketKey] = frozenset()
-    merged: MergedKeys | None = None
+    merged: KeyMergeResult | None = None
 
     def meets(self, entries: Iterable[ManifestEntry], schema: TableSchema) -> bool:
         bucket_of, scope = StoredPartitions(schema).bucket, key_scope(schema)
@@ -153,8 +153,8 @@ class Publication:
     known: Collection[FileId] = ()
     already: Mapping[FileId, FileId] = field(default_factory=dict)
     merge: FileMerge | None = None
-    keys: KeyMerge | None = None
-    merged: MergedKeys | None = None
+    keys: KeyMergeRequest | None = None
+    merged: KeyMergeResult | None = None
     columns: ColumnOrder | None = None
     follows: Follows | None = None
     keep_targets: tuple[Snapshot, ...] = ()

@@ -32,7 +32,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.columns import bring_schemas
 from airflow_paimon.core.publish.compare import Compared
 from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
-from airflow_paimon.core.publish.key_merge import MergeKeys
+from airflow_paimon.core.publish.key_merge import MergeByKey
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
 from airflow_paimon.core.publish.own_files import KeyFiles, OwnFiles, Rewrite
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 
 def rebase_branch(
-    context: Context, request: RebaseBranch, rewrite: Rewrite | None = None, merge_keys: MergeKeys | None = None
+    context: Context, request: RebaseBranch, rewrite: Rewrite | None = None, merge_by_key: MergeByKey | None = None
 ) -> OperationResult:
     """Put what a branch has and main lacks on a new branch of main's head. Both stay as they are.
 
@@ -81,7 +81,7 @@ def rebase_branch(
         )
     theirs = branch_head(branch, request.expected_branch_snapshot)
     with attempt_of(context, name, commits=False), while_there(branch, theirs):
-        return _Rebase(context, request, branch, theirs, OwnFiles.of(rewrite, None, KeyFiles(merge_keys))).run()
+        return _Rebase(context, request, branch, theirs, OwnFiles.of(rewrite, None, KeyFiles(merge_by_key))).run()
 
 
 class _Rebase:

@@ -33,7 +33,14 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.compare import undo_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
-from airflow_paimon.core.publish.key_merge import KeyMerge, KeyState, MergeKeys, not_by_key, reason_against, state_of
+from airflow_paimon.core.publish.key_merge import (
+    BucketsAtSnapshot,
+    KeyMergeRequest,
+    MergeByKey,
+    not_by_key,
+    reason_against,
+    state_of,
+)
 from airflow_paimon.core.publish.other_keys import refuse_other_keys
 from airflow_paimon.core.publish.own_files import KeyFiles, WriteChangelog
 from airflow_paimon.core.publish.publication import BucketReach, FileReach, Follows, Publication
@@ -74,7 +81,7 @@ def rollback_to(
     context: Context,
     request: RollbackTo,
     changelog: WriteChangelog | None = None,
-    merge_keys: MergeKeys | None = None,
+    merge_by_key: MergeByKey | None = None,
 ) -> OperationResult:
     """Restore the live files of an earlier snapshot or tag, as a new snapshot: ids and history continue.
 
@@ -91,7 +98,7 @@ def rollback_to(
         raise InvalidInputError("rollback_to: give one of tag, snapshot, timestamp and watermark to go back to")
     view = context.table.branch(request.branch).require()
     require_committable(view)
-    keys = KeyFiles(merge_keys)
+    keys = KeyFiles(merge_by_key)
 
     def make_decide() -> Decide:
         target, begun = _target(request, view), view.schema()
@@ -201,7 +208,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         raise NotFoundError(f"{view.label} has no snapshot to go back from")
     schema = view.schema()
     merge: FileMerge | None = None
-    keys: KeyMerge | None = None
+    keys: KeyMergeRequest | None = None
     follows: Follows | None = None
     if request.keep_later:
         changes, theirs, merge, keys = _undo_changes(view, request.tag, target, head)
@@ -309,7 +316,7 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
 
 def _undo_changes(
     view: Table, tag: str | None, target: Snapshot, head: Snapshot
-) -> tuple[list[BucketChange], Difference, FileMerge | None, KeyMerge | None]:
+) -> tuple[list[BucketChange], Difference, FileMerge | None, KeyMergeRequest | None]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
     if target.id == head.id:
         raise UnsafeOperationError(
@@ -344,7 +351,7 @@ def _undo_changes(
 
 def _undo_by_key(
     view: Table, sides: Sides, publish: Snapshot, target: Snapshot, head: Snapshot, schema: TableSchema
-) -> KeyMerge | None:
+) -> KeyMergeRequest | None:
     """Return what the undo merges by key, of the buckets that have changed again; None: there are none.
 
     Raises:
@@ -357,9 +364,9 @@ def _undo_by_key(
     if why is not None:
         raise not_by_key(view.name, buckets, schema, why)
 
-    def state(snapshot: Snapshot) -> KeyState:
+    def state(snapshot: Snapshot) -> BucketsAtSnapshot:
         found = state_of(view, snapshot, buckets, schema)
         return replace(found, schemas={i: view.schema(i) for i in found.schema_ids})
 
     base, theirs, ours = map(state, (publish, target, head))
-    return KeyMerge(target=view, schema=schema, base=base, theirs=theirs, ours=ours, limits=base.highest_numbers)
+    return KeyMergeRequest(target=view, schema=schema, base=base, theirs=theirs, ours=ours, limits=base.highest_numbers)

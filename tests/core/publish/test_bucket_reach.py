@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.publish.key_merge import MergedKeys
+from airflow_paimon.core.publish.key_merge import KeyMergeResult
 from airflow_paimon.core.publish.publication import BucketReach
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import live_entries
@@ -25,5 +25,5 @@ def test_rows_of_other_keys_are_decided_on_again_where_a_writer_remembers_replac
     bucket_of = StoredPartitions(schema).bucket
     added = [e._replace(file=e.file._replace(level=0)) for e in live_entries(table, table.latest_snapshot()).values()]
     keyed = frozenset(bucket_of(e) for e in added)
-    reach = BucketReach(buckets=frozenset(), keyed=keyed, merged=MergedKeys(files={}, meets=lambda _: False))
+    reach = BucketReach(buckets=frozenset(), keyed=keyed, merged=KeyMergeResult(files={}, meets=lambda _: False))
     assert reach.meets(added, schema) is again

@@ -1,5 +1,5 @@
-"""An index of data files for Spark's own file scans in which each file has values of its own, and a Parquet format
-that skips no row group by bounds of floats.
+"""Scans of Parquet files by Spark itself: a ``FileIndex`` of Spark in which each file has values of its own, and a
+format that skips no row group by bounds of floats.
 
 Spark knows values of folders only, and makes them constant columns of the rows of a file. So the index here is one of
 Spark's in which each file counts as a folder. Of the format, only what plans a scan is of here: conditions on columns
@@ -29,16 +29,16 @@ _REASON = 500
 """Characters of what Spark says, which may be a program with all its lines."""
 
 
-class NoFileIndexError(Exception):
+class NoParquetScanError(Exception):
     """This Spark does not make such an index: its classes are other ones, or it does not let Python get at them."""
 
 
-def has_file_index(spark: SparkSession) -> bool:
+def has_parquet_scan(spark: SparkSession) -> bool:
     """Return whether Spark compiles the class; the first time that it does not, a warning says why."""
     return _generated(spark._jvm) is not None
 
 
-def file_relation(
+def parquet_relation(
     spark: SparkSession,
     paths: Sequence[str],
     schema: StructType,
@@ -52,13 +52,13 @@ def file_relation(
     The files are listed; it is no error here that one is missing, but when the relation is read.
 
     Raises:
-        NoFileIndexError: Spark's reader can't be used like this.
+        NoParquetScanError: Spark's reader can't be used like this.
     """
     from py4j.protocol import Py4JError
 
     known = _generated(spark._jvm)
     if known is None:
-        raise NoFileIndexError
+        raise NoParquetScanError
     object_class, to_map, generated = known
     try:
         rows = frame_of_arrow(spark, values, values_schema)._jdf.queryExecution() if len(values_schema) else None
@@ -77,7 +77,7 @@ def check_values(relation: Any, files: int) -> None:
     """Check that Spark finds as many files by their values, which it would otherwise leave out. All are to be there.
 
     Raises:
-        NoFileIndexError: it does not.
+        NoParquetScanError: it does not.
     """
     from py4j.protocol import Py4JError
 
@@ -89,10 +89,10 @@ def check_values(relation: Any, files: int) -> None:
         raise _unusable(f"Spark found {found} of {files} files by their values")
 
 
-def _unusable(reason: Exception | str) -> NoFileIndexError:
+def _unusable(reason: Exception | str) -> NoParquetScanError:
     text = " ".join(str(getattr(reason, "java_exception", reason)).split())[:_REASON]
     log.warning("Spark's own reader can't be used here, so files are read in tasks by this package's: %s", text)
-    return NoFileIndexError(text)
+    return NoParquetScanError(text)
 
 
 @lru_cache(maxsize=1)

@@ -17,7 +17,7 @@ import pytest
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
-from airflow_paimon.core.publish.key_merge import KeyMerge, MergedKeys
+from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult
 from airflow_paimon.core.publish.merge import publish_branch
 from airflow_paimon.core.publish.published import verify_publish, verify_rollback
 from airflow_paimon.core.requests.arguments import build_request
@@ -29,7 +29,7 @@ from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.scan import plan_scan, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.merge_keys import merge_keys
+from airflow_paimon.data.key_merge import merge_by_key
 from tests.core.tables import alter_table
 from tests.data.tables import arrow_schema_of
 from tests.data.test_compact import run as compact
@@ -104,9 +104,9 @@ def test_a_rivals_rows_of_other_keys_need_no_second_merge_and_of_the_same_are_fo
     put(main, [(3, "newer", "a")])
     calls = []
 
-    def rivalled(wanted: KeyMerge) -> MergedKeys:
+    def rivalled(wanted: KeyMergeRequest) -> KeyMergeResult:
         """Merge, and let a rival commit before the publish does."""
-        found = merge_keys(wanted)
+        found = merge_by_key(wanted)
         put(main, [rivals[len(calls)]])
         calls.append(wanted)
         return found
@@ -114,7 +114,7 @@ def test_a_rivals_rows_of_other_keys_need_no_second_merge_and_of_the_same_are_fo
     def publish() -> None:
         context = open_context(build_request("merge_branch", values(tmp_path, branch="fix")))
         assert isinstance(context.request, MergeBranch)
-        publish_branch(context, context.request, merge_keys=rivalled)
+        publish_branch(context, context.request, merge_by_key=rivalled)
 
     rivals = [(4, "rival", "a")]
     publish()

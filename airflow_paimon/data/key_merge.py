@@ -27,7 +27,7 @@ from airflow_paimon.core.format.hash_index import (
 )
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.publish.bucket_merge_plan import key_scope
-from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, KeyMerge, KeyState, MergedKeys
+from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, BucketsAtSnapshot, KeyMergeRequest, KeyMergeResult
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
@@ -53,7 +53,7 @@ _MOST_KEPT = 256 << 20
 """Bytes of changed keys that are kept, to tell whether rows that come meanwhile have one of them."""
 
 
-def merge_keys(wanted: KeyMerge) -> MergedKeys:
+def merge_by_key(wanted: KeyMergeRequest) -> KeyMergeResult:
     """Merge buckets by key: in this process, those after one another between which no key may move.
 
     Raises:
@@ -72,7 +72,7 @@ def merge_keys(wanted: KeyMerge) -> MergedKeys:
         if stopped:
             for group in done:
                 group.abandon()
-        return MergedKeys(
+        return KeyMergeResult(
             files={} if stopped else {b: files for g in done for b, files in g.files.items()},
             index=[] if stopped else [i for g in done for i in g.write_indexes()],
             changed=sum(g.changed_keys for g in done),
@@ -100,7 +100,7 @@ class _Side:
 class _Group:
     """Buckets between which keys may move, and what is found and written of them."""
 
-    wanted: KeyMerge
+    wanted: KeyMergeRequest
     buckets: set[BucketKey]
     files: dict[BucketKey, list[ManifestEntry]] = field(default_factory=dict)
     changed_keys: int = 0
@@ -149,7 +149,7 @@ class _Group:
         for path in self._indexes:
             self.wanted.target.store.delete(path)
 
-    def _states(self, state: KeyState) -> list[BucketState]:
+    def _states(self, state: BucketsAtSnapshot) -> list[BucketState]:
         target, schema = self.wanted.target, self.wanted.schema
         splits = [s for s in state.splits(schema) if BucketKey(s.partition, s.bucket) in self.buckets]
         found = bucket_states(target, schema, state.schemas, splits, state.index)
@@ -342,7 +342,7 @@ def _numbers(rows: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
     return np.asarray(rows.column(name).to_numpy(), np.int64)
 
 
-def _meet(wanted: KeyMerge, groups: Mapping[object, _Group], entries: Iterable[ManifestEntry]) -> bool:
+def _meet(wanted: KeyMergeRequest, groups: Mapping[object, _Group], entries: Iterable[ManifestEntry]) -> bool:
     """Whether files that main got meanwhile hold a key that the branch changed."""
     schema, target = wanted.schema, wanted.target
     stored, scope = StoredPartitions(schema), key_scope(schema)
