@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
-from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
@@ -187,8 +187,8 @@ def held_nothing_at(table: Table, timestamp: int | str) -> bool:
         first = min(table.snapshot_ids(), default=1)
         if first == 1:
             return True
-        lineage = read_lineage(table.branch(MAIN), table.branch_name)
-        return lineage is not None and lineage.snapshot_id == first
+        record = read_branch_record(table.branch(MAIN), table.branch_name)
+        return record is not None and record.snapshot_id == first
     return False
 
 

@@ -16,8 +16,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.schema.columns_plan import ids_on_main
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.history import snapshots_there
-from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.masking import Masks, masks_of
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 from airflow_paimon.core.table.paths import MAIN
@@ -104,8 +104,8 @@ def row_history(table: Table, key: Mapping[str, Any], *, branches: bool = True) 
     if table.branch_name != MAIN or not branches:
         return found
     for name in table.branch_names():
-        view, lineage = table.branch(name), read_lineage(table, name)
-        base = lineage.snapshot_id if lineage is not None else None
+        view, record = table.branch(name), read_branch_record(table, name)
+        base = record.snapshot_id if record is not None else None
         found += _versions(view, wanted, masks, after=base or 0, ids=ids_on_main(table.schemas(), view.schemas()))
     return found
 

@@ -46,8 +46,8 @@ class CreateBranchOperator(PaimonOperator):
     :param from_branch: Source branch (templated)
     :param if_exists: What to do if the branch exists; skip accepts only one with the same base; ``fail``, ``skip`` or
         ``replace`` (templated)
-    :param branch_owner: Owner, recorded in the branch's lineage (templated)
-    :param reason: Reason, recorded in the branch's lineage (templated)
+    :param branch_owner: Owner, recorded with the branch (templated)
+    :param reason: Reason, recorded with the branch (templated)
     :param retention: Retention, e.g. ``14 d``, or ``forever``; expire_branches deletes the branch afterwards
         (templated)
     :param protected: Refuse to delete, rename, replace or publish the branch without ``force`` (templated)

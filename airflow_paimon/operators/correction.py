@@ -58,7 +58,7 @@ class CorrectFromBaseOperator(CorrectBranchOperator):
     Clear runs a correction again, and ``amount / 100`` must not be applied to what it gave the first time. So when an
     earlier run of this task has written the branch, it first gets its base's files back, as a new snapshot.
 
-    Takes what :class:`~airflow_paimon.operators.branch.CorrectBranchOperator` takes. The owner in the branch's lineage
+    Takes what :class:`~airflow_paimon.operators.branch.CorrectBranchOperator` takes. The owner in the branch's record
     must be :func:`branch_owner`; a branch of somebody else, or with somebody else's commits, is refused. A dry run
     leaves the branch as it is.
     """
@@ -79,18 +79,18 @@ def start_from_base(
         UnsafeOperationError: the branch belongs to somebody else, or holds somebody else's commits.
     """
     from airflow_paimon.core.requests.arguments import build_request
-    from airflow_paimon.core.table.lineage import verified_lineage
+    from airflow_paimon.core.table.branch_record import verified_branch_record
     from airflow_paimon.execution import run_operation
 
     view = main.branch(request.branch).require()
-    lineage = verified_lineage(main, request.branch)
-    if lineage is None or lineage.snapshot_id is None or lineage.owner != branch_owner(context):
-        whose = f"it belongs to {lineage.owner}" if lineage is not None else "its lineage was deleted"
+    record = verified_branch_record(main, request.branch)
+    if record is None or record.snapshot_id is None or record.owner != branch_owner(context):
+        whose = f"it belongs to {record.owner}" if record is not None else "its record was deleted"
         raise UnsafeOperationError(
             f"{view.label} was not made by this run ({whose}). Trigger the DAG again with the name of a branch that "
             "doesn't exist yet"
         )
-    base, mine = lineage.snapshot_id, operation_id(context)
+    base, mine = record.snapshot_id, operation_id(context)
     later = view.snapshots([i for i in view.snapshot_ids() if i > base])
     if goes_on or not later or _is_by(later[-1].commit_user, mine):
         return

@@ -8,7 +8,7 @@ from functools import partial
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.snapshot import Tag
-from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.paths import MAIN, SNAPSHOT_PREFIX, UNDO_TAG_PREFIX, numbered, protects
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.history_plan import LaneInput
@@ -38,7 +38,7 @@ def outline(main: Table, branch: str) -> Outline:
     found = {e.name: e for e in view.store.list(view.paths.snapshot_dir) if not e.is_dir}
     ids = [i for i in numbered(list(found), SNAPSHOT_PREFIX) if i > 0]
     files = [(i, e.size, e.modified_ms) for i in ids for e in (found[f"{SNAPSHOT_PREFIX}{i}"],)]
-    made = None if branch == MAIN else read_lineage(main, branch)
+    made = None if branch == MAIN else read_branch_record(main, branch)
     parent = None if branch == MAIN else made.from_branch if made else MAIN
     return Outline(files, view.tags(), parent, (made.owner if made else "") or "", (made.reason if made else "") or "")
 

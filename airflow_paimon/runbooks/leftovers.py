@@ -1,6 +1,6 @@
 """What correction runs leave in a table: the branch of a run and the tag on its base, found again and removed.
 
-A run owns its branch by the lineage record: the owner is ``dag_id/run_id``, and the tag that the branch was made from
+A run owns its branch by its record: the owner is ``dag_id/run_id``, and the tag that the branch was made from
 has a name that follows from the owner. Branches and tags of anybody else are left alone.
 """
 
@@ -21,7 +21,7 @@ from airflow_paimon.task_run import REFUSALS, commit_user_prefix
 
 if TYPE_CHECKING:
     from airflow_paimon.core.publish.published import Published
-    from airflow_paimon.core.table.lineage import Lineage
+    from airflow_paimon.core.table.branch_record import BranchRecord
     from airflow_paimon.core.table.table import Table
 
 CORRECTING_TASKS = ("correct", "replay")
@@ -64,22 +64,22 @@ def run_tag(owner: str) -> str:
     return RUN_TAG_PREFIX + run_digest(owner)
 
 
-def made_branch(main: Table, planned: Mapping[str, Any]) -> Lineage | None:
+def made_branch(main: Table, planned: Mapping[str, Any]) -> BranchRecord | None:
     """Return the record of the branch that a run planned, if that run has made it; None if there is none or another's.
 
     ``planned``: what ``plan_branch`` has returned.
     """
-    from airflow_paimon.core.table.lineage import read_lineage
+    from airflow_paimon.core.table.branch_record import read_branch_record
 
-    record = read_lineage(main, planned["branch"])
+    record = read_branch_record(main, planned["branch"])
     return record if record is not None and _is_of_run(record, planned["owner"]) else None
 
 
 def is_of_a_run(main: Table, branch: str) -> bool:
     """Whether a run of some DAG that corrects has made the branch."""
-    from airflow_paimon.core.table.lineage import read_lineage
+    from airflow_paimon.core.table.branch_record import read_branch_record
 
-    record = read_lineage(main, branch)
+    record = read_branch_record(main, branch)
     return record is not None and record.owner is not None and _is_of_run(record, record.owner)
 
 
@@ -90,9 +90,9 @@ def own_publishes(points: Sequence[Published], planned: Mapping[str, Any]) -> li
 
 def whose(main: Table, branch: str) -> str:
     """Say to whom a branch belongs, as the end of a sentence; empty where no record names an owner."""
-    from airflow_paimon.core.table.lineage import read_lineage
+    from airflow_paimon.core.table.branch_record import read_branch_record
 
-    record = read_lineage(main, branch)
+    record = read_branch_record(main, branch)
     return f": it belongs to {record.owner}" if record is not None and record.owner else ""
 
 
@@ -103,7 +103,7 @@ def stands(main: Table, planned: Mapping[str, Any]) -> bool:
     return bool(own_publishes(standing_publishes(main), planned))
 
 
-def _is_of_run(record: Lineage, owner: str) -> bool:
+def _is_of_run(record: BranchRecord, owner: str) -> bool:
     return record.owner == owner and record.from_tag == run_tag(owner)
 
 
@@ -131,29 +131,29 @@ def _leftovers_of(main: Table) -> list[Leftover]:
 def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
     from airflow_paimon.core.branches.branch_plan import protection_text
     from airflow_paimon.core.publish.published import brings_all
-    from airflow_paimon.core.table.lineage import verified_lineage
+    from airflow_paimon.core.table.branch_record import verified_branch_record
 
-    lineage = verified_lineage(main, name)
-    if lineage is None or lineage.owner is None or lineage.snapshot_id is None:
+    record = verified_branch_record(main, name)
+    if record is None or record.owner is None or record.snapshot_id is None:
         return None
-    if not _is_of_run(lineage, lineage.owner) or lineage.from_branch != main.branch_name:
+    if not _is_of_run(record, record.owner) or record.from_branch != main.branch_name:
         return None
-    tag = run_tag(lineage.owner)
+    tag = run_tag(record.owner)
     view = main.branch(name)
     head = view.latest_snapshot()
-    later = [view.snapshot(i) for i in view.snapshot_ids() if i > lineage.snapshot_id]
-    publishes = [p.snapshot for p in own_publishes(published, {"branch": name, "owner": lineage.owner})]
-    base = view.find_snapshot(lineage.snapshot_id)
+    later = [view.snapshot(i) for i in view.snapshot_ids() if i > record.snapshot_id]
+    publishes = [p.snapshot for p in own_publishes(published, {"branch": name, "owner": record.owner})]
+    base = view.find_snapshot(record.snapshot_id)
     is_on_main = bool(later) and brings_all(main, view, base, later[-1], publishes)
-    own = tuple(commit_user_prefix(lineage.owner.partition("/")[0], task) for task in CORRECTING_TASKS)
+    own = tuple(commit_user_prefix(record.owner.partition("/")[0], task) for task in CORRECTING_TASKS)
     return Leftover(
-        owner=lineage.owner,
+        owner=record.owner,
         branch=name,
         tag=tag if tag in tags else None,
         head=None if head is None else KnownHead.of(head).text,
         unpublished=0 if is_on_main else len(later),
         foreign=sum(not s.commit_user.startswith(own) for s in later),
-        protected=protection_text(lineage) if lineage.protected else None,
+        protected=protection_text(record) if record.protected else None,
         base=main.branch_name,
     )
 

@@ -11,9 +11,9 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, PaimonErr
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.required_checks import MISSING, outcomes_of
 from airflow_paimon.core.rules.results import FAILED, PASSED, SKIPPED, WARNED
+from airflow_paimon.core.table.branch_record import READY as TAKES_COMMITS
+from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, verified_branch_record
 from airflow_paimon.core.table.history import Difference, branch_point, difference
-from airflow_paimon.core.table.lineage import READY as TAKES_COMMITS
-from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
@@ -82,14 +82,14 @@ class BranchFacts:
 
     head: Snapshot | None
     schema_id: int | None
-    lineage: Lineage | None = None
+    record: BranchRecord | None = None
     verified: bool = False
     checks: Mapping[str, str] | str = ""
 
     @property
-    def about(self) -> Lineage | None:
+    def about(self) -> BranchRecord | None:
         """Whose it is and why; of a record of an earlier branch only the protection counts."""
-        return self.lineage if self.verified or self.lineage is None or not self.lineage.known_origin else None
+        return self.record if self.verified or self.record is None or not self.record.known_origin else None
 
 
 def branch_facts(main: Table, name: str) -> BranchFacts:
@@ -100,13 +100,13 @@ def branch_facts(main: Table, name: str) -> BranchFacts:
     newest = ids[-1] if ids else None
     if name == MAIN:
         return BranchFacts(head, newest)
-    sure = verified_lineage(main, name)
+    sure = verified_branch_record(main, name)
     checks: Mapping[str, str] | str
     try:
         checks = "" if head is None else outcomes_of(main, branch, head)
     except (InvalidInputError, FormatError) as error:
         checks = error.message
-    return BranchFacts(head, newest, sure or read_lineage(main, name), sure is not None, checks)
+    return BranchFacts(head, newest, sure or read_branch_record(main, name), sure is not None, checks)
 
 
 def roles_of(options: TableOptions, main_state: str | None = None) -> dict[str, str]:
@@ -154,7 +154,7 @@ def branches(
 
 
 def _ordinary(name: str, facts: BranchFacts, roles: Mapping[str, str]) -> dict[str, object]:
-    about, made, head = facts.about, facts.lineage, facts.head
+    about, made, head = facts.about, facts.record, facts.head
     protected = made is not None and made.protected
     return {
         "branch": name,
@@ -173,7 +173,7 @@ def _ordinary(name: str, facts: BranchFacts, roles: Mapping[str, str]) -> dict[s
 
 
 def _origin(facts: BranchFacts) -> Noted | str:
-    made = facts.lineage
+    made = facts.record
     if made is None or not made.known_origin:
         note = "Made by another engine: it keeps no record of where from"
         return Noted(None, short="unknown", note=note, mark="muted")
@@ -184,7 +184,7 @@ def _origin(facts: BranchFacts) -> Noted | str:
 
 
 def _compared(name: str, facts: BranchFacts, compared: Compared) -> dict[str, object]:
-    made, state, far = facts.lineage, compared.states.get(name), compared.far.get(name)
+    made, state, far = facts.record, compared.states.get(name), compared.far.get(name)
     guarded = name in compared.guarded
     kept = Noted("yes", mark="good") if guarded else Noted("no", mark="warn", note=_UNGUARDED) if made else None
     return {
@@ -201,7 +201,7 @@ def _compared(name: str, facts: BranchFacts, compared: Compared) -> dict[str, ob
 _UNGUARDED = "No tag on main keeps its files; see the tab Check"
 
 
-def _expires(made: Lineage | None, now_ms: int) -> Noted | None:
+def _expires(made: BranchRecord | None, now_ms: int) -> Noted | None:
     end = made.expires_ms if made else None
     if made is None or end is None:
         return None
@@ -223,7 +223,7 @@ def _far(far: Distance | PaimonError | None, which: str) -> Noted:
     return Noted(f"{text}, {side.rows:+,} stored rows")
 
 
-def _state(made: Lineage | None, head: Snapshot | None, state: Publishable | PaimonError | None) -> Noted:
+def _state(made: BranchRecord | None, head: Snapshot | None, state: Publishable | PaimonError | None) -> Noted:
     if made is not None and made.state != TAKES_COMMITS:
         return Noted(made.state, mark="warn", note="It takes no commits; see the tab Check")
     if head is None:

@@ -13,7 +13,7 @@ from airflow_paimon.core.publish.audit_properties import change_of
 from airflow_paimon.core.publish.diff_record import shown_diff
 from airflow_paimon.core.publish.parts import part_texts
 from airflow_paimon.core.sql_text.tokens import hide_literals
-from airflow_paimon.core.table.lineage import Lineage
+from airflow_paimon.core.table.branch_record import BranchRecord
 from airflow_paimon.core.table.made_by import MASKED, MAX_TEXT, NONE, record_sql
 from airflow_paimon.core.table.properties import (
     APPROVED_AT_PROPERTY,
@@ -162,7 +162,7 @@ def publish_record(
 
 
 def correction_record(
-    table: str, branch: str, snapshot: Snapshot, hiding: Iterable[Sequence[TableSchema]], lineage: Lineage | None
+    table: str, branch: str, snapshot: Snapshot, hiding: Iterable[Sequence[TableSchema]], record: BranchRecord | None
 ) -> AuditRecord:
     """Make the record of a commit on a branch that is not published.
 
@@ -177,9 +177,9 @@ def correction_record(
         branch,
         snapshot,
         is_there=True,
-        base_snapshot=lineage.snapshot_id if lineage is not None else None,
-        owner=lineage.owner if lineage is not None else None,
-        reason=lineage.reason if lineage is not None else None,
+        base_snapshot=record.snapshot_id if record is not None else None,
+        owner=record.owner if record is not None else None,
+        reason=record.reason if record is not None else None,
         commits=1,
         changes=[change],
     )

@@ -11,7 +11,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.audit_properties import readable_snapshots
 from airflow_paimon.core.publish.earlier_publishes import undone_snapshots
 from airflow_paimon.core.store.base import read_present
-from airflow_paimon.core.table.lineage import Lineage, read_lineage
+from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -47,9 +47,9 @@ def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None =
     found: list[AuditRecord] = []
     known: set[str] = set()
     brought: set[str] = set()
-    branches: list[tuple[Table, Lineage | None, list[Snapshot]]] = []
-    for view, lineage in ((main, None), *((main.branch(n), read_lineage(main, n)) for n in main.branch_names())):
-        there = _readable(view, after=lineage.snapshot_id or 0 if lineage is not None else 0)
+    branches: list[tuple[Table, BranchRecord | None, list[Snapshot]]] = []
+    for view, record in ((main, None), *((main.branch(n), read_branch_record(main, n)) for n in main.branch_names())):
+        there = _readable(view, after=record.snapshot_id or 0 if record is not None else 0)
         recorded = [s for s in _recorded(view, there, since_ms) if s.identity not in known]
         publishes = [s for s in recorded if UNDO_TAG_PROPERTY in s.properties]
         undone, living = undone_snapshots(publishes), {s.identity for s in there}
@@ -64,9 +64,9 @@ def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None =
         whole = (s for s in publishes if s.properties.get(LEFT_PARTITIONS_PROPERTY, "0") == "0")
         brought |= {s.properties.get(BRANCH_IDENTITY_PROPERTY, "") for s in whole}
         if view.branch_name != MAIN:
-            branches.append((view, lineage, there))
-    for view, lineage, there in branches:
-        found += _open_corrections(view, lineage, there, brought, schemas)
+            branches.append((view, record, there))
+    for view, record, there in branches:
+        found += _open_corrections(view, record, there, brought, schemas)
     chosen = [r for r in found if (since_ms or 0) <= r.time_ms and (until_ms is None or r.time_ms < until_ms)]
     return sorted(chosen, key=lambda r: (r.time_ms, r.snapshot))
 
@@ -101,7 +101,7 @@ def _recorded(view: Table, there: Iterable[Snapshot], since_ms: int | None) -> l
 
 def _open_corrections(
     view: Table,
-    lineage: Lineage | None,
+    record: BranchRecord | None,
     there: Sequence[Snapshot],
     brought: Collection[str],
     of_main: Sequence[TableSchema],
@@ -115,7 +115,7 @@ def _open_corrections(
     if not open_ones:
         return []
     hiding, name = (of_main, view.schemas()), view.branch_name
-    return [correction_record(view.name, name, s, hiding, lineage) for s in open_ones]
+    return [correction_record(view.name, name, s, hiding, record) for s in open_ones]
 
 
 def _is_correction(snapshot: Snapshot) -> bool:

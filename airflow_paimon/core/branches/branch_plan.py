@@ -13,13 +13,13 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, HeadIs, Plan, PutNew, Replace
 from airflow_paimon.core.requests.requests import CreateBranch
-from airflow_paimon.core.table.lineage import (
+from airflow_paimon.core.table.branch_record import (
     CREATING,
     DELETED,
     DELETING,
     READY,
-    Lineage,
-    lineage_path,
+    BranchRecord,
+    branch_record_path,
     state_text,
 )
 from airflow_paimon.core.table.options import CHAIN_BRANCHES, PROTECTIVE_OPTIONS
@@ -34,7 +34,7 @@ from airflow_paimon.core.table.paths import (
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY, RESCALE
 
 
-def protection_text(record: Lineage) -> str:
+def protection_text(record: BranchRecord) -> str:
     """Say who protected a branch and why: ``protected by ann (month-end audit)``."""
     by = f"protected by {record.protected_by}" if record.protected_by else "protected"
     return f"{by} ({record.reason})" if record.reason else by
@@ -68,7 +68,7 @@ class BranchSource:
 class Parent:
     """The branch, other than main, whose changes a new branch begins with: its record, if any, and which snapshot."""
 
-    record: Lineage | None
+    record: BranchRecord | None
     snapshot: Snapshot
 
 
@@ -132,7 +132,7 @@ class CreatePlan:
     it is in no step. ``outline``: the plan without its actions.
     """
 
-    record: Lineage
+    record: BranchRecord
     protective_path: str | None
     outline: Plan
     claim: PutNew | Replace
@@ -155,7 +155,7 @@ def plan_create_branch(
     operation: str,
     table: str,
     source: BranchSource,
-    record: Lineage,
+    record: BranchRecord,
     known: Tag | None,
     *,
     written: bool,
@@ -176,7 +176,7 @@ def plan_create_branch(
         "from_tag": record.from_tag,
         "snapshot_id": record.snapshot_id,
     }
-    path, protect = lineage_path(record.branch), _protect(record.branch, source, known)
+    path, protect = branch_record_path(record.branch), _protect(record.branch, source, known)
     tag = BranchPaths(source.branch).tag(protective_tag(record.branch)) if head is not None else None
     return CreatePlan(
         record=record,
@@ -190,9 +190,9 @@ def plan_create_branch(
     )
 
 
-def _ready(claimed: Lineage, ready: Lineage) -> Replace:
+def _ready(claimed: BranchRecord, ready: BranchRecord) -> Replace:
     data, expected = ready.to_bytes(), claimed.to_bytes()
-    return Replace(path=lineage_path(ready.branch), data=data, expected=expected, reason="the branch is ready")
+    return Replace(path=branch_record_path(ready.branch), data=data, expected=expected, reason="the branch is ready")
 
 
 def _snapshot_actions(paths: BranchPaths, source: BranchSource, *, written: bool) -> list[Action]:
@@ -249,7 +249,7 @@ class DeletePlan:
 def plan_delete_branch(
     operation: str,
     table: str,
-    record: Lineage,
+    record: BranchRecord,
     files: Mapping[str, bytes | None],
     schemas: Mapping[int, bytes],
     protective: Mapping[str, bytes],
@@ -258,7 +258,7 @@ def plan_delete_branch(
     recorded: bytes | None,
     head: int | None = None,
     since: str | None = None,
-    successor: Lineage | None = None,
+    successor: BranchRecord | None = None,
     peer: str | None = None,
 ) -> DeletePlan:
     """Plan the deletion of a branch's metadata; no data file is touched.
@@ -269,7 +269,7 @@ def plan_delete_branch(
     ``since``: when the deletion began. ``successor``: the record of the branch that takes over its name.
     ``peer``: the branch that it is renamed to.
     """
-    name, path, paths = record.branch, lineage_path(record.branch), BranchPaths(record.branch)
+    name, path, paths = record.branch, branch_record_path(record.branch), BranchPaths(record.branch)
     deleting = replace(record.in_state(DELETING, peer=peer), head=head, schemas=_saved(schemas), since=since)
     deleted = replace(record.in_state(DELETED, peer=peer), since=since)
     known = {paths.schema(i): data for i, data in sorted(schemas.items())}
@@ -316,7 +316,7 @@ def mark(path: str, data: bytes, recorded: bytes | None, reason: str) -> PutNew 
     return Replace(path=path, data=data, expected=recorded, reason=reason)
 
 
-def _record_action(path: str, record: Lineage | None, reason: str, marked: bytes | None) -> Action:
+def _record_action(path: str, record: BranchRecord | None, reason: str, marked: bytes | None) -> Action:
     """Write a record, or delete it if the branch gets none. ``marked``: what this operation has put there before."""
     if record is None:
         return Delete(path=path, expected=marked, reason=reason)
@@ -326,7 +326,7 @@ def _record_action(path: str, record: Lineage | None, reason: str, marked: bytes
 def plan_copy_branch(
     operation: str,
     table: str,
-    record: Lineage,
+    record: BranchRecord,
     to_branch: str,
     files: Mapping[str, bytes],
     schemas: Mapping[int, bytes],
@@ -356,7 +356,7 @@ def plan_copy_branch(
         record=claimed,
         protective_path=None,
         outline=Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch}),
-        claim=mark(lineage_path(to_branch), claimed.to_bytes(), recorded, "marks the branch as made by a rename"),
+        claim=mark(branch_record_path(to_branch), claimed.to_bytes(), recorded, "marks the branch as made by a rename"),
         protect=tuple(protect),
         fill=tuple(fill),
         show=tuple(_saved_schemas(claimed, f"schema of {name}")),
@@ -371,10 +371,10 @@ def is_history(paths: BranchPaths, file: str) -> bool:
     return not hint and not file.startswith((f"{paths.schema_dir}/", f"{paths.consumer_dir}/"))
 
 
-def plan_settle(record: Lineage, recorded: bytes | None) -> list[Action]:
+def plan_settle(record: BranchRecord, recorded: bytes | None) -> list[Action]:
     """Plan the end of a branch's making: all but its schemas is there. ``recorded``: its record, as stored."""
     ready = record.in_state(READY) if record.outlives_changes else None
-    end = _record_action(lineage_path(record.branch), ready, "the branch is ready", recorded)
+    end = _record_action(branch_record_path(record.branch), ready, "the branch is ready", recorded)
     return [*_saved_schemas(record, "the branch is to be complete"), end]
 
 
@@ -383,12 +383,12 @@ def _saved(schemas: Mapping[int, bytes]) -> dict[str, str]:
     return {str(i): data.decode() for i, data in sorted(schemas.items())}
 
 
-def saved_schemas(record: Lineage) -> dict[int, bytes]:
+def saved_schemas(record: BranchRecord) -> dict[int, bytes]:
     """Return the schema files that a record keeps."""
     return {int(i): text.encode() for i, text in record.schemas.items()}
 
 
-def _saved_schemas(record: Lineage, reason: str) -> list[Action]:
+def _saved_schemas(record: BranchRecord, reason: str) -> list[Action]:
     """Put the schemas that a record keeps, the latest first: it determines how other engines treat the branch."""
     paths = BranchPaths(record.branch)
     return [
@@ -397,12 +397,12 @@ def _saved_schemas(record: Lineage, reason: str) -> list[Action]:
     ]
 
 
-def lineage_for(
+def new_branch_record(
     request: CreateBranch, source: BranchSource, now_iso: str, retention: str | None, parent: Parent | None
-) -> Lineage:
+) -> BranchRecord:
     """Return the new branch's record in the state ``creating``."""
     head = source.snapshot
-    new = Lineage(
+    new = BranchRecord(
         branch=request.branch,
         created_at=now_iso,
         from_branch=source.branch or MAIN,

@@ -14,7 +14,7 @@ from airflow_paimon.core.branches.branch_plan import (
     Parent,
     base_schema,
     is_protective,
-    lineage_for,
+    new_branch_record,
     plan_create_branch,
 )
 from airflow_paimon.core.branches.delete import (
@@ -25,11 +25,11 @@ from airflow_paimon.core.branches.delete import (
     remove_branch,
 )
 from airflow_paimon.core.branches.ownership import (
-    branch_record,
     checked_retention,
     described,
     is_marked,
     refuse_protected,
+    stored_record,
 )
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
@@ -50,20 +50,20 @@ from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.store.base import read_if_there, side_by_side
-from airflow_paimon.core.table.features import is_chain_part
-from airflow_paimon.core.table.lineage import (
+from airflow_paimon.core.table.branch_record import (
     CREATING,
     DELETED,
     DELETING,
     READY,
-    Lineage,
+    BranchRecord,
+    branch_record_path,
     is_unfinished,
-    lineage_path,
     not_ready,
-    read_lineage,
+    read_branch_record,
     require_ready,
-    verified_lineage,
+    verified_branch_record,
 )
+from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
     MAIN,
@@ -211,7 +211,7 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
     name = check_branch_name(request.branch)
     source = gather_source(context, request)
     retention = checked_retention(request.retention, context.table.name)
-    record = lineage_for(request, source, context.now_iso, retention, parent or _parent(context.table, source))
+    record = new_branch_record(request, source, context.now_iso, retention, parent or _parent(context.table, source))
     existing = _existing(context.table, name)
     replaced = existing is not None and _is_replaced(existing, request, record)
     if replaced and request.from_branch == name:
@@ -251,7 +251,7 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
 def _parent(table: Table, source: BranchSource) -> Parent | None:
     if source.branch == MAIN or source.snapshot is None or source.is_chain_part:
         return None
-    return Parent(read_lineage(table, source.branch), source.snapshot)
+    return Parent(read_branch_record(table, source.branch), source.snapshot)
 
 
 def _execute(
@@ -329,7 +329,7 @@ def _withdraw(table: Table, plan: CreatePlan) -> None:
 
 def _has_same_base(table: Table, plan: CreatePlan) -> bool:
     """Whether the current record names the same base snapshot, and its branch is not deleted for good."""
-    now = read_lineage(table, plan.branch)
+    now = read_branch_record(table, plan.branch)
     return now is not None and now.state != DELETED and now.same_base(plan.record)
 
 
@@ -337,7 +337,7 @@ def _holds(table: Table, action: PutNew) -> bool:
     return read_if_there(table.store, action.path) == action.data
 
 
-def _removal(context: Context, plan: CreatePlan, record: Lineage) -> Removal:
+def _removal(context: Context, plan: CreatePlan, record: BranchRecord) -> Removal:
     """Removal of the old branch before the new one is created; the tag that protects the new base stays."""
     name, keep = plan.branch, plan.protective_path
     check_deletable_branch(context.table, name)
@@ -347,7 +347,7 @@ def _removal(context: Context, plan: CreatePlan, record: Lineage) -> Removal:
     return gather_removal(context.table, name, context.now_iso, "create_branch", keep=keep, successor=record)
 
 
-def _details(record: Lineage) -> dict[str, object]:
+def _details(record: BranchRecord) -> dict[str, object]:
     return {
         "from_branch": record.from_branch,
         "from_tag": record.from_tag,
@@ -362,7 +362,7 @@ def _details(record: Lineage) -> dict[str, object]:
 class _Existing:
     """``record``: verified, unless the branch is incomplete. ``state``: as recorded; ``ready`` without a record."""
 
-    record: Lineage | None
+    record: BranchRecord | None
     state: str
     incomplete: bool
     head: Snapshot | None
@@ -372,7 +372,7 @@ def _existing(table: Table, name: str) -> _Existing | None:
     """Find an existing branch. A folder without files, or the record of a deleted branch, is not a branch."""
     view = table.branch(name)
     looks: list[Callable[[], Any]] = [
-        partial(read_lineage, table, name),
+        partial(read_branch_record, table, name),
         partial(table.store.walk, BranchPaths(name).root.rstrip("/")),
     ]
     record, files = side_by_side(table.store, looks)
@@ -387,30 +387,32 @@ def _existing(table: Table, name: str) -> _Existing | None:
     half = (
         not view.exists() or state == CREATING or (head is None and record is not None and is_unfinished(view, record))
     )
-    return _Existing(record if half else verified_lineage(table, name), state, half, head)
+    return _Existing(record if half else verified_branch_record(table, name), state, half, head)
 
 
 def stale_record(table: Table, name: str) -> list[Action]:
     """Delete the record of a branch that another engine has dropped."""
-    seen, record = branch_record(table, name), read_lineage(table, name)
+    seen, record = stored_record(table, name), read_branch_record(table, name)
     if record is None or record.state != READY:
         return []
     if table.store.walk(BranchPaths(name).root.rstrip("/")):
         return []  # just created by another operation: our claim will find its record
-    return [Delete(path=lineage_path(name), expected=seen, reason="record of a deleted branch")]
+    return [Delete(path=branch_record_path(name), expected=seen, reason="record of a deleted branch")]
 
 
-def _same_operation(record: Lineage | None, wanted: Lineage) -> bool:
+def _same_operation(record: BranchRecord | None, wanted: BranchRecord) -> bool:
     return record is not None and wanted.operation_id is not None and record.operation_id == wanted.operation_id
 
 
-def _is_replaced(existing: _Existing, request: CreateBranch, wanted: Lineage) -> bool:
+def _is_replaced(existing: _Existing, request: CreateBranch, wanted: BranchRecord) -> bool:
     if request.if_exists != "replace":
         return False
     return existing.state in (DELETING, DELETED) or not _same_operation(existing.record, wanted)
 
 
-def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted: Lineage) -> OperationResult | None:
+def _reuse(
+    context: Context, request: CreateBranch, existing: _Existing, wanted: BranchRecord
+) -> OperationResult | None:
     """Return the result for an existing branch; None = it is incomplete and has the same base, so finish it."""
     record = existing.record
     if existing.state in (DELETING, DELETED):
@@ -428,7 +430,7 @@ def _reuse(context: Context, request: CreateBranch, existing: _Existing, wanted:
     raise AlreadyExistsError(_exists_message(context, existing, wanted), code="branch-exists")
 
 
-def is_empty_or_at_base(view: Table, record: Lineage) -> bool:
+def is_empty_or_at_base(view: Table, record: BranchRecord) -> bool:
     """Whether an incomplete branch is empty or starts from its base. If not, another engine has recreated it."""
     if record.snapshot_id is None or view.latest_snapshot_id() is None:
         return True
@@ -436,7 +438,7 @@ def is_empty_or_at_base(view: Table, record: Lineage) -> bool:
     return base is not None and base.identity == record.identity
 
 
-def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> str:
+def _exists_message(context: Context, existing: _Existing, wanted: BranchRecord) -> str:
     what = f"{context.table.name}: branch {wanted.branch!r} exists"
     if existing.incomplete:
         return (
@@ -455,5 +457,5 @@ def _exists_message(context: Context, existing: _Existing, wanted: Lineage) -> s
     )
 
 
-def _base_text(record: Lineage) -> str:
+def _base_text(record: BranchRecord) -> str:
     return "empty" if record.snapshot_id is None else f"snapshot {record.snapshot_id}"

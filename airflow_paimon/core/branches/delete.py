@@ -13,9 +13,9 @@ from typing import NoReturn
 from airflow_paimon.core.branches.branch_plan import DeletePlan, is_history, plan_delete_branch, saved_schemas
 from airflow_paimon.core.branches.ownership import (
     being_changed,
-    branch_record,
     is_marked,
     refuse_protected,
+    stored_record,
     write_mark,
 )
 from airflow_paimon.core.branches.tags import relying_branches
@@ -34,14 +34,14 @@ from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Repl
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch
 from airflow_paimon.core.store.base import read_if_there, read_present
-from airflow_paimon.core.table.lineage import (
+from airflow_paimon.core.table.branch_record import (
     CREATING,
     DELETED,
     DELETING,
     READY,
-    Lineage,
-    lineage_path,
-    read_lineage,
+    BranchRecord,
+    branch_record_path,
+    read_branch_record,
 )
 from airflow_paimon.core.table.options import NAMES_BRANCH
 from airflow_paimon.core.table.paths import (
@@ -107,7 +107,7 @@ def _finish(context: Context, request: DeleteBranch) -> bool:
     if not removal.files:
         remove_branch(table, removal)
     elif removal.is_under_way:  # another engine's branch of that name has come since
-        execute(table, [Delete(path=lineage_path(name), expected=removal.record, reason="the branch's record")])
+        execute(table, [Delete(path=branch_record_path(name), expected=removal.record, reason="the branch's record")])
     else:
         raise being_changed(table, name)  # made since it was looked for
     return True
@@ -132,7 +132,7 @@ def is_there(table: Table, name: str) -> bool:
     """Whether there is a branch to delete: its folder exists, not recreated by another engine since our deletion."""
     if "/" in name or name not in table.branch_names():
         return False
-    record = read_lineage(table, name)
+    record = read_branch_record(table, name)
     return record is None or record.state != DELETED or not table.branch(name).exists()
 
 
@@ -152,7 +152,7 @@ class Removal:
     files: Mapping[str, bytes]
     schemas: Mapping[int, bytes]
     record: bytes | None
-    before: Lineage
+    before: BranchRecord
     copied_to: str | None
     is_under_way: bool
 
@@ -170,7 +170,7 @@ def gather_removal(
     operation: str,
     *,
     keep: str | None = None,
-    successor: Lineage | None = None,
+    successor: BranchRecord | None = None,
     copied_to: str | None = None,
 ) -> Removal:
     """Plan the deletion of a branch in its current state; an interrupted deletion is continued.
@@ -181,7 +181,7 @@ def gather_removal(
     Raises:
         ConflictError: it is concurrently deleted.
     """
-    seen, record, paths = branch_record(table, name), read_lineage(table, name), BranchPaths(name)
+    seen, record, paths = stored_record(table, name), read_branch_record(table, name), BranchPaths(name)
     root, head = paths.root.rstrip("/"), max(table.branch(name).snapshot_ids(), default=None)
     for info in table.store.list(root):
         if info.is_dir:  # a link, which ``walk`` leaves out, is refused here
@@ -191,7 +191,7 @@ def gather_removal(
     ids = numbered([f.removeprefix(folder) for f in files if f.startswith(folder)], SCHEMA_PREFIX)
     schemas = {i: files[paths.schema(i)] for i in ids}
     if record is None:
-        record = Lineage(branch=name, created_at=now_iso, known_origin=False)
+        record = BranchRecord(branch=name, created_at=now_iso, known_origin=False)
     if record.state == DELETING:
         schemas |= saved_schemas(record)
     before = record.in_state(READY) if record.state in (DELETING, DELETED) else record
@@ -274,7 +274,7 @@ def execute_while(table: Table, branch: str, mark: bytes, actions: Sequence[Acti
         deleted = isinstance(action, Delete) and delete_one(table, action)
         if not isinstance(action, Delete):
             execute(table, [action])
-        if branch_record(table, branch) == mark:
+        if stored_record(table, branch) == mark:
             continue
         if deleted and isinstance(action, Delete) and action.expected is not None:
             _put_back_if_needed(table.branch(branch), action.path, action.expected)
@@ -296,7 +296,7 @@ def _clear_folder(table: Table, branch: str, mark: bytes) -> None:
         late = read_present(table.store, table.store.walk(root))
         if not late:
             return
-        if branch_record(table, branch) != mark:  # else nothing of what was read belongs to a new branch
+        if stored_record(table, branch) != mark:  # else nothing of what was read belongs to a new branch
             raise being_changed(table, branch)
         reason = "a commit put it while the branch was being deleted"
         execute_while(table, branch, mark, [Delete(path=p, expected=d, reason=reason) for p, d in late.items()])
@@ -309,7 +309,7 @@ def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
     if not name.startswith((SNAPSHOT_PREFIX, TAG_PREFIX)):
         return
     base = parse_tag(data, name).snapshot
-    record, now = read_lineage(view, view.branch_name), view.find_snapshot(base.id)
+    record, now = read_branch_record(view, view.branch_name), view.find_snapshot(base.id)
     if record is not None and record.state not in (READY, CREATING):
         return
     needed = now is not None and now.identity == base.identity  # a tag of it, or one that protects it
@@ -327,7 +327,7 @@ def _give_way(table: Table, removal: Removal) -> NoReturn:
     """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore those of its
     schemas that are gone.
     """
-    now = read_lineage(table, removal.branch)
+    now = read_branch_record(table, removal.branch)
     if now is not None and now.state == READY:
         _put_schemas_back(table, removal)
     raise being_changed(table, removal.branch)
@@ -451,7 +451,7 @@ def refuse_parent(table: Table, name: str) -> None:
     children = {protects(tag) for tag in table.branch(name).tag_names()} - {None, name}
     living = set(table.branch_names()) if children else set()
     for child in sorted(c for c in children if c is not None):
-        if child in living or read_lineage(table, child) is not None:
+        if child in living or read_branch_record(table, child) is not None:
             raise UnsafeOperationError(
                 f"{table.name}: branch {child!r} starts from branch {name!r} and shares its files; delete {child!r} "
                 f"first"

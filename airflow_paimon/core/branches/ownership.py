@@ -1,7 +1,7 @@
 """Whose a branch is, why it exists, how long it is to live, and whether it is protected: ``alter_branch``, and the
 refusals of the operations that would take a protected branch away or publish it.
 
-All of it is in the branch's record (``core.table.lineage``).
+All of it is in the branch's record (``core.table.branch_record``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterBranch
 from airflow_paimon.core.store.base import read_if_there
-from airflow_paimon.core.table.lineage import Lineage, lineage_path, read_lineage, require_ready
+from airflow_paimon.core.table.branch_record import BranchRecord, branch_record_path, read_branch_record, require_ready
 from airflow_paimon.core.table.made_by import bounded
 from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.paths import MAIN
@@ -31,7 +31,7 @@ _FOREVER = "forever"
 _MAX_WORDS = 1000
 
 
-def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Lineage | None:
+def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> BranchRecord | None:
     """Refuse to ``verb`` a protected branch unless ``force``. Returns the branch's record.
 
     The record counts even where it no longer fits the branch: another engine's expiry doesn't end a protection.
@@ -39,7 +39,7 @@ def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Li
     Raises:
         UnsafeOperationError: names who protected the branch, and why.
     """
-    record = read_lineage(table, branch)
+    record = read_branch_record(table, branch)
     if record is None or not record.protected or force:
         return record
     raise UnsafeOperationError(
@@ -55,14 +55,14 @@ def being_changed(table: Table, name: str) -> ConflictError:
     return ConflictError(f"{table.name}: branch {name!r} is being changed by another operation; run it again")
 
 
-def branch_record(table: Table, name: str) -> bytes | None:
+def stored_record(table: Table, name: str) -> bytes | None:
     """Return a branch's record without verifying it."""
-    return read_if_there(table.store, lineage_path(name))
+    return read_if_there(table.store, branch_record_path(name))
 
 
 def is_marked(table: Table, name: str, action: Action) -> bool:
     """Whether a branch's record is still the one written by this operation: no other one is changing the branch."""
-    return isinstance(action, Replace | PutNew) and branch_record(table, name) == action.data
+    return isinstance(action, Replace | PutNew) and stored_record(table, name) == action.data
 
 
 def write_mark(table: Table, branch: str, action: Action) -> None:
@@ -102,14 +102,14 @@ def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
     if name == MAIN:
         raise InvalidInputError(f"{table.name}: main has no owner, retention or protection")
     view = table.branch(name).require()
-    recorded = branch_record(table, name)
+    recorded = stored_record(table, name)
     known = require_ready(view)
-    before = known or Lineage(branch=name, created_at=context.now_iso, known_origin=False)
+    before = known or BranchRecord(branch=name, created_at=context.now_iso, known_origin=False)
     after = _altered(before, request, table.name)
     if after == before:
         return context.result(None, branch=name, changed=False, details={"branch": described(before)})
     reason = "owner, reason, retention and protection of the branch"
-    action = mark(lineage_path(name), after.to_bytes(), recorded, reason)
+    action = mark(branch_record_path(name), after.to_bytes(), recorded, reason)
     plan = Plan(operation=request.operation, table=table.name, actions=(action,), summary={"branch": name})
     if not request.dry_run:
         _write(table, view, action)
@@ -117,7 +117,7 @@ def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
     return context.result(plan, branch=name, changed=True, details=details)
 
 
-def described(record: Lineage) -> dict[str, object]:
+def described(record: BranchRecord) -> dict[str, object]:
     """Return what people want to know of a branch's record."""
     return {
         "owner": record.owner,
@@ -128,7 +128,7 @@ def described(record: Lineage) -> dict[str, object]:
     }
 
 
-def publish_properties(record: Lineage | None) -> dict[str, str]:
+def publish_properties(record: BranchRecord | None) -> dict[str, str]:
     """Return the snapshot properties that say whose branch was published, and that its protection was overridden."""
     if record is None:
         return {}
@@ -138,7 +138,7 @@ def publish_properties(record: Lineage | None) -> dict[str, str]:
     return {key: bounded(value, _MAX_WORDS) for key, value in said.items() if value}
 
 
-def _altered(record: Lineage, request: AlterBranch, table: str) -> Lineage:
+def _altered(record: BranchRecord, request: AlterBranch, table: str) -> BranchRecord:
     if request.protect and request.unprotect:
         raise InvalidInputError(f"{table}: alter_branch takes protect or unprotect, not both")
     if request.protected_by and (request.unprotect or not (request.protect or record.protected)):

@@ -19,9 +19,9 @@ from airflow_paimon.core.branches.delete import (
 )
 from airflow_paimon.core.branches.ownership import (
     being_changed,
-    branch_record,
     is_marked,
     refuse_protected,
+    stored_record,
     write_mark,
 )
 from airflow_paimon.core.branches.retention_tags import missing_protection_of
@@ -32,7 +32,14 @@ from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RenameBranch
 from airflow_paimon.core.store.base import read_if_there
-from airflow_paimon.core.table.lineage import CREATING, DELETING, READY, Lineage, read_lineage, require_ready
+from airflow_paimon.core.table.branch_record import (
+    CREATING,
+    DELETING,
+    READY,
+    BranchRecord,
+    read_branch_record,
+    require_ready,
+)
 from airflow_paimon.core.table.paths import (
     MAIN,
     BranchPaths,
@@ -63,8 +70,8 @@ def rename_branch(context: Context, request: RenameBranch) -> OperationResult:
 
 def _is_renamed(table: Table, old: str, new: str) -> bool:
     """Whether a rename was completed: the old branch's record is deleted last."""
-    after = read_lineage(table, new)
-    done = branch_record(table, old) is None and not table.branch(old).exists()
+    after = read_branch_record(table, new)
+    done = stored_record(table, old) is None and not table.branch(old).exists()
     return done and table.branch(new).exists() and (after is None or after.state == READY)
 
 
@@ -89,7 +96,7 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
         there=table.store.walk(root) if begun else (),
         protect=_protection(table, old, new),
         since=context.now_iso,
-        recorded=branch_record(table, new) if begun else None,
+        recorded=stored_record(table, new) if begun else None,
     )
     if not request.dry_run:
         if not removal.is_under_way:  # else all of it was copied before
@@ -109,7 +116,7 @@ def _protection(table: Table, old: str, new: str) -> list[PutNew]:
 
 def _is_begun(table: Table, old: str, new: str) -> bool:
     """Whether an interrupted rename of this very branch has begun the new one."""
-    made, known = read_lineage(table, new), read_lineage(table, old)
+    made, known = read_branch_record(table, new), read_branch_record(table, old)
     if made is None or made.peer != old or made.state not in (CREATING, READY):
         return False
     if known is None:
@@ -125,7 +132,7 @@ def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) 
         """Give way to who deletes the old branch: its files are kept only if the copy stood before."""
         head = BranchPaths(removal.branch).snapshot(removal.head or 0)
         there = removal.head is None or read_if_there(table.store, head) == removal.files.get(head)
-        if there and branch_record(table, removal.branch) == removal.record:
+        if there and stored_record(table, removal.branch) == removal.record:
             return
         made = gather_removal(table, new, context.now_iso, context.request.operation)
         if not begun and made.record == copy.record.to_bytes():  # else another run goes on with it
@@ -142,7 +149,7 @@ def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) 
         if not is_marked(table, new, copy.claim):
             raise being_changed(table, new) from error
         _settle(table, new)
-        if removal.record is not None and Lineage.parse(removal.record, removal.branch).state == DELETING:
+        if removal.record is not None and BranchRecord.parse(removal.record, removal.branch).state == DELETING:
             execute(table, removal.undo_of(removal.record))
         raise ConflictError(
             f"{table.name}: branch {removal.branch!r} was being renamed to {new!r}, and both were written since the "
@@ -152,8 +159,8 @@ def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) 
 
 def _settle(table: Table, new: str) -> None:
     """End the relation of a copy to the other branch. It means nothing any more, should the record change meanwhile."""
-    data = branch_record(table, new)
-    record = Lineage.parse(data, new) if data is not None else None
+    data = stored_record(table, new)
+    record = BranchRecord.parse(data, new) if data is not None else None
     if record is not None and record.peer is not None:
         with suppress(ConflictError):
             execute(table, plan_settle(record, data))

@@ -26,8 +26,8 @@ from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
 from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.history import difference, snapshots_there
-from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import parse_retention
 from airflow_paimon.core.table.paths import (
     HOLD_TAG_PREFIX,
@@ -299,8 +299,8 @@ def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
     while branch in living:
         yield branch
         living.discard(branch)
-        lineage = read_lineage(view.branch(MAIN), branch)
-        branch = lineage.from_branch if lineage is not None else MAIN
+        record = read_branch_record(view.branch(MAIN), branch)
+        branch = record.from_branch if record is not None else MAIN
 
 
 def is_whole(view: Table, snapshot: Snapshot) -> bool:

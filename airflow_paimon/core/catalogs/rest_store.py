@@ -33,7 +33,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.store.none import NoStore
 from airflow_paimon.core.store.over import StoreOver
-from airflow_paimon.core.table.lineage import DELETED, DELETING, Lineage, lineage_path
+from airflow_paimon.core.table.branch_record import DELETED, DELETING, BranchRecord, branch_record_path
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
     BRANCH_PREFIX,
@@ -217,7 +217,7 @@ class RestTableStore(StoreOver):
 
         What is there after that is another branch, and a retry of the deletion leaves that and its tags alone.
         """
-        if not path.startswith(BRANCHES.folder) or (record := Lineage.parse(data, path)).state != DELETED:
+        if not path.startswith(BRANCHES.folder) or (record := BranchRecord.parse(data, path)).state != DELETED:
             return
         tags = [tag for tag in self._tag_names() if protects(tag) == record.branch]
         self.table.client.delete(self.table.path(MAIN, "branches", record.branch))
@@ -226,8 +226,11 @@ class RestTableStore(StoreOver):
 
     def _is_being_deleted(self, branch: str | None) -> bool:
         """Whether this package deletes the branch: its files go with it, by the server's one call."""
-        record = None if branch is None else read_if_there(self.inner, lineage_path(branch))
-        return record is not None and Lineage.parse(record, lineage_path(str(branch))).state in (DELETING, DELETED)
+        record = None if branch is None else read_if_there(self.inner, branch_record_path(branch))
+        return record is not None and BranchRecord.parse(record, branch_record_path(str(branch))).state in (
+            DELETING,
+            DELETED,
+        )
 
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedCatalogError(

@@ -34,8 +34,8 @@ from airflow_paimon.core.schema.schema_plan import (
     new_schema,
 )
 from airflow_paimon.core.schema.text import parse_change, parse_column, parse_options
+from airflow_paimon.core.table.branch_record import BranchRecord, is_unfinished, read_branch_record, require_ready
 from airflow_paimon.core.table.history import branch_point
-from airflow_paimon.core.table.lineage import Lineage, is_unfinished, read_lineage, require_ready
 from airflow_paimon.core.table.options import CHAIN_BRANCHES, TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import plan_scan
@@ -119,7 +119,9 @@ def _plan_set_up(
     require_committable(table)
     wanted = settings.as_options()
     names = (settings.snapshot_branch.strip(), settings.delta_branch.strip())
-    lineage = {n: _lineage(n, role, now_ms, operation_id) for n, role in zip(names, ("full", "changed"), strict=True)}
+    records = {
+        n: _branch_record(n, role, now_ms, operation_id) for n, role in zip(names, ("full", "changed"), strict=True)
+    }
     if new is not None:
         schema = new_schema(
             new.columns,
@@ -131,7 +133,7 @@ def _plan_set_up(
         )
         if not table.exists():
             _check_names(names)
-            plan = setup_plan.plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], lineage)
+            plan = setup_plan.plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], records)
             check_opening(schema)
             return plan
         if not setup_plan.same_schema(table.schema(), schema):
@@ -147,7 +149,7 @@ def _plan_set_up(
     branches = [_gather_branch(table, n) for n in names]
     _check_names([b.name for b in branches if b.schema is None])
     history = schema_bytes(table, table.schema_ids()) if any(b.schema is None for b in branches) else {}
-    plan, target = setup_plan.plan_conversion(table.name, main, branches, wanted, history, lineage, now_ms)
+    plan, target = setup_plan.plan_conversion(table.name, main, branches, wanted, history, records, now_ms)
     _check_partitions(table, target, [MAIN, *names])
     return plan
 
@@ -157,10 +159,10 @@ def _check_names(names: Sequence[str]) -> None:
         check_branch_name(name)
 
 
-def _lineage(branch: str, role: str, now_ms: int, operation_id: str | None) -> Lineage:
+def _branch_record(branch: str, role: str, now_ms: int, operation_id: str | None) -> BranchRecord:
     made = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
     reason = f"{role} partitions of the chain table"
-    return Lineage(branch=branch, created_at=made, reason=reason, operation_id=operation_id)
+    return BranchRecord(branch=branch, created_at=made, reason=reason, operation_id=operation_id)
 
 
 def _gather_branch(table: Table, name: str) -> BranchNow:
@@ -171,9 +173,9 @@ def _gather_branch(table: Table, name: str) -> BranchNow:
     ids = view.schema_ids()
     require_ready(view)
     head = view.latest_snapshot_id() if ids else None
-    lineage = read_lineage(table, name) if ids and name != MAIN and head is None else None
-    unfinished = lineage is not None and is_unfinished(view, lineage)
-    to_share = unfinished and lineage is not None and lineage.snapshot_id is not None
+    record = read_branch_record(table, name) if ids and name != MAIN and head is None else None
+    unfinished = record is not None and is_unfinished(view, record)
+    to_share = unfinished and record is not None and record.snapshot_id is not None
     if not ids or (unfinished and not to_share):
         return BranchNow(name=name)
     shared = to_share or (name != MAIN and head is not None and branch_point(table, view) is not None)

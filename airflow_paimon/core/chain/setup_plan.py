@@ -24,7 +24,7 @@ from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, No
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Action, HeadIs, Plan, PutNew, Replace
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, apply_changes
-from airflow_paimon.core.table.lineage import Lineage, lineage_path
+from airflow_paimon.core.table.branch_record import BranchRecord, branch_record_path
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 from airflow_paimon.core.table.paths import MAIN, BranchPaths
 
@@ -96,7 +96,7 @@ class BranchNow:
 
 
 def plan_new_chain(
-    table: str, schema: TableSchema, branches: Sequence[BranchNow], lineage: Mapping[str, Lineage]
+    table: str, schema: TableSchema, branches: Sequence[BranchNow], records: Mapping[str, BranchRecord]
 ) -> Plan:
     """Plan a new table: schema 0 of both branches, then main's. ``branches``: left by an interrupted run.
 
@@ -115,7 +115,7 @@ def plan_new_chain(
     actions: list[Action] = []
     for found in branches:
         if found.schema is None:
-            actions.append(_lineage_action(lineage[found.name], schema.id))
+            actions.append(_record_action(records[found.name], schema.id))
             actions.append(_schema_action(found.name, schema, "the branch's schema, the same as main's"))
     actions.append(_schema_action(MAIN, schema, "main's schema, last: it makes the table visible"))
     return _plan(table, actions, (), schema)
@@ -127,7 +127,7 @@ def plan_conversion(
     branches: Sequence[BranchNow],
     wanted: Mapping[str, str],
     history: Mapping[int, bytes],
-    lineage: Mapping[str, Lineage],
+    records: Mapping[str, BranchRecord],
     now_ms: int,
 ) -> tuple[Plan, TableSchema]:
     """Plan the steps to convert a table into a chain table, none if it is one; also return main's new schema.
@@ -149,7 +149,7 @@ def plan_conversion(
     new_id = max(b.current.id + (t is not b.schema) for b, t in standing)
     actions: list[Action] = []
     for branch in branches:
-        actions += _branch_actions(branch, replace(targets[branch.name], id=new_id), history, lineage[branch.name])
+        actions += _branch_actions(branch, replace(targets[branch.name], id=new_id), history, records[branch.name])
     if target is not main.schema:
         reason = "main's chain options, last: with them main is read through both branches, which are ready"
         actions.append(_schema_action(MAIN, replace(target, id=new_id), reason))
@@ -260,7 +260,7 @@ def _spelling_problems(schema: TableSchema, table: str) -> list[str]:
 
 
 def _branch_actions(
-    branch: BranchNow, target: TableSchema, history: Mapping[int, bytes], lineage: Lineage
+    branch: BranchNow, target: TableSchema, history: Mapping[int, bytes], record: BranchRecord
 ) -> list[Action]:
     if branch.schema is not None:
         done = same_schema(branch.schema, target)
@@ -271,12 +271,14 @@ def _branch_actions(
         if i < target.id
     ]
     own = _schema_action(branch.name, target, "columns and options, the same as main's will be")
-    return [_lineage_action(lineage, target.id), *copies, own]
+    return [_record_action(record, target.id), *copies, own]
 
 
-def _lineage_action(lineage: Lineage, schema_id: int) -> Action:
-    said = replace(lineage, schema_id=schema_id)
-    return Replace(path=lineage_path(lineage.branch), data=said.to_bytes(), reason="records what the branch is for")
+def _record_action(record: BranchRecord, schema_id: int) -> Action:
+    said = replace(record, schema_id=schema_id)
+    return Replace(
+        path=branch_record_path(record.branch), data=said.to_bytes(), reason="records what the branch is for"
+    )
 
 
 def _schema_action(branch: str, schema: TableSchema, reason: str) -> Action:

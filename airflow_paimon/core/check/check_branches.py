@@ -8,24 +8,24 @@ from dataclasses import replace
 from airflow_paimon.core.branches.branch_plan import plan_delete_branch, plan_settle
 from airflow_paimon.core.branches.create import is_empty_or_at_base
 from airflow_paimon.core.branches.delete import gather_removal
-from airflow_paimon.core.branches.ownership import branch_record
+from airflow_paimon.core.branches.ownership import stored_record
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.store.base import read_if_there, read_present
-from airflow_paimon.core.table.history import greatest_shared
-from airflow_paimon.core.table.lineage import (
+from airflow_paimon.core.table.branch_record import (
     CREATING,
     DELETED,
     DELETING,
     READY,
-    Lineage,
+    BranchRecord,
+    branch_record_path,
     is_unfinished,
-    lineage_path,
-    read_lineage,
+    read_branch_record,
     recorded_branches,
 )
+from airflow_paimon.core.table.history import greatest_shared
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, protective_tag, protects, published_tag
 from airflow_paimon.core.table.record_kinds import BRANCHES
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
@@ -39,13 +39,13 @@ _AT_RISK = (
 _NOTHING = "a branch without a schema and without a commit contains nothing"
 
 
-def unfinished_branches(table: Table) -> dict[str, Lineage]:
+def unfinished_branches(table: Table) -> dict[str, BranchRecord]:
     """Return the records of the branches that are in a state other than ready."""
-    records = (read_lineage(table, name) for name in recorded_branches(table))
+    records = (read_branch_record(table, name) for name in recorded_branches(table))
     return {r.branch: r for r in records if r is not None and r.state != READY}
 
 
-def unfinished_findings(table: Table, records: dict[str, Lineage]) -> Iterator[Finding]:
+def unfinished_findings(table: Table, records: dict[str, BranchRecord]) -> Iterator[Finding]:
     """Findings about interrupted creations and deletions, with the way to finish them."""
     for record in records.values():
         if record.state == CREATING:
@@ -54,9 +54,9 @@ def unfinished_findings(table: Table, records: dict[str, Lineage]) -> Iterator[F
             yield _half_deleted(table, record)
 
 
-def _half_created(table: Table, record: Lineage) -> Finding:
+def _half_created(table: Table, record: BranchRecord) -> Finding:
     """What other engines can load is complete but for schemas, which came last, and may have been written to."""
-    name, view, seen = record.branch, table.branch(record.branch), branch_record(table, record.branch)
+    name, view, seen = record.branch, table.branch(record.branch), stored_record(table, record.branch)
     again, was_to = "create_branch again with if_exists=skip", f"start from snapshot {record.snapshot_id}"
     if record.peer is not None:
         again, was_to = "rename_branch again", "be made a copy"
@@ -67,7 +67,7 @@ def _half_created(table: Table, record: Lineage) -> Finding:
     repair: str | None = f"delete its remains (or run {again} to finish it)"
     if record.peer is None and not is_empty_or_at_base(view, record):
         repair = "leave it to the engine that wrote to it, as a branch that starts empty"
-        actions = [Delete(path=lineage_path(name), expected=seen, reason="the branch has another origin")]
+        actions = [Delete(path=branch_record_path(name), expected=seen, reason="the branch has another origin")]
     elif view.exists() and (head is not None or record.snapshot_id is None):
         repair, actions = "finish it", plan_settle(record, seen)
         if record.peer is not None:
@@ -78,13 +78,15 @@ def _half_created(table: Table, record: Lineage) -> Finding:
     return _half_done(table, "made", name, message, repair if actions else None, actions)
 
 
-def _half_deleted(table: Table, record: Lineage) -> Finding:
+def _half_deleted(table: Table, record: BranchRecord) -> Finding:
     name, view = record.branch, table.branch(record.branch)
     head = view.latest_snapshot_id() or 0
     what, repair = "is being deleted", "finish the deletion"
     if record.state == DELETED and view.exists():
         what, repair = "was deleted, and another engine has created one of that name since", "forget the deletion"
-        gone = Delete(path=lineage_path(name), expected=branch_record(table, name), reason="that branch does not exist")
+        gone = Delete(
+            path=branch_record_path(name), expected=stored_record(table, name), reason="that branch does not exist"
+        )
         actions: tuple[Action, ...] = (gone,)
     else:
         removal = gather_removal(table, name, record.created_at, "repair_table")
@@ -144,7 +146,7 @@ def without_schema(view: Table) -> Finding:
         else (
             *(Delete(path=f, expected=data, reason=_NOTHING) for f, data in sorted(files.items())),
             DeleteFolders(path=root, reason=_NOTHING),
-            Delete(path=lineage_path(name), expected=branch_record(view, name), reason="its lineage"),
+            Delete(path=branch_record_path(name), expected=stored_record(view, name), reason="its record"),
         )
     )
     return Finding(
@@ -181,7 +183,7 @@ def _own_snapshots(view: Table) -> list[int]:
 def staging_finding(view: Table) -> Finding:
     name = view.branch_name
     files = view.store.walk(BranchPaths(name).root.rstrip("/"))
-    record, recorded = Lineage(branch=name, created_at=""), branch_record(view, name)
+    record, recorded = BranchRecord(branch=name, created_at=""), stored_record(view, name)
     plan = plan_delete_branch("repair_table", view.name, record, dict.fromkeys(files), {}, {}, recorded=recorded)
     return Finding(
         kind="staging-branch",
@@ -198,28 +200,28 @@ def staging_finding(view: Table) -> Finding:
 
 def incomplete_branches(view: Table) -> Iterator[Finding]:
     """A branch whose record says ready but that has neither its base nor, if it starts empty, all its schemas."""
-    lineage = read_lineage(view, view.branch_name)
-    if view.branch_name == MAIN or lineage is None or view.snapshot_ids() or not is_unfinished(view, lineage):
+    record = read_branch_record(view, view.branch_name)
+    if view.branch_name == MAIN or record is None or view.snapshot_ids() or not is_unfinished(view, record):
         return
     if proof_of_snapshots(view) is not None:
         return  # it had a snapshot: history_findings has more to say
     name = view.branch_name
-    was_to = f"start from snapshot {lineage.snapshot_id}" if lineage.snapshot_id else f"get schema {lineage.schema_id}"
+    was_to = f"start from snapshot {record.snapshot_id}" if record.snapshot_id else f"get schema {record.schema_id}"
     root = BranchPaths(name).root.rstrip("/")
     files = read_present(view.store, view.store.walk(root))
-    tag = view.branch(lineage.from_branch).paths.tag(protective_tag(name))
+    tag = view.branch(record.from_branch).paths.tag(protective_tag(name))
     protective = read_present(view.store, [tag])
     actions: tuple[Action, ...] = (
         *(Delete(path=f, expected=files[f], reason="half made") for f in sorted(files, reverse=True)),
         DeleteFolders(path=root, reason="half made"),
-        Delete(path=lineage_path(name), expected=branch_record(view, name), reason="its lineage"),
+        Delete(path=branch_record_path(name), expected=stored_record(view, name), reason="its record"),
         *(Delete(path=p, expected=data, reason="protects nothing") for p, data in protective.items()),
     )
     yield Finding(
         kind="half-made-branch",
         subject=name,
         severity=ERROR,
-        message=f"Branch {name!r} was to {was_to} of {lineage.from_branch}, but the run that made it was cut off: it "
+        message=f"Branch {name!r} was to {was_to} of {record.from_branch}, but the run that made it was cut off: it "
         f"is empty",
         at_risk="a writer would take it for an empty branch; nothing of main is at risk",
         repair="delete it (or run create_branch again with if_exists=skip to finish it)",
@@ -231,17 +233,17 @@ def incomplete_branches(view: Table) -> Iterator[Finding]:
 def protection_findings(table: Table, view: Table) -> Iterator[Finding]:
     """A branch that shares files which no tag without retention keeps."""
     name = view.branch_name
-    lineage = read_lineage(table, name)
-    source = table.branch(lineage.from_branch) if lineage is not None else table
+    record = read_branch_record(table, name)
+    source = table.branch(record.from_branch) if record is not None else table
     source = source if source.exists() else table  # another engine dropped it
     base = greatest_shared(source, view)
-    if base is None and lineage is not None and lineage.snapshot_id in view.snapshot_ids():
-        base = view.snapshot(lineage.snapshot_id)
+    if base is None and record is not None and record.snapshot_id in view.snapshot_ids():
+        base = view.snapshot(record.snapshot_id)
     if base is None:
         return
     same = [t.name for t in source.tags() if t.snapshot.identity == base.identity and t.time_retained is None]
     holders = [tag for tag in same if protects(tag) in (None, name)]  # another branch's goes with that branch
-    if any(protects(holder) == name for holder in holders) or (holders and lineage is None):
+    if any(protects(holder) == name for holder in holders) or (holders and record is None):
         return
     taken = source.find_tag(protective_tag(name)) is not None  # on another snapshot, or with a retention
     tag_name = published_tag(name, base.id) if taken else protective_tag(name)

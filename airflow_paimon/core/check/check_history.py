@@ -15,8 +15,8 @@ from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.schema_plan import KEY_OPTIONS
 from airflow_paimon.core.store.base import read_if_there, read_present
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.history import snapshots_there
-from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.open_writers_plan import is_streamed
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number, numbered
@@ -179,7 +179,7 @@ def _newest_held(view: Table) -> Snapshot | None:
     own = view.tags()
     if own:
         return own[-1].snapshot
-    record = read_lineage(view, view.branch_name)
+    record = read_branch_record(view, view.branch_name)
     source = view.branch(record.from_branch).tags() if record is not None and view.branch_name != MAIN else []
     return next((t.snapshot for t in source if record is not None and t.snapshot.identity == record.identity), None)
 

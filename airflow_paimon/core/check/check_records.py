@@ -17,13 +17,13 @@ from airflow_paimon.core.requests.findings import WARNING, Finding
 from airflow_paimon.core.rules.results import CheckRecord
 from airflow_paimon.core.store.base import read_present
 from airflow_paimon.core.streaming.replays import ReplayRecord
-from airflow_paimon.core.table.lineage import Lineage
+from airflow_paimon.core.table.branch_record import BranchRecord
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.record_kinds import AUDIT, CHAIN, ERASURES, MARKS, OPERATIONS
 from airflow_paimon.core.table.table import Table
 
 _RECORDS = (
-    AttemptRecord, KeptResult, ExpiryPlan, CheckRecord, BatchRecord, ReplayRecord, Hold, TrashEntry, Lineage,
+    AttemptRecord, KeptResult, ExpiryPlan, CheckRecord, BatchRecord, ReplayRecord, Hold, TrashEntry, BranchRecord,
 )  # fmt: skip
 _PARSERS: Mapping[RecordKind, Callable[[bytes, str], object]] = {
     **{record.KIND: record.parse for record in _RECORDS},

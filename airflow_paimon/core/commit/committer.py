@@ -49,8 +49,8 @@ from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.table.branch_record import BranchRecord, require_ready
 from airflow_paimon.core.table.features import check_known
-from airflow_paimon.core.table.lineage import Lineage, require_ready
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
@@ -108,7 +108,7 @@ class _Put:
 
     head: Snapshot | None
     staged: Staged
-    branch: Lineage | None
+    branch: BranchRecord | None
     answer: _Answer
 
 

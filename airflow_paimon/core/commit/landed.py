@@ -19,8 +19,8 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.table.branch_record import BranchRecord, still_exists
 from airflow_paimon.core.table.history import changed_files
-from airflow_paimon.core.table.lineage import Lineage, still_exists
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import (
     all_manifests,
@@ -138,7 +138,7 @@ def took_expired_id(table: Table, snapshot: Snapshot) -> bool:
     return True
 
 
-def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None, branch: Lineage | None) -> bool:
+def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None, branch: BranchRecord | None) -> bool:
     """Take a snapshot back that was just put on ``head`` where it doesn't belong; False: it stands, or others are based
     on it. ``branch``: the branch's record right before the put.
 

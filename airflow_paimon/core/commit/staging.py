@@ -31,8 +31,8 @@ from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_i
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
 from airflow_paimon.core.store.base import read_if_there
 from airflow_paimon.core.store.unpublished import Unpublished
+from airflow_paimon.core.table.branch_record import BranchRecord, branch_record_path
 from airflow_paimon.core.table.history import difference
-from airflow_paimon.core.table.lineage import Lineage, lineage_path
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import (
@@ -106,7 +106,7 @@ def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, no
     The latest of ``schemas`` is already changed as the staging branch needs it.
     """
     name, paths = staging.view.branch_name, staging.view.paths
-    lineage = Lineage(
+    record = BranchRecord(
         branch=name,
         created_at=now_iso,
         from_branch=staging.onto.branch_name,
@@ -114,7 +114,7 @@ def plan_staging(staging: Staging, schemas: Mapping[int, bytes], head: bytes, no
         reason="staging of a running operation; not needed any more once that has ended",
     )
     actions: list[Action] = [
-        Replace(path=lineage_path(name), data=lineage.to_bytes(), reason="records what the branch is")
+        Replace(path=branch_record_path(name), data=record.to_bytes(), reason="records what the branch is")
     ]
     for schema_id, data in sorted(schemas.items()):
         actions.append(PutNew(path=paths.schema(schema_id), data=data, reason=f"schema {schema_id}"))
@@ -166,10 +166,10 @@ def discard_staging(view: Table) -> None:
 
     A failure is harmless: check_table lists the leftovers.
     """
-    record = Lineage(branch=view.branch_name, created_at="")
+    record = BranchRecord(branch=view.branch_name, created_at="")
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
-        recorded = read_if_there(view.store, lineage_path(view.branch_name))
+        recorded = read_if_there(view.store, branch_record_path(view.branch_name))
         plan = plan_delete_branch("stage", view.name, record, dict.fromkeys(files), {}, {}, recorded=recorded)
         execute(view, plan.whole().actions)
     except PaimonError as error:  # hides no failure of the operation

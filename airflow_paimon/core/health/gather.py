@@ -32,9 +32,9 @@ from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import SNAPSHOTS
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
 from airflow_paimon.core.requests.findings import ERROR
+from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record
 from airflow_paimon.core.table.consumers import Consumer, read_consumers
 from airflow_paimon.core.table.history import files_only_in
-from airflow_paimon.core.table.lineage import Lineage, read_lineage
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
@@ -137,7 +137,7 @@ class _View:
     tags: Sequence[Tag]
     consumers: Sequence[Consumer]
     changelogs: int
-    record: Lineage | None
+    record: BranchRecord | None
 
     @property
     def name(self) -> str:
@@ -159,7 +159,7 @@ def _read_view(view: Table, options: TableOptions | None) -> _View:
         tags=view.tags(),
         consumers=tuple(read_consumers(view)),
         changelogs=len(numbered(view.store.names(view.paths.changelog_dir), CHANGELOG_PREFIX)),
-        record=None if view.branch_name == MAIN else read_lineage(view, view.branch_name),
+        record=None if view.branch_name == MAIN else read_branch_record(view, view.branch_name),
     )
 
 
@@ -219,7 +219,7 @@ def _snapshot_pin(view: _View, oldest: Snapshot) -> Pin:
     return Pin(kind="snapshot", name=str(oldest.id), branch=view.name, since_ms=oldest.time_millis)
 
 
-def _pins(views: Sequence[_View], records: dict[str, Lineage | None]) -> list[Pin]:
+def _pins(views: Sequence[_View], records: dict[str, BranchRecord | None]) -> list[Pin]:
     """Return the tags and branches that hold a state, main's first, each branch's by snapshot id; a tag that protects a
     branch stands for it.
     """
@@ -232,7 +232,7 @@ def _pins(views: Sequence[_View], records: dict[str, Lineage | None]) -> list[Pi
     return found
 
 
-def _ends(pin: Pin, views: Sequence[_View], records: dict[str, Lineage | None]) -> bool:
+def _ends(pin: Pin, views: Sequence[_View], records: dict[str, BranchRecord | None]) -> bool:
     """Whether a retention ends a pin, or the operation that it belongs to does."""
     if pin.kind == "branch":
         record = records[pin.name]
@@ -287,14 +287,14 @@ def count_due(ids: Sequence[int], rule: SnapshotRule, pins: Sequence[int], time_
     return low
 
 
-def _is_due(tag: Tag, records: dict[str, Lineage | None], now_ms: int) -> bool:
+def _is_due(tag: Tag, records: dict[str, BranchRecord | None], now_ms: int) -> bool:
     """Whether a tag's retention is over, and no branch was made from it."""
     end = tag.expires_at()
     made = (r.from_tag for r in records.values() if r is not None)
     return end is not None and end < datetime.fromtimestamp(now_ms / 1000) and tag.name not in made
 
 
-def _is_over(record: Lineage | None, now_ms: int) -> bool:
+def _is_over(record: BranchRecord | None, now_ms: int) -> bool:
     end = record.expires_ms if record is not None and not record.protected else None
     return end is not None and end < now_ms
 

@@ -23,8 +23,14 @@ from airflow_paimon.core.publish.parts import is_part
 from airflow_paimon.core.publish.published import brings_all, is_undone
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireBranches
+from airflow_paimon.core.table.branch_record import (
+    DELETED,
+    BranchRecord,
+    read_branch_record,
+    recorded_branches,
+    verified_branch_record,
+)
 from airflow_paimon.core.table.history import difference, greatest_shared, publish_target
-from airflow_paimon.core.table.lineage import DELETED, Lineage, read_lineage, recorded_branches, verified_lineage
 from airflow_paimon.core.table.paths import MAIN, STAGING_BRANCH_PREFIX, BranchPaths, protects
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, BRANCH_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -50,7 +56,7 @@ def _expire_branches(context: Context, request: ExpireBranches, rules: BranchRul
     kept: list[dict[str, Any]] = []
     later: list[dict[str, Any]] = []
     soon: list[dict[str, Any]] = []
-    records = (read_lineage(table, name) for name in recorded_branches(table))
+    records = (read_branch_record(table, name) for name in recorded_branches(table))
     half_gone = [r.branch for r in records if r is not None and r.state == DELETED]  # only the record is left
     for name in sorted({*table.branch_names(), *half_gone}):
         age = _age(table, name)
@@ -95,7 +101,7 @@ def _millis(request: ExpireBranches, name: str) -> int | None:
 
 def _age(table: Table, name: str) -> BranchAge | None:
     """Read how old a branch is; None for an empty folder, which a disk can keep."""
-    view, record = table.branch(name), read_lineage(table, name)
+    view, record = table.branch(name), read_branch_record(table, name)
     if record is None and not view.exists():
         return None
     ids = view.snapshot_ids()
@@ -126,7 +132,7 @@ def _described(age: BranchAge) -> dict[str, Any]:
 def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
     """Delete a branch whose time is over; return why it stays, None if it is gone (or would be)."""
     table, record = context.table, age.record
-    fits = record is not None and (not record.known_origin or verified_lineage(table, age.name) is not None)
+    fits = record is not None and (not record.known_origin or verified_branch_record(table, age.name) is not None)
     why = why_kept(record, fits=fits)
     if why is not None or record is None:
         return why
@@ -143,7 +149,11 @@ def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
             )
         if why is None and not context.request.dry_run:
             # As it was when its expiry was decided? remove_branch looks again before it deletes.
-            if removal.head != age.head or removal.record is None or Lineage.parse(removal.record, age.name) != record:
+            if (
+                removal.head != age.head
+                or removal.record is None
+                or BranchRecord.parse(removal.record, age.name) != record
+            ):
                 raise ConflictError(
                     f"{table.name}: branch {age.name!r} was changed while it was checked and stays; the next run "
                     "checks it again"
@@ -154,7 +164,7 @@ def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
     return why
 
 
-def _commits(table: Table, age: BranchAge, record: Lineage) -> list[Snapshot]:
+def _commits(table: Table, age: BranchAge, record: BranchRecord) -> list[Snapshot]:
     """The branch's own commits: those after its base."""
     view = table.branch(age.name)
     base = record.snapshot_id
@@ -164,7 +174,7 @@ def _commits(table: Table, age: BranchAge, record: Lineage) -> list[Snapshot]:
     return view.snapshots([i for i in view.snapshot_ids() if base is None or i > base])
 
 
-def _on_main(table: Table, name: str, record: Lineage, head: Snapshot) -> bool | None:
+def _on_main(table: Table, name: str, record: BranchRecord, head: Snapshot) -> bool | None:
     """Whether main has the branch's commits: it holds their files, or a publish of them that nothing has undone.
 
     None = they were published, and what became of that can't be told.
@@ -184,13 +194,13 @@ def _on_main(table: Table, name: str, record: Lineage, head: Snapshot) -> bool |
     return None if len(perhaps) > len(standing) and brings_all(table, view, base, head, perhaps) else False
 
 
-def _base(table: Table, name: str, record: Lineage) -> Snapshot | None:
+def _base(table: Table, name: str, record: BranchRecord) -> Snapshot | None:
     view = table.branch(name)
     base = view.find_snapshot(record.snapshot_id) if record.known_origin and record.snapshot_id is not None else None
     return base or greatest_shared(table, view)
 
 
-def _holds_files(table: Table, name: str, record: Lineage, head: Snapshot) -> bool:
+def _holds_files(table: Table, name: str, record: BranchRecord, head: Snapshot) -> bool:
     """Whether main has the same files in every bucket that the branch changed."""
     base, now = _base(table, name, record), table.latest_snapshot()
     if base is None or now is None:

@@ -32,8 +32,8 @@ from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireSnapshots, ExpireTags, Expiry
 from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.consumers import Consumer, consumer_path
-from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.options import TableOptions, parse_duration
 from airflow_paimon.core.table.paths import (
     EARLIEST,
@@ -167,8 +167,8 @@ def _by_branch(some: Sequence[Consumer] | Sequence[Root]) -> dict[str, list[str]
 
 
 def _parent(table: Table, branch: str) -> str:
-    lineage = read_lineage(table, branch)
-    return lineage.from_branch if lineage is not None else MAIN
+    record = read_branch_record(table, branch)
+    return record.from_branch if record is not None else MAIN
 
 
 def _plan_snapshots(

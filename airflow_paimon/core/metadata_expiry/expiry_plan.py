@@ -22,7 +22,7 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     Roots,
     Snapshots,
 )
-from airflow_paimon.core.table.lineage import DELETED, DELETING, KEPT_MAIN, READY, Lineage
+from airflow_paimon.core.table.branch_record import DELETED, DELETING, KEPT_MAIN, READY, BranchRecord
 from airflow_paimon.core.table.options import TableOptions, parse_duration
 from airflow_paimon.core.table.paths import MAIN, RESERVED_TAG_PREFIX, UNDO_TAG_PREFIX
 
@@ -273,7 +273,7 @@ class BranchAge:
     """``record``: None for a branch of another engine; ``made_ms``: by it. ``head``, ``head_ms``: the newest commit."""
 
     name: str
-    record: Lineage | None
+    record: BranchRecord | None
     head: int | None
     head_ms: int | None
     made_ms: int | None
@@ -320,7 +320,7 @@ def soon_due(age: BranchAge, rules: BranchRules, now_ms: int) -> int | None:
     return None if why_kept(age.record, fits=True) is not None else end
 
 
-def why_kept(record: Lineage | None, *, fits: bool) -> str | None:
+def why_kept(record: BranchRecord | None, *, fits: bool) -> str | None:
     """Return why a branch stays although its time is over, as far as its record says; None if nothing keeps it.
 
     ``fits``: whether the record is about the branch that is there now.

@@ -42,7 +42,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
 from airflow_paimon.core.store.base import batches, read_present
 from airflow_paimon.core.streaming.replays import find_replay, stream_key
-from airflow_paimon.core.table.lineage import read_lineage, recorded_branches
+from airflow_paimon.core.table.branch_record import read_branch_record, recorded_branches
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.record_kinds import REPLAYS, STREAMS
 from airflow_paimon.core.table.sorted_runs import SortedRuns, cuts_for
@@ -243,7 +243,7 @@ def stream_leftovers(table: Table, before_ms: int) -> list[str]:
     listed = (i for i in table.store.list(STREAMS.folder) if is_record(i.name))
     old = [i.name.removesuffix(".json") for i in listed if i.modified_ms is not None and i.modified_ms < before_ms]
     found = [STREAMS.path(query) for query in old if branch_of_stream(table, query) not in branches]
-    if all(read_lineage(table, name) is not None for name in recorded):
+    if all(read_branch_record(table, name) is not None for name in recorded):
         found += _replays(table, branches, before_ms)
     return found
 

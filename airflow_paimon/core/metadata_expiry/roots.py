@@ -34,8 +34,8 @@ from airflow_paimon.core.metadata_expiry.root_values import (
 from airflow_paimon.core.metadata_expiry.root_values import Root as Root
 from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.store.base import FileInfo, read_present
+from airflow_paimon.core.table.branch_record import READY, read_branch_record, recorded_branches
 from airflow_paimon.core.table.consumers import read_consumers
-from airflow_paimon.core.table.lineage import READY, read_lineage, recorded_branches
 from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
     MAIN,
@@ -267,7 +267,7 @@ def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
 
 
 def _unfinished(main: Table, views: Iterable[Table]) -> Iterator[tuple[str, str]]:
-    records = {name: read_lineage(main, name) for name in recorded_branches(main)}
+    records = {name: read_branch_record(main, name) for name in recorded_branches(main)}
     changing = {name: r.state for name, r in records.items() if r is not None and r.state != READY}
     yield from ((name, f"is incomplete ({state})") for name, state in sorted(changing.items()))
     for view in views:

@@ -16,8 +16,8 @@ from airflow_paimon.core.publish.audit_properties import recorded_between
 from airflow_paimon.core.publish.hold import UnfinishedPublish
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
+from airflow_paimon.core.table.branch_record import read_branch_record, state_text
 from airflow_paimon.core.table.history import Difference, difference, snapshots_there
-from airflow_paimon.core.table.lineage import read_lineage, state_text
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -171,12 +171,12 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
     had taken the state back by then. Unknown are those whose snapshot of the branch is gone.
     """
     published = [s for s in since if BRANCH_IDENTITY_PROPERTY in s.properties]
-    record = read_lineage(main, branch.branch_name) if published else None
+    record = read_branch_record(main, branch.branch_name) if published else None
     made = None if record is None else record.created_ms
     parents, above = set[str](), record
     while above is not None and above.from_branch not in {MAIN, branch.branch_name, *parents}:
         parents.add(above.from_branch)
-        above = read_lineage(main, above.from_branch)
+        above = read_branch_record(main, above.from_branch)
     found, others, strangers = dict[int, BranchPublish](), dict[int, BranchPublish](), dict[int, BranchPublish]()
     unknown: dict[int, PartitionScope] = {}
     for snapshot in published:

@@ -40,9 +40,9 @@ from airflow_paimon.core.publish.publication import Publication, completed
 from airflow_paimon.core.publish.safeguards import check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
+from airflow_paimon.core.table.branch_record import READY, BranchRecord, read_branch_record
 from airflow_paimon.core.table.features import check_known, is_chain_part
 from airflow_paimon.core.table.history import publish_target
-from airflow_paimon.core.table.lineage import READY, Lineage, read_lineage
 from airflow_paimon.core.table.made_by import made_by_properties
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
@@ -127,7 +127,9 @@ class _Rebase:
             self.files.discard(self.main)
             raise
 
-    def _on(self, planner: Merge, compared: Compared, first: Publication, record: Lineage | None) -> OperationResult:
+    def _on(
+        self, planner: Merge, compared: Compared, first: Publication, record: BranchRecord | None
+    ) -> OperationResult:
         if not self.request.dry_run:
             first = self.files.keys.into(first, writers_stopped=True)
         completed(self.asked, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
@@ -140,20 +142,20 @@ class _Rebase:
         landed = self._make(planner, compared, first, is_made=record is not None and record.state == READY)
         return self._result(plan, landed, details)
 
-    def _record(self) -> Lineage | None:
+    def _record(self) -> BranchRecord | None:
         """Return the record of the new branch, if an earlier try of this operation has made it, or begun to.
 
         Raises:
             AlreadyExistsError: there is another branch of that name.
         """
         name, own = self.request.to_branch, self.request.operation_id
-        record = read_lineage(self.main, name)
+        record = read_branch_record(self.main, name)
         is_own = own is not None and record is not None and record.operation_id == own
         if not is_own and name in self.main.branch_names():
             raise AlreadyExistsError(f"{self.main.name}: branch {name!r} exists; choose another name")
         return record if is_own else None
 
-    def _recorded(self, record: Lineage) -> Snapshot:
+    def _recorded(self, record: BranchRecord) -> Snapshot:
         """Return main's head as an earlier try has taken it.
 
         Raises:
@@ -200,7 +202,7 @@ class _Rebase:
         drop_hold(self.branch, put_hold(self.branch, self.theirs))
 
     def _create(self, head: Snapshot) -> None:
-        record = read_lineage(self.main, self.request.branch)
+        record = read_branch_record(self.main, self.request.branch)
         request = CreateBranch(
             table=self.request.table,
             warehouse=self.request.warehouse,

@@ -23,7 +23,7 @@ from airflow_paimon.core.publish.earlier_publishes import (
     state_number,
 )
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, origin_name, stored_ids
-from airflow_paimon.core.table.lineage import Lineage, read_lineage, state_text
+from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, state_text
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -38,7 +38,7 @@ from airflow_paimon.core.table.scan import read_each_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
 
 
-def family_properties(record: Lineage | None) -> dict[str, str]:
+def family_properties(record: BranchRecord | None) -> dict[str, str]:
     """Return the snapshot properties that say to which family a published branch belongs, and what it came from."""
     if record is None or not record.known_origin:
         return {}
@@ -50,7 +50,7 @@ def with_their_states(main: Table, branch: Table, standing: Standing) -> Standin
     """Return the standing publishes with what each relative's brought to main: the newest state of the branch, or of
     the one that it was made from.
     """
-    record = read_lineage(main, branch.branch_name) if standing.relatives else None
+    record = read_branch_record(main, branch.branch_name) if standing.relatives else None
     newest: dict[str, int] = {}
     for publish in standing.relatives:
         name, number = _published(publish)
@@ -91,7 +91,7 @@ def _has_other_ids(on_main: DataFile, on_branch: DataFile, space: IdSpace) -> bo
 
 
 def _with_state(
-    main: Table, branch: Table, record: Lineage | None, publish: BranchPublish, newest: Mapping[str, int]
+    main: Table, branch: Table, record: BranchRecord | None, publish: BranchPublish, newest: Mapping[str, int]
 ) -> BranchPublish | None:
     """The branch's own states come first; else it is as it began, if that was brought; else what a parent had.
 
@@ -120,7 +120,7 @@ def _with_state(
                 return replace(publish, branch=beginning if at is record else began, of_parent=at is not record)
             return None if at.from_branch == MAIN else replace(publish, branch=then, of_parent=True)
         parent, until = at.from_branch, state_number(at.came_from[-1])
-        above = None if parent == MAIN else read_lineage(main, parent)
+        above = None if parent == MAIN else read_branch_record(main, parent)
         if above is None or _kept_beginning(main.branch(parent), above, until) is None:
             return None
         at, names = above, [above.from_branch]
@@ -141,7 +141,7 @@ def _brought(main: Table, publish: BranchPublish, newest: Mapping[str, int]) -> 
     out = [f"{number}:{publish.main.properties[BRANCH_IDENTITY_PROPERTY]}"]
     until = newest[name]
     for text in reversed(publish.main.values(CAME_FROM_PROPERTY, list)):
-        view, record = main.branch(name), read_lineage(main, name)
+        view, record = main.branch(name), read_branch_record(main, name)
         if record is None or record.came_from[-1:] != (text,) or own_state(view, out[-1]) is None:
             break
         began = _kept_beginning(view, record, until)
@@ -153,7 +153,7 @@ def _brought(main: Table, publish: BranchPublish, newest: Mapping[str, int]) -> 
     return out
 
 
-def _kept_beginning(view: Table, record: Lineage, until: int) -> Snapshot | None:
+def _kept_beginning(view: Table, record: BranchRecord, until: int) -> Snapshot | None:
     """Return the branch as it was made from another one; None: that is gone, or the branch was rolled back to before
     it, up to its snapshot ``until``.
     """
@@ -170,7 +170,7 @@ def _newest(view: Table, texts: Iterable[str]) -> Snapshot | None:
     return max(own, key=lambda s: s.id, default=None)
 
 
-def _beginning(branch: Table, record: Lineage) -> Snapshot | None:
+def _beginning(branch: Table, record: BranchRecord) -> Snapshot | None:
     """Return the branch as it was made from another one: the commit of a rebase, or its first snapshot."""
     first = record.snapshot_id or 0
     rebased = branch.find_snapshot(first + 1)

@@ -40,9 +40,9 @@ from airflow_paimon.core.publish.replace_main_plan import (
 )
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
+from airflow_paimon.core.table.branch_record import KEPT_MAIN
 from airflow_paimon.core.table.consumers import consumer_names, consumer_path, find_consumer
 from airflow_paimon.core.table.history import difference, really_changed, snapshots_between, snapshots_there
-from airflow_paimon.core.table.lineage import KEPT_MAIN
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
 from airflow_paimon.core.table.properties import (

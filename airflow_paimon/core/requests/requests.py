@@ -131,8 +131,8 @@ class CreateBranch(Request):
     if_exists: str = flag(
         "What to do if the branch exists; skip accepts only one with the same base", "fail", choices=IF_EXISTS
     )
-    owner: str | None = flag("Owner, recorded in the branch's lineage", may_be_blank=True, argument="branch_owner")
-    reason: str | None = flag("Reason, recorded in the branch's lineage", may_be_blank=True)
+    owner: str | None = flag("Owner, recorded with the branch", may_be_blank=True, argument="branch_owner")
+    reason: str | None = flag("Reason, recorded with the branch", may_be_blank=True)
     retention: str | None = flag(
         "Retention, e.g. '14 d', or 'forever'; expire_branches deletes the branch afterwards",
         may_be_blank=True,

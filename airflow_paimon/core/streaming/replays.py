@@ -19,7 +19,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.plan import PutNew, Replace
-from airflow_paimon.core.table.lineage import read_lineage
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.record_kinds import REPLAYS
@@ -49,8 +49,8 @@ class ReplayRecord(Record):
 def stream_key(view: Table) -> str:
     """Return the key of replays by streams into a branch."""
     main = view.branch(MAIN)
-    lineage = read_lineage(main, view.branch_name)
-    made = None if lineage is None else (lineage.created_at, lineage.operation_id, lineage.identity)
+    made_from = read_branch_record(main, view.branch_name)
+    made = None if made_from is None else (made_from.created_at, made_from.operation_id, made_from.identity)
     return digest_of([view.branch_name, made])[:32]
 
 

@@ -10,8 +10,8 @@ from airflow_paimon.core.errors import LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store.base import batches, side_by_side
+from airflow_paimon.core.table.branch_record import verified_branch_record
 from airflow_paimon.core.table.features import is_chain_part
-from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_change
 from airflow_paimon.core.table.live_files import Difference as Difference
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
@@ -208,20 +208,20 @@ def branch_point(main: Table, branch: Table) -> Snapshot | None:
     shared = greatest_shared(main, branch)
     if shared is not None:
         return shared
-    lineage = verified_lineage(main, branch.branch_name)
-    if lineage is None or lineage.from_branch in (MAIN, branch.branch_name) or lineage.snapshot_id is None:
+    record = verified_branch_record(main, branch.branch_name)
+    if record is None or record.from_branch in (MAIN, branch.branch_name) or record.snapshot_id is None:
         return None
-    parent = main.branch(lineage.from_branch)
+    parent = main.branch(record.from_branch)
     if _is_chain_part(parent):
         return greatest_shared(parent, branch)
-    began = parent.find_snapshot(lineage.snapshot_id)
-    return branch_point(main, parent) if began is not None and began.identity == lineage.identity else None
+    began = parent.find_snapshot(record.snapshot_id)
+    return branch_point(main, parent) if began is not None and began.identity == record.identity else None
 
 
 def publish_target(main: Table, branch: Table) -> Table:
     """Return the branch onto which one is published: main, or the branch of a chain table that it began with."""
-    lineage = verified_lineage(main, branch.branch_name)
-    parent = main if lineage is None else main.branch(lineage.from_branch)
+    record = verified_branch_record(main, branch.branch_name)
+    parent = main if record is None else main.branch(record.from_branch)
     return parent if _is_chain_part(parent) else main
 
 

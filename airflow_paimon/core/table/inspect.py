@@ -20,8 +20,8 @@ from airflow_paimon.core.format.manifest import DataFile, FileSource, ManifestEn
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
+from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, verified_branch_record
 from airflow_paimon.core.table.consumers import read_consumers
-from airflow_paimon.core.table.lineage import Lineage, read_lineage, verified_lineage
 from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
@@ -149,20 +149,20 @@ def _branches(table: Table) -> pa.Table:
     main = table.branch(MAIN)
     rows: list[tuple[Any, ...]] = []
     for name in main.branch_names():
-        lineage, record = verified_lineage(main, name), read_lineage(main, name)
+        verified, record = verified_branch_record(main, name), read_branch_record(main, name)
         made: datetime | None = None
         origin: tuple[Any, ...] = (None, None, None)
-        if lineage is None:
+        if verified is None:
             made = _folder_time(main, name)
         else:
-            ms = lineage.created_ms
+            ms = verified.created_ms
             made = None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None)
-            origin = lineage.from_tag, lineage.snapshot_id, lineage.from_branch
-        rows.append((name, made, *origin, *_ownership(record, fits=lineage is not None)))
+            origin = verified.from_tag, verified.snapshot_id, verified.from_branch
+        rows.append((name, made, *origin, *_ownership(record, fits=verified is not None)))
     return _build_rows(columns, rows)
 
 
-def _ownership(record: Lineage | None, *, fits: bool) -> tuple[str | None, str | None, str | None, str | None]:
+def _ownership(record: BranchRecord | None, *, fits: bool) -> tuple[str | None, str | None, str | None, str | None]:
     """Owner, reason, retention, and who protects the branch (``unknown`` if nobody was named).
 
     Of a record that doesn't fit the branch only the protection counts.

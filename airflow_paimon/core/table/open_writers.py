@@ -12,8 +12,8 @@ from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
 from airflow_paimon.core.store.base import batches, side_by_side
+from airflow_paimon.core.table.branch_record import verified_branch_record
 from airflow_paimon.core.table.history import greatest_shared, snapshots_there, touched
-from airflow_paimon.core.table.lineage import verified_lineage
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers_plan import (
     CLOSED_AFTER,
@@ -198,9 +198,9 @@ def began_with(view: Table) -> int:
     if view.branch_name == MAIN:
         return 0
     main = view.branch(MAIN)
-    lineage = verified_lineage(main, view.branch_name)
-    if lineage is not None:
-        return lineage.snapshot_id or 0
+    record = verified_branch_record(main, view.branch_name)
+    if record is not None:
+        return record.snapshot_id or 0
     shared = greatest_shared(main, view)  # another engine has made the branch
     return shared.id if shared is not None else 0
 

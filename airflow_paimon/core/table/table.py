@@ -27,7 +27,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, p
 from airflow_paimon.core.store import FileInfo, Store, open_store
 from airflow_paimon.core.store.base import read_if_there, side_by_side
 from airflow_paimon.core.store.none import NoStore
-from airflow_paimon.core.table.lineage import began_empty
+from airflow_paimon.core.table.branch_record import began_empty
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,

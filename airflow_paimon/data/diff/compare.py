@@ -11,8 +11,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.required_checks import outcomes_of
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.history import publish_target
-from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.masking import Masks, hidden_in, masks_of
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
@@ -263,7 +263,7 @@ def _open_writers(context: Context, plan: DiffPlan) -> dict[str, Any]:
 
 def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: Found) -> OperationResult:
     """Build the result, whose details ``shown.diff_markdown.render_markdown`` renders. A diff changes nothing."""
-    record = read_lineage(context.table, plan.after.scan.table.branch_name)
+    record = read_branch_record(context.table, plan.after.scan.table.branch_name)
     about = {"about": described(record)} if record is not None else {}
     details = diff_details(plan, found, request, context.table.schema()) | about | _open_writers(context, plan)
     snapshot = plan.after.scan.snapshot

@@ -17,8 +17,8 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.inspect import inspect
-from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from airflow_paimon.shown.lookups import branches
@@ -81,7 +81,7 @@ def test_a_publish_says_whose_branch_it_was_and_that_it_was_forced(protected: Ta
     properties = protected.latest_snapshot().properties
     assert {k: v for k, v in properties.items() if k.startswith("airflow-paimon.branch-") and "snap" not in k} == {
         "airflow-paimon.branch-identity": protected.branch("fix").latest_snapshot().identity,
-        "airflow-paimon.branch-family": read_lineage(protected, "fix").family,
+        "airflow-paimon.branch-family": read_branch_record(protected, "fix").family,
         "airflow-paimon.branch-owner": "ann",
         "airflow-paimon.branch-reason": "bad prices",
         "airflow-paimon.branch-protected-by": "ann",
@@ -310,7 +310,7 @@ def test_a_change_beside_another_operation_at_any_moment(name: str, alter_first:
             assert number > 3
             return
         where = f"{name} at call {number}: {refused}"
-        record, there = read_lineage(table, "fix"), table.branch("fix").exists()
+        record, there = read_branch_record(table, "fix"), table.branch("fix").exists()
         if there and case.operation != "create_branch":
             assert before <= names(table.branch("fix")), where
         if not refused and there and record is not None and case.operation == "delete_branch":

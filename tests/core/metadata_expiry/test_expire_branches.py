@@ -15,7 +15,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.lineage import lineage_path
+from airflow_paimon.core.table.branch_record import branch_record_path
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
@@ -75,7 +75,7 @@ def test_ages_are_for_branches_without_a_retention(main: Table) -> None:
 def test_a_branch_whose_record_has_no_time_keeps_no_other_one(main: Table) -> None:
     branch(main)
     branch(main, "odd")
-    path = lineage_path("odd")
+    path = branch_record_path("odd")
     main.store.replace(path, json.dumps(json.loads(main.store.read(path)) | {"created_at": "once"}).encode())
     assert expire(main, older_than="1 d") == {"expired": {"fix": "its retention of 14 d is over"}, "kept": {}}
     assert main.branch_names() == ["odd"]

@@ -566,11 +566,11 @@ def test_streams_and_replays_into_deleted_branches_go(main: Table) -> None:
     run(main, "delete_branch", branch="gone")
     before = main.store.walk("_airflow_paimon/streams") + main.store.walk("_airflow_paimon/replays")
     assert clean(main, Aged(main.store, days=29)).details["stream_records"] == 0
-    lineage = "_airflow_paimon/branches/lives.json"
-    content = main.store.read(lineage)
-    main.store.replace(lineage, b"{")
+    path = "_airflow_paimon/branches/lives.json"
+    content = main.store.read(path)
+    main.store.replace(path, b"{")
     assert clean(main, Aged(main.store, days=31)).details["stream_records"] == 1, "no replay: which are in use?"
-    main.store.replace(lineage, content)
+    main.store.replace(path, content)
     young = Aged(main.store, days=31, young=[f"{gone}/0/t/offsets/0"])
     assert stream_leftovers(replace(main, store=young), now() - 30 * DAY) == [batch + end for end in CHECKPOINT]
     assert clean(main, young).details["stream_records"] == 2

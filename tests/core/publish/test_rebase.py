@@ -13,8 +13,8 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.history import branch_point
-from airflow_paimon.core.table.lineage import read_lineage
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.metadata_expiry.test_remove_orphan_files import clean
@@ -66,7 +66,7 @@ def test_a_rebased_branch_has_main_s_head_and_the_branch_s_changes(table: Table)
     assert days(view) == main | {"a": fix["a"]}
     assert (days(table), days(table.branch("fix"))) == (main, fix)
     assert branch_point(table, view) == head
-    record = read_lineage(table, "next")
+    record = read_branch_record(table, "next")
     assert record is not None
     assert (record.owner, record.reason, record.retention) == ("ann", "bad prices", "14 d")
     assert sound(table)

@@ -87,13 +87,13 @@ def test_table_names_that_no_storage_takes(name: str) -> None:
 
 
 def test_the_longest_names_that_are_allowed_work(table: Table) -> None:
-    """With our prefixes and endings, on a real file system: tags, lineage, journal, operation record."""
+    """With our prefixes and endings, on a real file system: tags, record, journal, operation record."""
     branch, other = "b" * 200, "c" * 200
     run(table, "create_tag", tag="t" * 200, operation_id="o" * 5000)
     run(table, "create_branch", branch=branch, tag="t" * 200, operation_id="p" * 5000)
     run(table, "rename_branch", branch=branch, to_branch=other)
     write_path = [p for p in table.store.walk("_airflow_paimon") if other in p]
-    assert write_path, "its lineage record"
+    assert write_path, "its record record"
     run(table, "merge_branch", branch=other, operation_id="q" * 5000, dry_run=True)
     run(table, "delete_branch", branch=other)
 

@@ -72,7 +72,7 @@ def test_branches_say_where_they_came_from(tmp_path: Path) -> None:
     assert (rows["fix"]["tag_name"], rows["fix"]["tagged_snapshot_id"]) == ("t", 1)
     assert (rows["fix"]["owner"], rows["fix"]["reason"]) == ("ana", "prices")
     assert rows["fresh"]["tagged_snapshot_id"] is None
-    # A branch of that name that another engine made later is not the one the lineage speaks of.
+    # A branch of that name that another engine made later is not the one the record speaks of.
     table.store.delete_tree("branch/branch-fix")
     table.store.create("branch/branch-fix/schema/schema-0", table.store.read("schema/schema-0"))
     rows = {r["branch_name"]: r for r in inspect(table, "$branches").to_pylist()}

@@ -32,7 +32,7 @@ READY, CREATING, DELETING, DELETED = "ready", "creating", "deleting", "deleted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lineage(Record):
+class BranchRecord(Record):
     """``identity`` is the identity of the base snapshot (``Snapshot.identity``); None for a branch created empty.
 
     ``schema_id``: the source's newest schema id when the branch was created. ``known_origin`` is False for a branch
@@ -100,26 +100,26 @@ class Lineage(Record):
         except (ValueError, OverflowError):
             return None
 
-    def same_base(self, other: Lineage) -> bool:
+    def same_base(self, other: BranchRecord) -> bool:
         """Whether both branches were made from the same snapshot of the same branch."""
         mine = (self.from_branch, self.snapshot_id, self.identity)
         return mine == (other.from_branch, other.snapshot_id, other.identity)
 
-    def same_branch(self, other: Lineage) -> bool:
+    def same_branch(self, other: BranchRecord) -> bool:
         """Whether both are records of the same branch, not of two branches that had the name one after the other."""
         return (self.created_at, self.operation_id) == (other.created_at, other.operation_id)
 
-    def in_state(self, state: str, *, peer: str | None = None) -> Lineage:
+    def in_state(self, state: str, *, peer: str | None = None) -> BranchRecord:
         """Return the record of the same branch in another state."""
         return replace(self, state=state, peer=peer, head=None, since=None, schemas={})
 
 
 def state_text(snapshot: Snapshot) -> str:
-    """Return what identifies a snapshot of some branch in ``Lineage.came_from``."""
+    """Return what identifies a snapshot of some branch in ``BranchRecord.came_from``."""
     return f"{snapshot.id}:{snapshot.identity}"
 
 
-def lineage_path(branch: str) -> str:
+def branch_record_path(branch: str) -> str:
     return BRANCHES.path(branch)
 
 
@@ -128,41 +128,41 @@ def recorded_branches(table: Table) -> list[str]:
     return sorted(n.removesuffix(".json") for n in table.store.names(BRANCHES.folder) if is_record(n))
 
 
-def read_lineage(table: Table, branch: str) -> Lineage | None:
+def read_branch_record(table: Table, branch: str) -> BranchRecord | None:
     """Read a branch's record. None when it is missing or unreadable: a table works without it."""
     try:
-        return Lineage.find(table.store, lineage_path(branch), table.name)
+        return BranchRecord.find(table.store, branch_record_path(branch), table.name)
     except FormatError:
         return None
 
 
-def is_unfinished(view: Table, lineage: Lineage) -> bool:
+def is_unfinished(view: Table, record: BranchRecord) -> bool:
     """Whether the creation of a branch stopped before its snapshot or all its schemas were written."""
-    return lineage.snapshot_id is not None or max(view.schema_ids(), default=-1) < (lineage.schema_id or 0)
+    return record.snapshot_id is not None or max(view.schema_ids(), default=-1) < (record.schema_id or 0)
 
 
-def verified_lineage(table: Table, branch: str) -> Lineage | None:
+def verified_branch_record(table: Table, branch: str) -> BranchRecord | None:
     """Return the record if the branch is ready and starts from the snapshot that the record names, else None."""
-    lineage = read_lineage(table, branch)
-    if lineage is None or lineage.state != READY or not lineage.known_origin:
+    record = read_branch_record(table, branch)
+    if record is None or record.state != READY or not record.known_origin:
         return None
     view = table.branch(branch)
-    if lineage.snapshot_id is None:
-        return lineage
+    if record.snapshot_id is None:
+        return record
     try:
-        base = view.snapshot(lineage.snapshot_id)
+        base = view.snapshot(record.snapshot_id)
     except (NotFoundError, FormatError):
         return None
-    return lineage if base.identity == lineage.identity else None
+    return record if base.identity == record.identity else None
 
 
 def began_empty(view: Table) -> bool:
     """Whether a branch was made without a snapshot, as its record says."""
-    record = read_lineage(view, view.branch_name)
+    record = read_branch_record(view, view.branch_name)
     return record is not None and record.known_origin and record.snapshot_id is None
 
 
-def require_ready(view: Table) -> Lineage | None:
+def require_ready(view: Table) -> BranchRecord | None:
     """Return the branch's record (None: it has none, or is main).
 
     Raises:
@@ -170,13 +170,13 @@ def require_ready(view: Table) -> Lineage | None:
     """
     if view.branch_name == MAIN:
         return None
-    record = read_lineage(view, view.branch_name)
+    record = read_branch_record(view, view.branch_name)
     if record is None or record.state == READY:
         return record
     raise not_ready(view, record)
 
 
-def not_ready(view: Table, record: Lineage) -> ConflictError:
+def not_ready(view: Table, record: BranchRecord) -> ConflictError:
     """Name the operation in progress on the branch, and how to finish it if it was interrupted."""
     name = view.branch_name
     doing, again = {
@@ -195,22 +195,22 @@ def not_ready(view: Table, record: Lineage) -> ConflictError:
     )
 
 
-def still_exists(view: Table, before: Lineage | None) -> bool:
+def still_exists(view: Table, before: BranchRecord | None) -> bool:
     """After a put: whether the branch still exists and is the one whose record was ``before``."""
     if view.branch_name == MAIN:
         return True
-    now = read_lineage(view, view.branch_name)
+    now = read_branch_record(view, view.branch_name)
     if now is None or before is None:
         return now is None and before is None and view.exists()
     return now.state == READY and now.same_branch(before)
 
 
-def is_deleted(view: Table, before: Lineage | None) -> bool:
+def is_deleted(view: Table, before: BranchRecord | None) -> bool:
     """Whether the branch was deleted for good, so that a snapshot put on it now belongs to no branch.
 
     A branch recreated under the same name counts as another branch.
     """
-    now = read_lineage(view, view.branch_name)
+    now = read_branch_record(view, view.branch_name)
     if now is None:
         return not view.exists()
     return now.state == DELETED or (now.state == READY and before is not None and not now.same_branch(before))
