@@ -30,10 +30,10 @@ def with_downstream(
     if not downstream:
         found["pipeline"] = None
     sql = str(correction.get("sql") or "")
-    asked = {"sql": sql if len(sql) <= _MOST_SQL else "", "mode": correction.get("mode") or "",
+    values = {"sql": sql if len(sql) <= _MOST_SQL else "", "mode": correction.get("mode") or "",
              "partitions": "\n".join(correction.get("partitions") or ())}  # fmt: skip
     base = str(conf.get("api", "base_url", fallback="") or "")
-    return found | {"page": plan_page_url(conn_id, table, asked, base_url=base)}
+    return found | {"page": plan_page_url(conn_id, table, values, base_url=base)}
 
 
 def ask_backend(

@@ -101,17 +101,17 @@ class FormPolicy:
         Raises:
             UnsafeOperationError: names the field, and what has to be set where.
         """
-        asked = {n: value for n, value in values.items() if n in FIELDS and value not in (None, "", {}, "None")}
-        for name, value in asked.items():
+        given = {n: value for n, value in values.items() if n in FIELDS and value not in (None, "", {}, "None")}
+        for name, value in given.items():
             if name in self.locked and value not in _UNSET.get(name, ()):
                 raise UnsafeOperationError(
                     f"{name}: connection {self.connection!r} locks this field (its extra forms, locked); leave it empty"
                 )
-        self._check_options(asked.get("spark_options") or {})
-        self._check_conf(asked.get("spark_conf") or {})
-        if (function := asked.get("function")) is not None:
+        self._check_options(given.get("spark_options") or {})
+        self._check_conf(given.get("spark_conf") or {})
+        if (function := given.get("function")) is not None:
             self._check_function(str(function))
-        if (checkpoint := asked.get("checkpoint")) is not None:
+        if (checkpoint := given.get("checkpoint")) is not None:
             self._check_folder(str(checkpoint))
 
     def _check_options(self, options: Mapping[str, Any]) -> None:

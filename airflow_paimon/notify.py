@@ -66,22 +66,22 @@ def choose_approvers(
     return wanted or list(configured)
 
 
-def reminder_lead(configured: str | None, asked: str | None, timeout: timedelta | None) -> timedelta | None:
+def reminder_lead(configured: str | None, requested: str | None, timeout: timedelta | None) -> timedelta | None:
     """Return how long before the end of an approval its notifiers hear again; None for never.
 
-    ``asked``: the form's ``remind_before``. It wins over the connection's, which counts where it is shorter than the
-    time to answer; a quarter of that time otherwise.
+    ``requested``: the form's ``remind_before``. It wins over the connection's, which counts where it is shorter than
+    the time to answer; a quarter of that time otherwise.
 
     Raises:
         InvalidInputError: neither a duration nor ``never``, or the form's is not shorter than the time to answer.
     """
-    text = (asked or configured or "").strip()
+    text = (requested or configured or "").strip()
     if timeout is None or text.lower() == "never":
         return None
     lead = requested_duration(text, "remind_before") if text else timeout / 4
     if timedelta(0) < lead < timeout:
         return lead
-    if not asked:
+    if not requested:
         return timeout / 4
     raise InvalidInputError(
         f"remind_before: {text!r} must be shorter than the {timeout} within which the approval is answered; or: never"
@@ -99,7 +99,7 @@ def asks_four_eyes(hook: PaimonHook, tables: Sequence[str]) -> bool:
     return hook.four_eyes or any(table_asks(hook.get_table(table)) for table in tables)
 
 
-def four_eyes_note(required: bool, asked: str | None) -> str:
+def four_eyes_note(required: bool, requester: str | None) -> str:
     """Say to the approver who can't approve.
 
     Raises:
@@ -111,12 +111,12 @@ def four_eyes_note(required: bool, asked: str | None) -> str:
             "The four-eyes rule needs an approval: switch it on. The rule comes from the form, the Paimon connection "
             "(four_eyes), or the table (option airflow-paimon.four-eyes)"
         )
-    if asked is None:
+    if requester is None:
         raise UnsafeOperationError(
             "The four-eyes rule can't be applied: Airflow doesn't report who triggered this run. Trigger it as a user, "
             "from Airflow's page or its API"
         )
-    return f"{escape(asked)} triggered this run, so a second person has to approve it."
+    return f"{escape(requester)} triggered this run, so a second person has to approve it."
 
 
 def send(notifiers: Sequence[BaseNotifier], message: Mapping[str, Any], context: Context) -> None:

@@ -37,7 +37,7 @@ def measure(table: Table) -> None:
 
     from airflow_paimon.plugin import app, table_page
     from airflow_paimon.plugin.catalog import Warehouse
-    from airflow_paimon.plugin.panel import Asked
+    from airflow_paimon.plugin.panel import PageQuery
     from airflow_paimon.plugin.reading import Reader
     from airflow_paimon.plugin.rendering import Pages
 
@@ -47,8 +47,8 @@ def measure(table: Table) -> None:
 
     def answer(reader: Reader, tab: str) -> tuple[float, bool, int]:
         started = time.perf_counter()
-        asked = Asked(tab=tab)
-        shown = table_page.show(Warehouse("bench"), reader, database, name, asked, user=None, airflow="")
+        query = PageQuery(tab=tab)
+        shown = table_page.show(Warehouse("bench"), reader, database, name, query, user=None, airflow="")
         body = pages.render(request, "table.html", **shown)
         return time.perf_counter() - started, bool(shown["pending"]), len(body)
 

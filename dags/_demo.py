@@ -244,10 +244,10 @@ class _Person:
         with create_session() as session:
             query = select(TaskInstance).where(TaskInstance.dag_id == self.dag_id).order_by(TaskInstance.start_date)
             states = [(t.task_id, t.map_index, t.state, t.run_id, t.duration) for t in session.scalars(query)]
-        told = [(t if index < 0 else f"{t} {index + 1}", state, duration) for t, index, state, _, duration in states]
-        for line in self._progress.lines(told, time.monotonic()):
+        shown = [(t if index < 0 else f"{t} {index + 1}", state, duration) for t, index, state, _, duration in states]
+        for line in self._progress.lines(shown, time.monotonic()):
             self.say(line)
-        for task_id, _, state, run_id, _ in states:
+        for task_id, _, state, run_id, _ in shown:
             if state == "awaiting_input" and self.seen is None:
                 self.seen = self.look()
                 self._approve(f"/api/v2/dags/{self.dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails")

@@ -75,7 +75,7 @@ def load(warehouse: Path) -> Table:
     from airflow_paimon.execution import run_operation
 
     keys = ["carrier", "dt"]
-    asked = {
+    arguments = {
         "column": COLUMNS,
         "primary_key": [*keys, "flight", "origin"],
         "partition_key": keys,
@@ -85,7 +85,7 @@ def load(warehouse: Path) -> Table:
         "sequence_field": ["scheduled_hour"],
         "option": ["bucket=1"],
     }
-    run_operation(build_request("create_chain_table", {"warehouse": str(warehouse), "table": TABLE, **asked}))
+    run_operation(build_request("create_chain_table", {"warehouse": str(warehouse), "table": TABLE, **arguments}))
     table = open_table(str(warehouse), TABLE)
     write_arrow(table.branch("snapshot"), flights_of([FIRST]))
     write_arrow(table.branch("delta"), flights_of(DAYS))

@@ -60,6 +60,6 @@ def azure_server() -> Iterator[str]:
 def make_container(endpoint: str) -> str:
     """Make a container on the server and give its URI."""
     container = f"container-{uuid.uuid4().hex[:12]}"
-    client = azure_client.Client({"account_name": ACCOUNT, **storage_options(endpoint)}, HOST)
+    client = azure_client.AzureClient({"account_name": ACCOUNT, **storage_options(endpoint)}, HOST)
     client.send("PUT", f"{endpoint}/{container}", {"restype": "container"})
     return f"abfss://{container}@{HOST}"

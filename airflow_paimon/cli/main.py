@@ -345,12 +345,12 @@ def _look_up(options: argparse.Namespace) -> Any:
     if options.what == "audit":
         from airflow_paimon.cli.audit import audit
 
-        name, _ = _asked_name(options)
+        name, _ = _table_name(options)
         return audit(options.warehouse, storage, name, limit, options.since, options.until, options.format)
     if getattr(options, "table", None) is None:
         of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": lookups.healths}
         return of_all[options.what](options.warehouse, storage, limit)
-    table, version = _asked_table(options, storage)
+    table, version = _open_table(options, storage)
     if options.what == "plan":
         from airflow_paimon.shown.correction import plan
 
@@ -371,7 +371,7 @@ def _look_up(options: argparse.Namespace) -> Any:
     return lookups.OF_A_TABLE[options.what](table, limit)
 
 
-def _asked_name(options: argparse.Namespace) -> tuple[str, int | str | None]:
+def _table_name(options: argparse.Namespace) -> tuple[str, int | str | None]:
     """Return the table as it is named, all of them where none is, and the version."""
     from airflow_paimon.core.table.table import split_version
 
@@ -383,22 +383,22 @@ def _asked_name(options: argparse.Namespace) -> tuple[str, int | str | None]:
     return name, version
 
 
-def _asked_table(options: argparse.Namespace, storage: Mapping[str, Any] | None) -> tuple[Table, int | str | None]:
+def _open_table(options: argparse.Namespace, storage: Mapping[str, Any] | None) -> tuple[Table, int | str | None]:
     """Return the branch that is asked about, which is there, and a version."""
     from airflow_paimon.core.table.paths import MAIN
     from airflow_paimon.core.table.table import open_table
 
-    name, version = _asked_name(options)
+    name, version = _table_name(options)
     table = open_table(options.warehouse, name, storage_options=storage)
-    asked = getattr(options, "branch", None)
-    if asked is not None and not asked.strip():
+    branch = getattr(options, "branch", None)
+    if branch is not None and not branch.strip():
         raise InvalidInputError(f"{table.name}: --branch is empty; leave it out for main")
-    if asked is not None and table.branch_name not in (MAIN, asked):
+    if branch is not None and table.branch_name not in (MAIN, branch):
         raise InvalidInputError(
-            f"--table {options.table} and --branch {asked} name two different branches; give {table.name} with one of "
+            f"--table {options.table} and --branch {branch} name two different branches; give {table.name} with one of "
             f"them"
         )
-    table = table.branch(asked or table.branch_name)
+    table = table.branch(branch or table.branch_name)
     (table.branch(MAIN) if options.what == "plan" else table).require()
     return table, version
 

@@ -252,8 +252,8 @@ def add_tasks(flink_jobs: Sequence[FlinkJob], *, several: bool = False) -> None:
     compared = {"table": "name", "branch": "branch", "against": "against"}
     diff = each(DiffBranchesOperator, "diff", compared, trigger_rule="none_failed", **if_asked, **SAMPLED)
     four_eyes = f"ti.xcom_pull(task_ids='check_params'){'[0]' if several else ''}['four_eyes']"
-    asked = {"required": f"{{{{ params.approval or {four_eyes} }}}}", "four_eyes": each.first("four_eyes")}
-    approve = ask_for_approval("wait_for_quiet", table=each.first("table"), **asked)
+    question = {"required": f"{{{{ params.approval or {four_eyes} }}}}", "four_eyes": each.first("four_eyes")}
+    approve = ask_for_approval("wait_for_quiet", table=each.first("table"), **question)
     add_in_order(
         [each.planned, *previews, check, diff, report(), approve],
         end_as_rejected(lambda context: ("nothing was undone, main is as it was", [])),

@@ -48,7 +48,7 @@ def read_arrow(
         FormatError: a file of the table is missing or corrupt. ConflictError: the branch was deleted or made anew
             while its files were planned.
     """
-    planned = plan_rows(table, _asked(table, version, timestamp, columns, where, gap_policy, chain_read))
+    planned = plan_rows(table, _read_request(table, version, timestamp, columns, where, gap_policy, chain_read))
     return pa.Table.from_batches(_batches(planned), planned.read.output_schema)
 
 
@@ -71,7 +71,7 @@ def read_batches(
         PaimonError: as ``read_arrow``; a missing or corrupt file when its batch is asked for, and where a read has more
             than 50,000 files, what is wrong with the entry of one.
     """
-    planned = plan_rows(table, _asked(table, version, timestamp, columns, where, gap_policy, chain_read))
+    planned = plan_rows(table, _read_request(table, version, timestamp, columns, where, gap_policy, chain_read))
     batches = _batches(planned) if limit is None else _first(_batches(planned), limit)
     return pa.RecordBatchReader.from_batches(planned.read.output_schema, batches)
 
@@ -89,11 +89,11 @@ def count_rows(
     Raises:
         PaimonError: as ``read_arrow``.
     """
-    asked = _asked(table, version, timestamp, None, where, gap_policy, chain_read)
-    if asked.mode is not None:
-        keys = None if asked.travels else table.schema().primary_keys
-        return sum(batch.num_rows for batch in _batches(plan_rows(table, replace(asked, columns=keys))))
-    layers = (layer for group in plan_rows(table, asked).groups for layer in group.layers)
+    read_request = _read_request(table, version, timestamp, None, where, gap_policy, chain_read)
+    if read_request.mode is not None:
+        keys = None if read_request.travels else table.schema().primary_keys
+        return sum(batch.num_rows for batch in _batches(plan_rows(table, replace(read_request, columns=keys))))
+    layers = (layer for group in plan_rows(table, read_request).groups for layer in group.layers)
     return sum(_rows_of(read, part) for read, splits in layers for split in splits for part in split.divided())
 
 
@@ -161,14 +161,14 @@ def read_system_table(
     """
     check_table(table)
     check_columns(table, columns)
-    asked = ReadRequest(
+    read_request = ReadRequest(
         version=version,
         timestamp=timestamp_argument(timestamp),
         columns=columns,
         where=where,
         system=check_system_table(table, name),
     )
-    planned = plan_rows(table, asked)
+    planned = plan_rows(table, read_request)
     return pa.Table.from_batches(_batches(planned), planned.read.output_schema)
 
 
@@ -192,7 +192,7 @@ def _batches(planned: ReadPlan) -> Iterator[pa.RecordBatch]:
     return (batch for group in planned.groups for batch in read_group(group, fills_chars=True))
 
 
-def _asked(
+def _read_request(
     table: Table,
     version: int | str | None,
     timestamp: int | str | datetime | None,

@@ -135,7 +135,7 @@ class Written:
 def write_once(
     table: Table,
     operation: str,
-    asked: str,
+    request_digest: str,
     operation_id: str | None,
     write: Callable[[CommitIdentity], tuple[Receipt, Sequence[CommitMessage]]],
     report_on: Callable[[Snapshot | None], Mapping[str, Any]],
@@ -152,9 +152,9 @@ def write_once(
     ``run`` compacts where readers wait for that (``compact_written``).
 
     Raises:
-        InvalidInputError: the operation id was used for another request than ``asked``, or other rows (``content``).
+        InvalidInputError: the operation id was used for another request or other rows (``content``).
     """
-    where = (table, operation_id, table.branch_name, asked, content)
+    where = (table, operation_id, table.branch_name, request_digest, content)
     with attempt(*where, writers_stopped=writers_stopped) as tried:
         landed = tried.landed(operation)
         if landed is not None:

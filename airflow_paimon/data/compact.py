@@ -58,7 +58,7 @@ def compact(
         ConflictError: other commits kept changing the files; ``details["done"]`` lists the snapshots that landed.
     """
     table = context.table.branch(request.branch).require()
-    run_ = _Run(context, request, table, run or run_here, (tasks_at_once, bytes_at_once))
+    run_ = _Compaction(context, request, table, run or run_here, (tasks_at_once, bytes_at_once))
     if request.dry_run:
         return run_.dry_run()
     require_committable(table)
@@ -92,7 +92,7 @@ def _plan(table: Table, request: Compact, began: KnownHead | None = None) -> Pla
     return plan_append(table, request, selection)
 
 
-class _Run:
+class _Compaction:
     """One try of the operation, and what it has done so far."""
 
     def __init__(

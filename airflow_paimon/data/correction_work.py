@@ -17,7 +17,7 @@ from airflow_paimon.core.sql_text.statement import (
     MERGE,
     SELECT,
     UPDATE,
-    Asked,
+    StatementScope,
 )
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.partition_filter import partitions_where
@@ -64,36 +64,36 @@ class Work:
     notes: tuple[str, ...] = ()
 
 
-def selection_for(asked: Asked, mode: str, choice: PartitionChoice, schema: TableSchema) -> Selection | None:
+def selection_for(scope: StatementScope, mode: str, choice: PartitionChoice, schema: TableSchema) -> Selection | None:
     """Return the partitions that matter, None: all. Values that the condition names let whole manifests be skipped."""
-    if asked.kind in (SELECT, FUNCTION) and choice.specs:
+    if scope.kind in (SELECT, FUNCTION) and choice.specs:
         return choice.selection(schema)
-    if asked.kind == INSERT_OVERWRITE:
-        return _overwritten(asked, schema).selection(schema) if asked.partition else None
-    if asked.kind in (SELECT, FUNCTION) and mode == "overwrite":
+    if scope.kind == INSERT_OVERWRITE:
+        return _overwritten(scope, schema).selection(schema) if scope.partition else None
+    if scope.kind in (SELECT, FUNCTION) and mode == "overwrite":
         return None
-    return partitions_where(asked.predicate, schema)
+    return partitions_where(scope.predicate, schema)
 
 
-def work_of(scan: ScanPlan, asked: Asked, *, mode: str, choice: PartitionChoice) -> Work:
+def work_of(scan: ScanPlan, scope: StatementScope, *, mode: str, choice: PartitionChoice) -> Work:
     """Plan what a correction of the branch does, of the live files in ``scan``; no file is read.
 
     ``mode`` and ``choice``: of a SELECT or function, how and where its rows are written.
     """
     schema = scan.schema
-    found = _Found(scan, asked)
-    if asked.kind in _OF_ROWS:
-        return _of_rows(scan, asked, found)
-    if asked.kind == INSERT:
+    found = _Found(scan, scope)
+    if scope.kind in _OF_ROWS:
+        return _of_rows(scan, scope, found)
+    if scope.kind == INSERT:
         keyed = bool(schema.primary_keys)
         note = "which buckets have the inserted keys, and so are rewritten, is known when the rows are computed"
         return Work(reads=Amount(), replaces=Amount(), writes=Amount(), notes=(note,) if keyed else ())
-    if mode == "upsert" and asked.kind != INSERT_OVERWRITE:
+    if mode == "upsert" and scope.kind != INSERT_OVERWRITE:
         splits = [s for s in found.splits if choice.matches(s.values)]
         return _replacing(schema, found.reads, splits, at_most=True)
-    taken = choice if asked.kind != INSERT_OVERWRITE else _overwritten(asked, schema)
+    taken = choice if scope.kind != INSERT_OVERWRITE else _overwritten(scope, schema)
     splits = [s for s in scan.splits if taken.matches(s.values)]
-    return _replacing(schema, found.reads, splits, at_most=asked.kind == INSERT_OVERWRITE)
+    return _replacing(schema, found.reads, splits, at_most=scope.kind == INSERT_OVERWRITE)
 
 
 def together(works: Sequence[Work]) -> Work:
@@ -115,15 +115,15 @@ def together(works: Sequence[Work]) -> Work:
     )
 
 
-def _of_rows(scan: ScanPlan, asked: Asked, found: _Found) -> Work:
+def _of_rows(scan: ScanPlan, scope: StatementScope, found: _Found) -> Work:
     """UPDATE, DELETE and MERGE: whole buckets of a table with keys, else single files, are written again."""
     schema = scan.schema
-    if asked.kind == DELETE and asked.whole and _is_of_partitions(asked.predicate, schema):
+    if scope.kind == DELETE and scope.whole and _is_of_partitions(scope.predicate, schema):
         dropped = _replacing(schema, Amount(), found.splits, at_most=False)
         note = "the DELETE takes whole partitions: their files are dropped, and none is read"
         return Work(reads=Amount(), replaces=dropped.replaces, writes=Amount(), partitions=dropped.partitions,
                     touched=dropped.touched, at_most=False, notes=(note,))  # fmt: skip
-    notes = ("rows that a MERGE inserts come on top",) if asked.kind == MERGE else ()
+    notes = ("rows that a MERGE inserts come on top",) if scope.kind == MERGE else ()
     splits = found.splits if schema.primary_keys else found.pruned
     return _replacing(schema, found.reads, splits, at_most=True, notes=notes)
 
@@ -132,10 +132,10 @@ def _is_of_partitions(predicate: Predicate | None, schema: TableSchema) -> bool:
     return predicate is None or columns_of(predicate) <= frozenset(schema.partition_keys)
 
 
-def _overwritten(asked: Asked, schema: TableSchema) -> PartitionChoice:
+def _overwritten(scope: StatementScope, schema: TableSchema) -> PartitionChoice:
     """Return what an INSERT OVERWRITE replaces; at most everything, where only Spark can tell what PARTITION means."""
     try:
-        return choose_partitions(schema, (asked.partition,) if asked.partition else (), "PARTITION")
+        return choose_partitions(schema, (scope.partition,) if scope.partition else (), "PARTITION")
     except InvalidInputError:
         return choose_partitions(schema, (), "PARTITION")
 
@@ -143,16 +143,16 @@ def _overwritten(asked: Asked, schema: TableSchema) -> PartitionChoice:
 class _Found:
     """The buckets that may hold rows of the condition: with all their files, and with those that may hold such rows."""
 
-    def __init__(self, scan: ScanPlan, asked: Asked) -> None:
+    def __init__(self, scan: ScanPlan, scope: StatementScope) -> None:
         keyed = bool(scan.schema.primary_keys)
         try:
             _, read = plan_read(
-                scan, predicate=asked.predicate, time_travel=True, layered=True, chained=True, whole_buckets=keyed
+                scan, predicate=scope.predicate, time_travel=True, layered=True, chained=True, whole_buckets=keyed
             )
         except UnsupportedError:
             types = {f.name: f.type for f in scan.schema.partition_fields}
             self.splits = [s for s in scan.splits if may_match(
-                asked.predicate, partition_bounds(scan.schema, s.values), types)]  # fmt: skip
+                scope.predicate, partition_bounds(scan.schema, s.values), types)]  # fmt: skip
             self.pruned = self.splits
         else:
             self.splits = [s.bucket for s in read]

@@ -46,12 +46,16 @@ def drop_partitions(
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     specs = partitions_argument(table, partitions)
-    asked = digest_of({"partitions": [p if isinstance(p, str) else dict(p) for p in specs], "on_stale": policy})
+    request_digest = digest_of(
+        {"partitions": [p if isinstance(p, str) else dict(p) for p in specs], "on_stale": policy}
+    )
 
     def drop(identity: CommitIdentity) -> tuple[Receipt, Sequence[commit_files.CommitMessage]]:
         guard = ChainOptions(on_stale=policy)
         options = CommitOptions(identity=identity, guard_options=guard, writers_stopped=writers_stopped)
         return commit_files.drop_partitions(table, specs, options), ()
 
-    written = write_once(table, OPERATION, asked, operation_id, drop, lambda landed: report_write(table, landed))
+    written = write_once(
+        table, OPERATION, request_digest, operation_id, drop, lambda landed: report_write(table, landed)
+    )
     return write_result(table, OPERATION, written, written.report, started)

@@ -46,8 +46,8 @@ def export_audit(context: Context, request: ExportAudit) -> OperationResult:
     place = None if request.uri is None else file_place(request.uri, request.storage_options, "--uri")
     form = _form(request)
     target = None if request.to_table is None else _target(request, request.to_table)
-    asked = [t for t in tables_of(context) if target is None or t.name != target.name]
-    audits = read_audits(asked, since, until)
+    tables = [t for t in tables_of(context) if target is None or t.name != target.name]
+    audits = read_audits(tables, since, until)
     unreadable = [one for one in audits if one.error is not None] if request.skip_unreadable else []
     read = [one for one in audits if one not in unreadable]
     records = records_of(read)

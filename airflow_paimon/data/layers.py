@@ -108,10 +108,10 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
     if not schema.partition_keys:
         return None
     found = partitions_where(predicate, schema)
-    asked = bind_where(where, None, with_row_columns(schema).fields, "")
-    if asked.columns.isdisjoint(schema.partition_keys):
+    condition = bind_where(where, None, with_row_columns(schema).fields, "")
+    if condition.columns.isdisjoint(schema.partition_keys):
         return found
-    own = partitions_that(lambda bounds: keep(asked, [bounds], schema)[0], schema)
+    own = partitions_that(lambda bounds: keep(condition, [bounds], schema)[0], schema)
     return own if found is None else both_of(found, own)
 
 

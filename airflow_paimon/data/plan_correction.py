@@ -30,7 +30,7 @@ from airflow_paimon.core.sql_text.checks import (
     naming_statement,
 )
 from airflow_paimon.core.sql_text.columns import check_columns
-from airflow_paimon.core.sql_text.statement import BRANCH, FUNCTION, MAIN_VIEW, SELECT, Asked, read_sql
+from airflow_paimon.core.sql_text.statement import BRANCH, FUNCTION, MAIN_VIEW, SELECT, StatementScope, read_sql
 from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.features import check_writable, is_chain_main, is_chain_part
@@ -71,24 +71,24 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
     sql = _sql(request)
     target = _target(context.table, request)
     texts = [] if sql is None else divided(sql)
-    several = [read_sql(text, target.schema) for text in texts] or [Asked(kind=FUNCTION)]
-    asked = several[0]
+    several = [read_sql(text, target.schema) for text in texts] or [StatementScope(kind=FUNCTION)]
+    scope = several[0]
     for at, text in enumerate(texts, 1):
         with naming_statement(at, texts):
             _check_sql(request, target, text)
-    if asked.kind not in (SELECT, FUNCTION):
-        check_statement_alone(asked.kind, request.mode, request.partitions)
+    if scope.kind not in (SELECT, FUNCTION):
+        check_statement_alone(scope.kind, request.mode, request.partitions)
     else:
         check_mode(target.schema, request.mode, request.partitions, target.view.label)
-    selection = selection_for(asked, request.mode, target.choice, target.schema) if len(several) == 1 else None
+    selection = selection_for(scope, request.mode, target.choice, target.schema) if len(several) == 1 else None
     scan = plan_snapshot(target.view, target.head, target.schema, selection)
     works = [work_of(scan, a, mode=request.mode, choice=target.choice) for a in several]
     work = works[0] if len(works) == 1 else together(works)
     relations = tuple(dict.fromkeys(name for one in several for name in one.relations))
-    others = _others(context.table, request, replace(asked, relations=relations))
+    others = _others(context.table, request, replace(scope, relations=relations))
     details = {
         "statement": ", ".join(one.kind for one in several),
-        "mode": request.mode if asked.kind in (SELECT, FUNCTION) else None,
+        "mode": request.mode if scope.kind in (SELECT, FUNCTION) else None,
         "branch_exists": target.exists,
         **_work_json(work),
         "other_tables": {name: asdict(amount) for name, amount in others.items()},
@@ -189,10 +189,10 @@ def _work_json(work: Work) -> dict[str, Any]:
     }
 
 
-def _others(main: Table, request: PlanCorrection, asked: Asked) -> dict[str, Amount]:
+def _others(main: Table, request: PlanCorrection, scope: StatementScope) -> dict[str, Amount]:
     """Count the live files of the other views and tables that the SQL names; of one that isn't there, nothing."""
     views = {name.lower(): table for name, table in further_views(request.view).items()}
-    named = list(views) if asked.kind == FUNCTION else list(asked.relations)
+    named = list(views) if scope.kind == FUNCTION else list(scope.relations)
     found: dict[str, Amount] = {}
     for name in dict.fromkeys(named):
         text = main.name if name == MAIN_VIEW else views.get(name, name)
@@ -213,12 +213,12 @@ def _streams(target: _Target, scan: ScanPlan, work: Work) -> dict[str, Any]:
     main = target.home
     head = main.latest_snapshot_id() or 0
     top = TableOptions(target.schema.options).num_levels - 1
-    told = streaming_readers(main, target.schema, list(_changes(scan, work, top)), writes=True)
+    readers = streaming_readers(main, target.schema, list(_changes(scan, work, top)), writes=True)
     consumers = [
         {"name": c.name, "next_snapshot": c.next_snapshot, "snapshots_behind": max(head + 1 - c.next_snapshot, 0)}
         for c in read_consumers(main)
     ]
-    return {**told, "consumers": sorted(consumers, key=lambda c: str(c["name"]))}
+    return {**readers, "consumers": sorted(consumers, key=lambda c: str(c["name"]))}
 
 
 def _changes(scan: ScanPlan, work: Work, top: int) -> Iterator[BucketChange]:

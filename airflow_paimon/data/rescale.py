@@ -73,7 +73,7 @@ def rescale(context: Context, request: Rescale, run: RunTasks | None = None) -> 
             that landed, if one did.
     """
     view = context.table.branch(request.branch).require()
-    one = _Run(context, request, view, run or run_here)
+    one = _Rescale(context, request, view, run or run_here)
     if request.dry_run:
         return one.dry_run()
     require_committable(view)
@@ -180,7 +180,7 @@ class _Written:
 
 
 @dataclass(slots=True)
-class _Run:
+class _Rescale:
     """One try of the operation, and what it has written so far."""
 
     context: Context

@@ -128,10 +128,10 @@ class _KeyedRun:
                     f"committed. Overwrite the partition with the rows that are right"
                 )
             files = {bucket: writer.finish() for bucket, writer in self.writers.items()}
-            told: dict[int, tuple[DataFile, ...]] = {}
+            changelog: dict[int, tuple[DataFile, ...]] = {}
             for (_, bucket), writer in self.changes.items():
-                told[bucket] = (*told.get(bucket, ()), *writer.finish())
-        messages = tuple(self._message(b, files.get(b, ()), told.get(b, ())) for b in sorted({*files, *told}))
+                changelog[bucket] = (*changelog.get(bucket, ()), *writer.finish())
+        messages = tuple(self._message(b, files.get(b, ()), changelog.get(b, ())) for b in sorted({*files, *changelog}))
         return TaskOutput(
             messages=messages, rows=sum(f.row_count for own in files.values() for f in own), deleted_rows=0
         )
@@ -140,13 +140,13 @@ class _KeyedRun:
         yield from self.writers.values()
         yield from self.changes.values()
 
-    def _message(self, bucket: int, files: tuple[DataFile, ...], told: tuple[DataFile, ...]) -> CommitMessage:
+    def _message(self, bucket: int, files: tuple[DataFile, ...], changelog: tuple[DataFile, ...]) -> CommitMessage:
         return CommitMessage(
             partition=self.work.share.old[0].partition,
             bucket=bucket,
             total_buckets=self.work.bucket_num,
             new_files=files,
-            changelog=told,
+            changelog=changelog,
         )
 
     def _in_key_order(self) -> Iterator[pa.RecordBatch]:

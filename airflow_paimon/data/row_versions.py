@@ -68,7 +68,7 @@ class RowVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
+class _ReadableState:
     """A state that can be read. ``version``: the snapshot's id, or a tag's name where the snapshot has expired."""
 
     snapshot: Snapshot
@@ -126,16 +126,19 @@ def _field(schema: TableSchema, name: str, label: str) -> DataField:
     return field
 
 
-def _states(view: Table) -> list[_State]:
+def _states(view: Table) -> list[_ReadableState]:
     tags: dict[str, list[str]] = {}
     tagged = {}
     for tag in view.tags():
         tags.setdefault(tag.snapshot.identity, []).append(tag.name)
         tagged[tag.snapshot.identity] = tag
     ids = view.snapshot_ids()
-    out = [_State(snapshot=s, version=s.id, tags=tuple(tags.pop(s.identity, ()))) for s in snapshots_there(view, ids)]
+    out = [
+        _ReadableState(snapshot=s, version=s.id, tags=tuple(tags.pop(s.identity, ())))
+        for s in snapshots_there(view, ids)
+    ]
     expired = [
-        _State(snapshot=tagged[identity].snapshot, version=names[0], tags=tuple(names))
+        _ReadableState(snapshot=tagged[identity].snapshot, version=names[0], tags=tuple(names))
         for identity, names in tags.items()
     ]
     return sorted((*out, *expired), key=lambda s: s.snapshot.id)
@@ -174,7 +177,7 @@ def _versions(
 
 
 def _plan(
-    view: Table, state: _State, wanted: Sequence[tuple[DataField, Any]], ids: Mapping[int, int]
+    view: Table, state: _ReadableState, wanted: Sequence[tuple[DataField, Any]], ids: Mapping[int, int]
 ) -> list[Layer] | None:
     """Plan the read of a state; None: it has expired meanwhile, or its columns lack one of the key."""
     schema = view.schema(state.snapshot.schema_id)
@@ -228,7 +231,9 @@ def _change(before: Sequence[Mapping[int, Any]], now: Sequence[Mapping[int, Any]
     return FOUND if is_oldest else UPDATED if before else INSERTED
 
 
-def _version(view: Table, state: _State, change: str, rows: Sequence[Mapping[str, Any]], masks: Masks) -> RowVersion:
+def _version(
+    view: Table, state: _ReadableState, change: str, rows: Sequence[Mapping[str, Any]], masks: Masks
+) -> RowVersion:
     snapshot, said = state.snapshot, state.snapshot.properties
     return RowVersion(
         branch=view.branch_name,

@@ -64,8 +64,8 @@ def with_kinds(read: TableRead, columns: Sequence[str] | None) -> TableRead:
         InvalidInputError: it has no such column.
     """
     known = [f.name for f in system_fields(AUDIT_LOG, read.schema)]
-    asked = known if columns is None else list(columns)
-    unknown = [c for c in asked if c not in known]
+    selected = known if columns is None else list(columns)
+    unknown = [c for c in selected if c not in known]
     if unknown:
         raise InvalidInputError(f"{read.label}$audit_log has no column {unknown[0]!r} (columns: {', '.join(known)})")
-    return replace(read, columns=tuple(asked), kinds=True)
+    return replace(read, columns=tuple(selected), kinds=True)

@@ -55,16 +55,16 @@ def to_expression(predicate: Predicate, schema: TableSchema) -> pc.Expression:
     return _EXPRESSIONS[predicate.op](field, pc.scalar(scalar_of(predicate.value, data_type)))
 
 
-def _of_float(field: pc.Expression, asked: Condition) -> pc.Expression:
+def _of_float(field: pc.Expression, condition: Condition) -> pc.Expression:
     """Compare as Spark and Paimon do: NaN is equal to itself and above all other numbers, -0.0 is 0.0. A FLOAT is
     compared as a DOUBLE.
     """
-    if asked.op in ("in", "not in"):  # Arrow looks values up by their bits
-        is_in = reduce(or_, (_of_float(field, Condition(asked.column, "=", v)) for v in asked.value))
-        return is_in if asked.op == "in" else ~is_in
-    value, is_nan = pc.scalar(float(asked.value)), field.is_nan()
-    equal, less = (is_nan, ~is_nan) if math.isnan(asked.value) else (field == value, field < value)
-    return {"=": equal, "!=": ~equal, "<": less, "<=": less | equal, ">": ~(less | equal), ">=": ~less}[asked.op]
+    if condition.op in ("in", "not in"):  # Arrow looks values up by their bits
+        is_in = reduce(or_, (_of_float(field, Condition(condition.column, "=", v)) for v in condition.value))
+        return is_in if condition.op == "in" else ~is_in
+    value, is_nan = pc.scalar(float(condition.value)), field.is_nan()
+    equal, less = (is_nan, ~is_nan) if math.isnan(condition.value) else (field == value, field < value)
+    return {"=": equal, "!=": ~equal, "<": less, "<=": less | equal, ">": ~(less | equal), ">=": ~less}[condition.op]
 
 
 def where_argument(

@@ -102,8 +102,8 @@ def _fault(catalog: Catalog, tables: Sequence[NamedTable], explain: Explain) -> 
         except (UnsafeOperationError, UnsupportedError):  # one that the catalog keeps from this user, or a view
             continue
         except (StorageError, NotFoundError) as error:
-            told = explain(table.store.uri, error)
-            faults.append(f"{catalog.label} answers, but its tables can't be read: {told}")
+            explained = explain(table.store.uri, error)
+            faults.append(f"{catalog.label} answers, but its tables can't be read: {explained}")
     return faults[0] if faults else ""
 
 

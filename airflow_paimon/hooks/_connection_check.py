@@ -284,8 +284,8 @@ def _with_way_out(storage: str, error: PaimonError) -> str:
     if cause is None or not isinstance(error, StorageError | NotFoundError):
         return error.message
     message = error.message.rstrip(".")
-    if told := _OVER_HTTP.get(storage):
-        return f"{message}. {_over_http(cause, *told)}"
+    if note := _OVER_HTTP.get(storage):
+        return f"{message}. {_over_http(cause, *note)}"
     if storage in ("hdfs", "webhdfs"):
         return f"{message}. {_over_hdfs(storage, error)}"
     if storage != "s3":

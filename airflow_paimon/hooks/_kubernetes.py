@@ -69,10 +69,10 @@ class Pods:
         """Say how the pod ended, None when that isn't told."""
         if (pod := self._read(name)) is None:
             return None
-        said = [pod.status.reason, pod.status.message]
+        said = [pod.status.reason, pod.status.status]
         for container in pod.status.container_statuses or []:
             if ended := container.state.terminated:
-                said += [ended.reason, f"exit code {ended.exit_code}", ended.message]
+                said += [ended.reason, f"exit code {ended.exit_code}", ended.status]
         return ", ".join(str(each) for each in said if each) or None
 
     def log(self, name: str) -> list[str]:
@@ -121,15 +121,15 @@ class Pods:
         except ApiException as error:
             if error.status == 404:
                 return None
-            told = f"{error.status} {error.reason}"
+            status = f"{error.status} {error.reason}"
             if error.status == 401:  # a token that was renewed or withdrawn meanwhile
                 _api.cache_clear()
             if error.status in (401, 403):
                 raise PaimonError(
-                    f"Kubernetes at {self.master} refuses to {what} in namespace {self.namespace} ({told}): give the "
+                    f"Kubernetes at {self.master} refuses to {what} in namespace {self.namespace} ({status}): give the "
                     f"user or service account of this worker or triggerer a role with that right"
                 ) from None
-            raise RuntimeError(f"Kubernetes at {self.master} gives no answer: {told}") from error
+            raise RuntimeError(f"Kubernetes at {self.master} gives no answer: {status}") from error
         except HTTPError as error:
             raise RuntimeError(f"Kubernetes at {self.master} gives no answer: {error}") from error
 
@@ -248,8 +248,8 @@ def _why_pending(status: Any) -> str | None:
     for container in status.container_statuses or []:
         waiting = container.state.waiting
         if waiting is not None and waiting.reason not in _STARTING:
-            return f"{waiting.reason}: {waiting.message}"
+            return f"{waiting.reason}: {waiting.status}"
     for condition in status.conditions or []:
         if condition.reason == "Unschedulable":
-            return f"Unschedulable: {condition.message}"
+            return f"Unschedulable: {condition.status}"
     return None

@@ -258,8 +258,8 @@ class FlinkHook(BaseHook):
             return left
         job_id = self._only_running(job, self.jobs(job))
         below = f"{(folder or self._savepoint_folder()).rstrip('/')}/{place}"
-        trigger, asked = self._trigger(place, job_id)
-        if asked is None:
+        trigger, previous = self._trigger(place, job_id)
+        if previous is None:
             body = {"drain": drain, "targetDirectory": below, "triggerId": trigger}
             self._manager("POST", f"/jobs/{job_id}/stop", body)
         return Stop(job_id, trigger, below)
@@ -271,11 +271,11 @@ class FlinkHook(BaseHook):
         started from counts, or else the job before it.
         """
         for one in self.jobs(job):
-            job_id, asked = one["jid"], self._trigger(place, one["jid"])[1]
+            job_id, previous = one["jid"], self._trigger(place, one["jid"])[1]
             if one["state"] not in ENDED:
-                return JobState("running" if asked is None else "stopping", job_id)
-            if one["state"] == "FINISHED" and asked is not None and asked["status"]["id"] == "COMPLETED":
-                return JobState("stopped", job_id, str(asked["operation"]["location"]))
+                return JobState("running" if previous is None else "stopping", job_id)
+            if one["state"] == "FINISHED" and previous is not None and previous["status"]["id"] == "COMPLETED":
+                return JobState("stopped", job_id, str(previous["operation"]["location"]))
             latest = self._last_checkpoints(job_id)
             got_on = one["state"] == "FINISHED" or latest.get("completed") or latest.get("savepoint")
             left = _stopped_with(latest) if got_on else (latest.get("restored") or {}).get("external_path")
@@ -390,8 +390,8 @@ class FlinkHook(BaseHook):
 
     def start(self, session: str, statement: str, settings: Mapping[str, str] | None = None) -> str:
         """Give the gateway a statement; returns the handle of the operation, which goes on by itself."""
-        asked = {"statement": statement, "executionConfig": dict(settings or {})}
-        return str(self._gateway("POST", f"/sessions/{session}/statements", asked)["operationHandle"])
+        body = {"statement": statement, "executionConfig": dict(settings or {})}
+        return str(self._gateway("POST", f"/sessions/{session}/statements", body)["operationHandle"])
 
     def wait_for(self, session: str, operation: str, until: float, interval: float = 0.2) -> str | None:
         """Wait until a statement is done, or its job is submitted; returns the id of the job, if it has started one.
@@ -535,6 +535,6 @@ def _is_wrong(trace: str) -> bool:
 def _cause(trace: str) -> str:
     """Return the first line of a stack trace's last cause, without the names of classes before it."""
     lines = [line.strip() for line in trace.splitlines() if not line.lstrip().startswith(("at ", "... "))]
-    told = [line for line in lines if line and line not in _SAYS_NOTHING]
-    causes = [line.removeprefix("Caused by: ") for line in told if line.startswith("Caused by: ")]
-    return _CLASS.sub("", (causes[-1:] or told[:1] or ["no cause is given"])[0])[:1000]
+    messages = [line for line in lines if line and line not in _SAYS_NOTHING]
+    causes = [line.removeprefix("Caused by: ") for line in messages if line.startswith("Caused by: ")]
+    return _CLASS.sub("", (causes[-1:] or messages[:1] or ["no cause is given"])[0])[:1000]

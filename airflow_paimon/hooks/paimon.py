@@ -162,9 +162,9 @@ class PaimonHook(BaseHook):
         """
         own = self._json_object("spark_conf")
         _mask(own)
-        asked = (conn_id or "").strip()  # a template of an empty form field gives "None"
+        chosen = (conn_id or "").strip()  # a template of an empty form field gives "None"
         return SparkSettings(
-            asked if asked not in ("", "None") else self.spark_conn_id or DEFAULT_SPARK_CONN_ID,
+            chosen if chosen not in ("", "None") else self.spark_conn_id or DEFAULT_SPARK_CONN_ID,
             {**own, **(conf or {})},
             {**self._json_object("spark_options"), **(options or {})},
         )

@@ -176,10 +176,10 @@ def open_table_set(
     """
     number = version
     if isinstance(version, str):
-        asked = parse_set_version(version)
-        if asked is None or asked[0] != name:
+        set_version = parse_set_version(version)
+        if set_version is None or set_version[0] != name:
             raise InvalidInputError(f"version {version!r} is not one of table set {name!r}, such as set:{name}@7")
-        number = asked[1]
+        number = set_version[1]
     if isinstance(number, bool) or not isinstance(number, int | None):
         raise InvalidInputError(f"version is the number of a version, or set:{name}@NUMBER, not {version!r}")
     return ReadableSet(find_set(open_catalog(warehouse, storage_options), name, number), warehouse, storage_options)

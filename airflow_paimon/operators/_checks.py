@@ -34,9 +34,9 @@ class Checks(PaimonOperator):
         request, policy = super()._as_allowed(hook, context), hook.form_policy
         assert isinstance(request, CheckBranchData)
         outside = from_outside(self, {"rules", "restricted_sql", "allow_module"}, context, throughout=True)
-        asked = what_runs(self.rules) if "rules" in outside else []
-        asked += [{"function": f"{module}:any"} for module in request.allow_module if "allow_module" in outside]
-        for one in asked:
+        code = what_runs(self.rules) if "rules" in outside else []
+        code += [{"function": f"{module}:any"} for module in request.allow_module if "allow_module" in outside]
+        for one in code:
             policy.check(one)
         decided = self.restricted_sql is not None and "restricted_sql" not in outside
         return replace(

@@ -54,7 +54,7 @@ class Corrects(TakesSqlOrFunction):
         if hook.four_eyes and not request.dry_run:
             from airflow_paimon.core.publish.approval import refuse_unapproved  # not for every DAG that is parsed
 
-            refuse_unapproved(hook.get_table(request.table, request.branch), asked=True)
+            refuse_unapproved(hook.get_table(request.table, request.branch), required=True)
         return request
 
 
@@ -71,8 +71,8 @@ class PlansCorrection(TakesSqlOrFunction):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "correction.sql"
             file.write_text(self.sql, encoding="utf-8")
-            asked = replace(request, sql=str(file))  # type: ignore[call-arg]
-            return self._with_downstream(super()._run_here(asked), request)
+            with_file = replace(request, sql=str(file))  # type: ignore[call-arg]
+            return self._with_downstream(super()._run_here(with_file), request)
 
     def _with_downstream(self, result: dict[str, Any], request: Request) -> dict[str, Any]:
         from airflow_paimon.downstream import with_downstream

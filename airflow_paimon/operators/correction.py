@@ -304,8 +304,8 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
     def _is_own_request(self, context: Context, user: Mapping[str, Any]) -> bool:
         """Whether whoever triggered the run approves it, although that takes somebody else."""
         with in_airflows_terms(context):
-            asked = (triggering_user(context) or "").casefold()
-            return self._needs_four_eyes() and asked in {str(user.get(k) or "").casefold() for k in ("id", "name")}
+            requester = (triggering_user(context) or "").casefold()
+            return self._needs_four_eyes() and requester in {str(user.get(k) or "").casefold() for k in ("id", "name")}
 
     def _ask_somebody_else(self, context: Context, who: str) -> Any:
         self.log.warning("%s triggered this run, so another user has to approve it: asking again", who)

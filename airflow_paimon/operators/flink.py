@@ -150,12 +150,12 @@ class FlinkStopOperator(FlinkOperator):
             hook = FlinkHook(self.flink_conn_id)
             folder = None if is_blank(self.savepoints) else self.savepoints
             place = savepoint_place(ti.dag_id, ti.run_id, ti.task_id, ti.map_index)
-            asked = hook.stop(str(self.job).strip(), place, folder, drain=self.drain)
-            if isinstance(asked, str):
+            stop = hook.stop(str(self.job).strip(), place, folder, drain=self.drain)
+            if isinstance(stop, str):
                 self.log.info("This task has stopped the job already")
-                return asked
-            self.log.info("Flink job %s was asked to stop with a savepoint in %s", asked.job_id, asked.folder)
-            return self._wait(context, hook, stop=asked)
+                return stop
+            self.log.info("Flink job %s was asked to stop with a savepoint in %s", stop.job_id, stop.folder)
+            return self._wait(context, hook, stop=stop)
 
 
 class FlinkSqlOperator(FlinkOperator):
@@ -219,8 +219,8 @@ class FlinkSqlOperator(FlinkOperator):
         if not starts_job(last):
             if not is_blank(self.savepoint):
                 raise InvalidInputError("sql starts no job, so there is nothing to start from savepoint")
-            told = self._run(hook, statements)
-            return told and self._wait(context, hook, job_id=told, until_finished=self.runtime_mode == "batch")
+            result = self._run(hook, statements)
+            return result and self._wait(context, hook, job_id=result, until_finished=self.runtime_mode == "batch")
         ti, origin = context["ti"], self._origin(context)
         mark = f"{_SUBMITTED}{hashlib.sha256(origin.encode()).hexdigest()[:16]}"
         if submitted := mark in keys_of_earlier_tries(ti):

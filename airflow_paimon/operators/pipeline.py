@@ -355,8 +355,8 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
 
     def _fail(self, message: str, said: Sequence[str], error: PaimonError, context: Context) -> NoReturn:
         message = ". ".join([message, *said])
-        told = ConflictError(message, details=error.details)
-        context["ti"].xcom_push(key=ERROR_KEY, value={**error_to_json(told), "kind": error.kind})
+        conflict = ConflictError(message, details=error.details)
+        context["ti"].xcom_push(key=ERROR_KEY, value={**error_to_json(conflict), "kind": error.kind})
         raise AirflowFailException(f"{error.kind}: {message}") from None
 
     def _undo(self, publish: Published, context: Context) -> dict[str, Any]:

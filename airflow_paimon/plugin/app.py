@@ -22,7 +22,7 @@ from airflow_paimon import __version__
 from airflow_paimon.bundled import docs_folder
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.plugin import auth, catalog, documents, listing, table_page
-from airflow_paimon.plugin.panel import Asked
+from airflow_paimon.plugin.panel import PageQuery
 from airflow_paimon.plugin.reading import Reader, StillReadingError
 from airflow_paimon.plugin.rendering import Pages
 from airflow_paimon.plugin.tabs.audit import ENDINGS, MEDIA_TYPES
@@ -106,9 +106,9 @@ def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
         connection_id: str,
         database: str,
         name: str,
-        asked: Annotated[Asked, Query()],
+        query: Annotated[PageQuery, Query()],
     ) -> Response:
-        tab, download = asked.tab, asked.download
+        tab, download = query.tab, query.download
         if tab not in TABS:
             raise HTTPException(404, f"There is no tab {tab!r}; there are {', '.join(TABS)}")
         if download and (tab != "audit" or download not in MEDIA_TYPES):
@@ -118,7 +118,7 @@ def _add_table(app: FastAPI, pages: Pages, reader: Reader) -> None:
             return _document(body, f"{database}.{name}-audit.{ENDINGS[download]}", MEDIA_TYPES[download])
         warehouse = catalog.Warehouse(connection_id)
         shown = table_page.show(
-            warehouse, reader, database, name, asked, user=user, airflow=pages.airflow_address(request)
+            warehouse, reader, database, name, query, user=user, airflow=pages.airflow_address(request)
         )  # fmt: skip
         return _answer(pages.render(request, "table.html", **shown))
 

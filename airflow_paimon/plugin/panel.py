@@ -20,7 +20,7 @@ from airflow_paimon.shown.listing import Listing, Noted
 from airflow_paimon.shown.urls import TABS
 
 
-class Asked(BaseModel):
+class PageQuery(BaseModel):
     """The query of a table's page. ``since`` and ``until``: epoch milliseconds; ``at``: a snapshot as ``branch:7``;
     ``download``: the format of a document instead of the page. ``sql``, ``partitions`` (one a line) and ``mode``: a
     correction to be planned.
@@ -69,7 +69,7 @@ class PageContext:
     head: Snapshot | None
     view_head: Snapshot | None
     branches: Sequence[str]
-    asked: Asked
+    query: PageQuery
     reader: Reader
     now_ms: int
     until: float
@@ -97,12 +97,12 @@ class PageContext:
         marks: ByColumn | None = None,
     ) -> Sheet:
         """Show a page of a list, see ``sheet_of``."""
-        q, page = self.asked.q if search else None, self.asked.page
+        q, page = self.query.q if search else None, self.query.page
         return sheet_of(listing, self.now_ms, q=q, page=page, size=size, empty=empty, links=links, marks=marks)
 
     def page_of(self, count: int, size: int) -> tuple[int, int, int, int]:
         """See ``paged``."""
-        return paged(count, self.asked.page, size)
+        return paged(count, self.query.page, size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

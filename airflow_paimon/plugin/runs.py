@@ -118,7 +118,7 @@ def runs_of(table: str, conn_id: str, dags: Sequence[KnownDag]) -> list[TableRun
         found = list(islice(about, _SHOWN))
         rows.close()
         tasks = _tasks(session, [(row.dag_id, row.run_id) for row in found])
-        asked = _approvals(session, [(row.dag_id, row.run_id) for row in found])
+        approvals = _approvals(session, [(row.dag_id, row.run_id) for row in found])
         said = _said(session, PROGRESS_KEY, "running", [(row.dag_id, row.run_id) for row in found])
         ran_on = _said(session, RAN_ON_KEY, "success", [(row.dag_id, row.run_id) for row in found])
     return [
@@ -132,7 +132,7 @@ def runs_of(table: str, conn_id: str, dags: Sequence[KnownDag]) -> list[TableRun
             began=row.start_date or row.queued_at,
             ended=row.end_date,
             tasks=tasks.get((row.dag_id, row.run_id), {}),
-            approval=asked.get((row.dag_id, row.run_id)),
+            approval=approvals.get((row.dag_id, row.run_id)),
             progress=said.get((row.dag_id, row.run_id), {}),
             ran_on=ran_on.get((row.dag_id, row.run_id), {}),
         )

@@ -17,7 +17,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.kept_manifests import keeping_manifests
 from airflow_paimon.plugin.catalog import Warehouse
-from airflow_paimon.plugin.panel import Asked, PageContext, Panel
+from airflow_paimon.plugin.panel import PageContext, PageQuery, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader, StillReadingError
 from airflow_paimon.plugin.sheet import moment, number
 from airflow_paimon.plugin.tabs import (
@@ -87,7 +87,7 @@ def read_basics(main: Table, branch: str) -> Basics:
 
 
 def show(
-    warehouse: Warehouse, reader: Reader, database: str, name: str, asked: Asked, *, user: Any, airflow: str
+    warehouse: Warehouse, reader: Reader, database: str, name: str, query: PageQuery, *, user: Any, airflow: str
 ) -> dict[str, Any]:
     """Give the values of the page.
 
@@ -100,7 +100,7 @@ def show(
     shown: dict[str, Any] = {
         "title": main.name,
         "trail": [warehouse.conn_id, database, name],
-        "asked": asked,
+        "query": query,
         "tabs": [],
         "branches": [],
         "facts": [],
@@ -108,8 +108,8 @@ def show(
         "panel": Panel(),
     }
     try:
-        basics = _basics(reader, main, asked.branch, until)
-        context = _context(warehouse, main, basics, asked, reader, now_ms, until, user, airflow)
+        basics = _basics(reader, main, query.branch, until)
+        context = _context(warehouse, main, basics, query, reader, now_ms, until, user, airflow)
         shown |= _frame(context, basics)
         shown["panel"] = _panel(context)
     except StillReadingError:
@@ -150,20 +150,20 @@ def _basics(reader: Reader, main: Table, branch: str, until: float) -> Basics:
 
 def _panel(context: PageContext) -> Panel:
     try:
-        return _SHOW[context.asked.tab](context)
+        return _SHOW[context.query.tab](context)
     except PaimonError as error:
         raise _BrokenError(error) from None
 
 
 def _context(
-    warehouse: Warehouse, main: Table, basics: Basics, asked: Asked, reader: Reader, now_ms: int, until: float,
+    warehouse: Warehouse, main: Table, basics: Basics, query: PageQuery, reader: Reader, now_ms: int, until: float,
     user: Any, airflow: str
 ) -> PageContext:  # fmt: skip
-    view = main if asked.branch == MAIN else main.branch(asked.branch)
+    view = main if query.branch == MAIN else main.branch(query.branch)
     return PageContext(
         conn_id=warehouse.conn_id, main=main, cached=keeping_manifests(main, warehouse.scope), view=view,
         schema=basics.schema, main_schema=basics.main_schema, head=basics.head, view_head=basics.view_head,
-        branches=basics.branches, asked=asked, reader=reader, now_ms=now_ms, until=until, user=user, airflow=airflow,
+        branches=basics.branches, query=query, reader=reader, now_ms=now_ms, until=until, user=user, airflow=airflow,
         reach=warehouse.reach(),
     )  # fmt: skip
 
@@ -188,7 +188,7 @@ def _frame(context: PageContext, basics: Basics) -> dict[str, Any]:
     return {
         "facts": facts,
         "tabs": names,
-        "branches": choices if context.asked.tab in _BRANCH_TABS and len(choices) > 1 else [],
+        "branches": choices if context.query.tab in _BRANCH_TABS and len(choices) > 1 else [],
     }
 
 

@@ -73,12 +73,12 @@ def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str
     if params["engine"] == "connector":  # which rows that touches, only the connector knows
         return None
     hook, main = PaimonHook(params["paimon_conn_id"]), open_main(params)
-    asked: dict[str, Any] = {name: params[name] or None for name in ("sql", "function", "mode")}
+    statement: dict[str, Any] = {name: params[name] or None for name in ("sql", "function", "mode")}
     listed: dict[str, Any] = {"view": params["views"] or (), "partitions": params["partitions"] or ()}
     reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options}
     try:
         names = {"branch": planned["branch"], "from_branch": planned["from_branch"]}
-        return plan_of(reach, main.name, **names, **asked, **listed)
+        return plan_of(reach, main.name, **names, **statement, **listed)
     except (InvalidInputError, NotFoundError, UnsupportedFeatureError) as error:
         if _branch_has_mains_columns(main, params):
             raise

@@ -125,8 +125,8 @@ def check_policy(params: Mapping[str, Any], locked: Collection[str] = ()) -> Non
     Raises:
         UnsafeOperationError: a field says more than a form may.
     """
-    asked = {name: value for name, value in params.items() if name not in locked}
-    PaimonHook(params["paimon_conn_id"]).form_policy.check(asked)
+    given = {name: value for name, value in params.items() if name not in locked}
+    PaimonHook(params["paimon_conn_id"]).form_policy.check(given)
 
 
 def table_of(params: Mapping[str, Any]) -> Identifier:

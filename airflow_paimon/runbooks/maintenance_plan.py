@@ -42,16 +42,16 @@ def parse_budget(text: str | None) -> Budget | None:
     Raises:
         InvalidInputError: neither, without a unit, or 0.
     """
-    asked = (text or "").strip().lower()
-    if not asked:
+    limit = (text or "").strip().lower()
+    if not limit:
         return None
-    if asked == UNLIMITED:
+    if limit == UNLIMITED:
         return Budget()
-    unit = match[1] if (match := _AMOUNT.fullmatch(asked)) else ""
+    unit = match[1] if (match := _AMOUNT.fullmatch(limit)) else ""
     if unit in _TIMES:
-        found = Budget(time=parse_duration(asked, "budget"))
+        found = Budget(time=parse_duration(limit, "budget"))
     elif unit.endswith(("b", "bytes")):
-        found = Budget(bytes=parse_size(asked, "budget"))
+        found = Budget(bytes=parse_size(limit, "budget"))
     else:
         found = Budget(bytes=0)
     if not (found.bytes or found.time):

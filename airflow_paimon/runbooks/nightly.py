@@ -37,9 +37,9 @@ def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[
     check_policy(params, locked)
     main = open_main(params).require()
     state = gather_chain(main)
-    asked = _asked(state.layout, params)
-    plans, idle, left_out = _plans(main, state, params, asked)
-    jobs = _jobs(state, plans, asked, params["max_jobs"])
+    arguments = _arguments(state.layout, params)
+    plans, idle, left_out = _plans(main, state, params, arguments)
+    jobs = _jobs(state, plans, arguments, params["max_jobs"])
     option = TableOptions(main.schema().options).text("partition.expiration-time")
     if params["expiration_time"] or option:
         _check_expiry(main, params)
@@ -71,16 +71,16 @@ def _check_expiry(main: Table, params: Mapping[str, Any]) -> None:
     from airflow_paimon.core.requests.requests import ExpirePartitions
     from airflow_paimon.hooks.paimon import PaimonHook
 
-    asked = {"expiration_time": params["expiration_time"] or None, "dry_run": params["dry_run"]}
-    asked["four_eyes"] = bool(params["expiration_time"]) and PaimonHook(params["paimon_conn_id"]).four_eyes
-    request = request_for(params, "expire_partitions", **asked)
+    arguments = {"expiration_time": params["expiration_time"] or None, "dry_run": params["dry_run"]}
+    arguments["four_eyes"] = bool(params["expiration_time"]) and PaimonHook(params["paimon_conn_id"]).four_eyes
+    request = request_for(params, "expire_partitions", **arguments)
     assert isinstance(request, ExpirePartitions)
     check_four_eyes(request, main, "changed")
     if changes_readers_rows(request, main):
         refuse_without_checks(request, main, "changed")
 
 
-def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
+def _arguments(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return what every job is asked: the partition at a date, or whatever has grown too long."""
     from airflow_paimon.core.table.partition_text import quoted_partition
     from airflow_paimon.core.table.partitions import partition_texts
@@ -100,7 +100,7 @@ def _asked(layout: ChainLayout, params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plans(
-    main: Table, state: ChainState, params: Mapping[str, Any], asked: Mapping[str, Any]
+    main: Table, state: ChainState, params: Mapping[str, Any], arguments: Mapping[str, Any]
 ) -> tuple[list[PartitionCompaction], list[str], list[str]]:
     """Plan as the jobs will, and keep what writes; of the chains that end at a date, only those that are too long.
 
@@ -110,10 +110,10 @@ def _plans(
     from airflow_paimon.core.chain.provenance import stale_partitions
 
     known = Staleness()
-    if "pending" in asked:
+    if "pending" in arguments:
         stale = stale_partitions(main, state)
         known = Staleness(stale={s.values: s.reason for s in stale if not s.lost})
-    targets = _targets(state.layout, params, asked)
+    targets = _targets(state.layout, params, arguments)
     plans: list[PartitionCompaction] = []
     left_out = []
     for group, partitions in _by_group(state.layout, state.partitions).items():
@@ -123,7 +123,7 @@ def _plans(
             left_out.append(f"{_spec(state.layout, group) or 'all'} is left out: {error.message}")
     longest = params["max_chain_length"]
     found = [p for p in plans if p.action.writes]
-    if "pending" not in asked:
+    if "pending" not in arguments:
         found = [p for p in found if len(p.deltas) > longest or (longest == 0 and not p.deltas)]
     chosen, text = {p.target for p in found}, state.layout.text_of
     idle = [
@@ -153,29 +153,29 @@ def _spec(layout: ChainLayout, group: Values) -> str:
     return quoted_partition(partition_texts(group, layout.partition_keys[:width], layout.partition_types[:width]))
 
 
-def _targets(layout: ChainLayout, params: Mapping[str, Any], asked: Mapping[str, Any]) -> ChainTargets:
+def _targets(layout: ChainLayout, params: Mapping[str, Any], arguments: Mapping[str, Any]) -> ChainTargets:
     from airflow_paimon.core.chain.compaction_plan import parse_targets
 
     return parse_targets(
         layout,
-        first=asked.get("from_"),
-        last=asked.get("to"),
-        pending=asked.get("pending", False),
-        max_chain_length=asked.get("max_chain_length"),
+        first=arguments.get("from_"),
+        last=arguments.get("to"),
+        pending=arguments.get("pending", False),
+        max_chain_length=arguments.get("max_chain_length"),
         gap_policy=params["gap_policy"],
     )
 
 
 def _jobs(
-    state: ChainState, plans: Sequence[PartitionCompaction], asked: Mapping[str, Any], most: int
+    state: ChainState, plans: Sequence[PartitionCompaction], arguments: Mapping[str, Any], most: int
 ) -> list[dict[str, Any]]:
     """Return the arguments of each job: small groups share one, and several share one where there are too many."""
     layout, sizes = state.layout, _sizes(state, plans)
     if not layout.group_width:
-        return [dict(asked)] if sizes else []
+        return [dict(arguments)] if sizes else []
     jobs = put_together(sizes)
     count = min(most, len(jobs))
-    return [{"partition": [g for job in jobs[i::count] for g in job], **asked} for i in range(count)]
+    return [{"partition": [g for job in jobs[i::count] for g in job], **arguments} for i in range(count)]
 
 
 def _sizes(state: ChainState, plans: Sequence[PartitionCompaction]) -> dict[str, int]:

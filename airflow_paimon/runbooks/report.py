@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _LISTED = 20
 _OPERATIONS = {"merge": "merge_branch", "fast_forward": "fast_forward"}
-_ASKED: dict[str, Any] = {"engine": "embedded", "mode": "overwrite", "partitions": (), "views": ()}
+_DEFAULTS: dict[str, Any] = {"engine": "embedded", "mode": "overwrite", "partitions": (), "views": ()}
 TO_CORRECT_DIFFERENTLY = "To correct it differently: trigger this DAG again; it makes a new branch"
 
 
@@ -99,7 +99,7 @@ def _section(
     known = details["diff"].get("about") or {}  # the form's reason is shown already, and this run owns the branch
     about = {name: value for name, value in known.items() if name not in ("owner", "reason")}
     return [
-        what_ran({**form, **_asked_of(one)}, details["wrote"]),
+        what_ran({**form, **_operation_of(one)}, details["wrote"]),
         render_checks(details["check"].get("rules", ())),
         render_markdown({**details["diff"], "about": about}),
         publish_facts(form["publish"], one["branch"], plan, one["from_branch"]),
@@ -109,36 +109,36 @@ def _section(
     ]
 
 
-def _asked_of(one: Mapping[str, Any]) -> dict[str, Any]:
+def _operation_of(one: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a pipeline asks of one of its tables; nothing of a correction, whose form says it."""
-    asked = one.get("correct") or one.get("replay")
-    return {} if asked is None else {**_ASKED, **asked, "views": asked.get("view", ())}
+    operation = one.get("correct") or one.get("replay")
+    return {} if operation is None else {**_DEFAULTS, **operation, "views": operation.get("view", ())}
 
 
-def what_ran(asked: Mapping[str, Any], wrote: Mapping[str, Any]) -> str:
+def what_ran(operation: Mapping[str, Any], wrote: Mapping[str, Any]) -> str:
     """Render the statements or the function: the form's texts are shown as they are, never as markup.
 
-    ``asked``: fields of the form. ``wrote``: the details of the job's result.
+    ``operation``: fields of the form. ``wrote``: the details of the job's result.
     """
     from airflow_paimon.core.sql_text.statement import statement_kind
 
-    lines = [f"- Partitions: {', '.join(map(escape, asked['partitions']))}"] if asked["partitions"] else []
-    kind = statement_kind(asked["sql"]) if asked["sql"] else None
-    by = ", by Paimon's Spark connector" if asked["engine"] == "connector" else ""
-    if source := asked.get("source"):
+    lines = [f"- Partitions: {', '.join(map(escape, operation['partitions']))}"] if operation["partitions"] else []
+    kind = statement_kind(operation["sql"]) if operation["sql"] else None
+    by = ", by Paimon's Spark connector" if operation["engine"] == "connector" else ""
+    if source := operation.get("source"):
         lines.append(f"- Replayed from {', '.join(map(escape, source))}")
     elif kind is None:
-        lines.append(f"- Mode: {asked['mode']}{by}")
+        lines.append(f"- Mode: {operation['mode']}{by}")
     else:
         ran = ", ".join(one["statement"] for one in wrote.get("statements", ())) or wrote.get("statement", kind)
         rows = ", ".join(f"{wrote.get(f'rows_{word}', 0):,} {word}" for word in ("updated", "deleted", "inserted"))
         lines.append(f"- Statement: {ran}{by}" + (f"; rows: {rows}" if wrote else ""))
-    lines += [f"- Additional input table: {escape(view)}" for view in asked["views"] or ()]
-    lines += [f"- Function: {escape(asked['function'])}"] if asked["function"] else []
+    lines += [f"- Additional input table: {escape(view)}" for view in operation["views"] or ()]
+    lines += [f"- Function: {escape(operation['function'])}"] if operation["function"] else []
     written = wrote.get("targets", {}).items()
     lines += [f"- Wrote {counted(target['rows'], 'row')} into {escape(name)}" for name, target in written]
     listed = "\n".join(lines)
-    return f"{listed}\n\n{sql_block(asked['sql'])}" if asked["sql"] else listed
+    return f"{listed}\n\n{sql_block(operation['sql'])}" if operation["sql"] else listed
 
 
 def _overview(
@@ -317,16 +317,16 @@ def _stale_lines(planned: Mapping[str, Any], details: Mapping[str, Any]) -> list
 def undo_hint(planned: Mapping[str, Any], tag: str, within: str | None = None) -> list[str]:
     """Say how to undo the publish of a table: a sentence, and the form's JSON."""
     until = f" within {within}" if within else ""
-    asked = {"table": corrected_table(planned), "tag": tag}
-    return [f"To undo{until}: trigger {dag_for(Kind.UNDO, planned['owner'])} with", json.dumps(asked)]
+    form = {"table": corrected_table(planned), "tag": tag}
+    return [f"To undo{until}: trigger {dag_for(Kind.UNDO, planned['owner'])} with", json.dumps(form)]
 
 
 def undo_all_hint(planned: Sequence[Mapping[str, Any]], within: str | None = None) -> list[str]:
     """Say how to undo the publishes of a pipeline: a sentence, and the form's JSON."""
-    asked = {"tables": [one["table"] for one in planned], "branch": planned[0]["branch"]}
+    form = {"tables": [one["table"] for one in planned], "branch": planned[0]["branch"]}
     until = f" within {within}" if within else ""
     by = dag_for(Kind.PIPELINE_UNDO, planned[0]["owner"])
-    return [f"To undo all tables{until}: trigger {by} with", json.dumps(asked)]
+    return [f"To undo all tables{until}: trigger {by} with", json.dumps(form)]
 
 
 # -- what stands after a failure ---------------------------------------------------------------------------------------

@@ -66,19 +66,19 @@ def choose_tables(params: Mapping[str, Any], locked: Collection[str] = ()) -> di
         InvalidInputError: no name, one that is not ``db.table``, or more tables than Airflow maps.
         NotFoundError: no table matches.
     """
-    asked, exclude = _lines(params["tables"]), _lines(params["exclude"])
-    if not asked:
+    given, exclude = _lines(params["tables"]), _lines(params["exclude"])
+    if not given:
         raise InvalidInputError(
             "Tables is empty: write one name or pattern a line, such as sales.orders, sales.* or * for all tables"
         )
-    patterns = [text for text in asked if _WILD.search(text)]
-    named = [_checked(text) for text in asked if text not in patterns]
+    patterns = [text for text in given if _WILD.search(text)]
+    named = [_checked(text) for text in given if text not in patterns]
     check_policy(params, locked)
     hook = PaimonHook(params["paimon_conn_id"])
     found = _matching(hook, patterns, exclude) if patterns else []
     chosen = sorted({*found, *(name for name in named if not _matches(name, exclude))})
     if not chosen:
-        raise NotFoundError(_nothing(hook, asked, exclude))
+        raise NotFoundError(_nothing(hook, given, exclude))
     if parse_budget(params["budget"]) is None:
         check_number(len(chosen), "match")
     missed = [p for p in patterns if not any(fnmatchcase(name, p) for name in found)]
@@ -203,14 +203,14 @@ def _matching(hook: PaimonHook, patterns: Sequence[str], exclude: Sequence[str])
     return [t.name for t in matching_tables(hook.get_catalog(), patterns, exclude)]
 
 
-def _nothing(hook: PaimonHook, asked: Sequence[str], exclude: Sequence[str]) -> str:
+def _nothing(hook: PaimonHook, given: Sequence[str], exclude: Sequence[str]) -> str:
     from airflow_paimon.core.table.table import find_databases
 
     names = find_databases(hook.get_catalog())
     listed = ", ".join([*names[:_DATABASES], *(["..."] if len(names) > _DATABASES else [])])
     but = f" and is not excluded by {', '.join(exclude)}" if exclude else ""
     return (
-        f"No table of connection {hook.paimon_conn_id!r} matches {', '.join(asked)}{but}. Its databases are {listed}; "
+        f"No table of connection {hook.paimon_conn_id!r} matches {', '.join(given)}{but}. Its databases are {listed}; "
         f"a pattern covers the whole name, such as {names[0]}.* or *"
     )
 

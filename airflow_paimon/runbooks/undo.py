@@ -96,9 +96,9 @@ def plan_rollback(params: Mapping[str, Any], tag: str) -> dict[str, Any]:
     """
     from airflow_paimon.execution import run_operation
 
-    asked = {"tag": tag, "keep_later": True, "writers_stopped": params["writers_stopped"], "dry_run": True}
-    asked["changelog"] = params.get("changelog", "auto")
-    return dict(run_operation(request_for(params, "rollback_to", **asked)).details)
+    values = {"tag": tag, "keep_later": True, "writers_stopped": params["writers_stopped"], "dry_run": True}
+    values["changelog"] = params.get("changelog", "auto")
+    return dict(run_operation(request_for(params, "rollback_to", **values)).details)
 
 
 def _notes(details: Mapping[str, Any]) -> list[str]:

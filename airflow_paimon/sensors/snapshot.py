@@ -91,9 +91,9 @@ class SnapshotCatchUpSensor(WaitingSensor):
     def _trigger(self, waits: dict[str, Any]) -> SnapshotCatchUpTrigger:
         from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 
-        asked: dict[str, Any] = {name: given(name, getattr(self, name)) for name in _TEXTS}
-        asked |= {name: as_list(name, getattr(self, name)) for name in ("partitions", "marked_partitions")}
+        values: dict[str, Any] = {name: given(name, getattr(self, name)) for name in _TEXTS}
+        values |= {name: as_list(name, getattr(self, name)) for name in ("partitions", "marked_partitions")}
         switches = ("allow_older_partitions", "wait_for_branch")
-        asked |= {name: parse_boolean(getattr(self, name), name) for name in switches}
-        condition = parse_condition(**asked).to_json()
+        values |= {name: parse_boolean(getattr(self, name), name) for name in switches}
+        condition = parse_condition(**values).to_json()
         return SnapshotCatchUpTrigger(table=self.table, branch=self.branch, condition=condition, **waits)

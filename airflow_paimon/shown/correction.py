@@ -36,11 +36,11 @@ def plan_of(reach: Mapping[str, Any], table: str, *, sql: str | None = None, **v
     :raises PaimonError: as ``plan_correction``
     """
     with tempfile.TemporaryDirectory() as folder:
-        asked = dict(values)
+        arguments = dict(values)
         if sql is not None:
-            asked["sql"] = f"{folder}/correction.sql"
-            Path(asked["sql"]).write_text(sql, encoding="utf-8")
-        return dict(run_operation(build_request("plan_correction", {**reach, "table": table, **asked})).details)
+            arguments["sql"] = f"{folder}/correction.sql"
+            Path(arguments["sql"]).write_text(sql, encoding="utf-8")
+        return dict(run_operation(build_request("plan_correction", {**reach, "table": table, **arguments})).details)
 
 
 def plan(

@@ -28,8 +28,8 @@ def render_markdown(details: Mapping[str, Any]) -> str:
 def render_undo(details: Mapping[str, Any]) -> str:
     """Render the diff of what a table will hold after an undo in comparison with what it holds, as far as that goes."""
     total = details["total"]
-    told = f"{counted(total['added'], 'row')} added, {_number(total['changed'])} changed, {_number(total['deleted'])}"
-    said = f"The undo: **{told} deleted**." if details["different"] else "The undo changes **no row**."
+    text = f"{counted(total['added'], 'row')} added, {_number(total['changed'])} changed, {_number(total['deleted'])}"
+    said = f"The undo: **{text} deleted**." if details["different"] else "The undo changes **no row**."
     return "\n\n".join([said, *_rows_of(details)])
 
 

@@ -45,19 +45,19 @@ def table_page_url(
     if tab is not None and tab not in TABS:
         raise ValueError(f"The page of a table has no tab {tab!r}; it has: {', '.join(TABS)}")
     chosen = branch if branch != MAIN else identifier.branch
-    asked = {"tab": tab, "branch": None if chosen == MAIN else chosen}
-    query = urlencode({name: value for name, value in asked.items() if value})
+    values = {"tab": tab, "branch": None if chosen == MAIN else chosen}
+    query = urlencode({name: value for name, value in values.items() if value})
     path = "/".join(quote(part, safe="") for part in (paimon_conn_id, identifier.database, identifier.table))
     return f"{base_url.rstrip('/')}{URL_PREFIX}/{path}{'?' + query if query else ''}"
 
 
-def plan_page_url(paimon_conn_id: str, table: str, asked: Mapping[str, str], *, base_url: str = "") -> str:
-    """Spell the address of a table's plan. ``asked``: ``sql``, ``partitions`` (one a line) and ``mode`` of its form.
+def plan_page_url(paimon_conn_id: str, table: str, values: Mapping[str, str], *, base_url: str = "") -> str:
+    """Spell the address of a table's plan. ``values``: ``sql``, ``partitions`` (one a line) and ``mode`` of its form.
 
     Raises:
         InvalidInputError: ``table`` is not of the form ``db.t``.
     """
-    query = urlencode({name: value for name, value in asked.items() if value})
+    query = urlencode({name: value for name, value in values.items() if value})
     url = table_page_url(paimon_conn_id, table, tab="plan", base_url=base_url)
     return f"{url}&{query}" if query else url
 

@@ -88,15 +88,15 @@ def cut_off_columns(frame: DataFrame, names: Collection[str]) -> list[str]:
     What is no timestamp is none of theirs any more: an hour, a day, a text. Without a JVM of its own (Spark Connect)
     only columns are known that are passed on as they were read.
     """
-    asked = [n for n in frame.columns if n in names]
-    if not asked:
+    among = [n for n in frame.columns if n in names]
+    if not among:
         return []
     if not has_jvm(frame.sparkSession):
-        return [f.name for f in frame.schema.fields if f.name in asked and (f.metadata or {}).get(CUT_OFF)]
+        return [f.name for f in frame.schema.fields if f.name in among and (f.metadata or {}).get(CUT_OFF)]
     plan = analyzed(frame)
     output = [id_of(a) for a in sequence_items(plan.output())]
     origins = _Origins()
-    return [n for n, at in zip(frame.columns, output, strict=True) if n in asked and origins.marked(plan, {at})]
+    return [n for n, at in zip(frame.columns, output, strict=True) if n in among and origins.marked(plan, {at})]
 
 
 def inexact_column(condition: Any, plan: Any) -> str | None:
@@ -172,16 +172,16 @@ class _Origins:
         given = set().union(*(ids for _, ids in children))
         expressions = sequence_items(plan.expressions())
         made = {id_of(e): e for e in expressions if kind_of(e) == "Alias"}
-        asked, queries = wanted & given, list[Any]()
+        below, queries = wanted & given, list[Any]()
         for at in wanted & made.keys():
-            _use(made[at].child(), asked, queries)
+            _use(made[at].child(), below, queries)
         if wanted - made.keys() - given:  # a plan with columns of its own: they may come from all that it gets
-            asked |= given
+            below |= given
             for expression in expressions:
                 _queries(expression, queries)
         if any(self._at_places(q, set(range(q.output().size()))) for q in queries):
             return True
-        return any(self.marked(child, asked & ids) for child, ids in children if asked & ids)
+        return any(self.marked(child, below & ids) for child, ids in children if below & ids)
 
 
 def _children(node: Any) -> list[Any]:

@@ -182,10 +182,10 @@ class PaimonDataSource(DataSource):
     def _point(self) -> tuple[int | str | None, str | None]:
         """Return version and timestamp of a batch read."""
         version, timestamp = self._version(), self._get("timestamp")
-        asked = {name: text.strip() for name in SCAN_POINTS if (text := self._get(name)) is not None}
-        if not asked:
+        points = {name: text.strip() for name in SCAN_POINTS if (text := self._get(name)) is not None}
+        if not points:
             return version, timestamp
-        (name, text), *more = asked.items()
+        (name, text), *more = points.items()
         if more or version is not None or timestamp is not None:
             raise InvalidInputError(f"The option {name} names a snapshot, and so does another option; give one of them")
         if name == "scan.snapshot-id" and not text.isdigit():
@@ -300,9 +300,9 @@ class PaimonReader(DataSourceReader):
         predicate, expression = self._pushed, None
         if self._where is not None:
             schema = with_row_columns(read_schema(table, self._request.version, self._request.timestamp))
-            asked = parse_condition(self._where, schema)
-            expression = to_expression(asked, schema)
-            predicate = asked if predicate is None else AllOf((asked, predicate))
+            condition = parse_condition(self._where, schema)
+            expression = to_expression(condition, schema)
+            predicate = condition if predicate is None else AllOf((condition, predicate))
         planned = plan_rows(table, replace(self._request, where=expression, predicate=predicate))
         return [InputPartition(share) for share in task_shares(planned)] or [InputPartition(None)]
 
@@ -418,8 +418,8 @@ def _plan_writer(
     partial = mode == "append" and combines_rows(stored)
     check_columns(schema, stored, table.label, partial=partial)
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    asked = digest_of([mode, partition, columns])
-    with attempt(table, operation_id, table.branch_name, asked, writers_stopped=writers_stopped) as tried:
+    request_digest = digest_of([mode, partition, columns])
+    with attempt(table, operation_id, table.branch_name, request_digest, writers_stopped=writers_stopped) as tried:
         landed = tried.landed(NAME)
         write = None if landed is not None else plan_write(table, overwrite=mode != "append", chained=True, apart=True)
     return PaimonWriter(table, write, mode, partition, tried, policy, landed, writers_stopped=writers_stopped)

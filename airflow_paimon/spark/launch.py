@@ -58,7 +58,7 @@ log = logging.getLogger("airflow_paimon")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class JobOutcome:
     """What a job ends with: the result as plain JSON values, and the exit code."""
 
     result: Mapping[str, Any]
@@ -116,7 +116,7 @@ def _start_log() -> _MaskingFormatter:
     return formatter
 
 
-def _run_job(operation: str, argv: Sequence[str], formatter: _MaskingFormatter) -> Outcome:
+def _run_job(operation: str, argv: Sequence[str], formatter: _MaskingFormatter) -> JobOutcome:
     try:
         arguments = parse_arguments(operation, argv)
         destination = _destination(arguments.result_uri, arguments.request.storage_options)
@@ -125,13 +125,13 @@ def _run_job(operation: str, argv: Sequence[str], formatter: _MaskingFormatter) 
     request = arguments.request
     formatter.secrets = secret_values(request.storage_options)
     outcome = _run(arguments)
-    outcome = Outcome(_without_secrets(outcome.result, request.storage_options), outcome.exit_code)
+    outcome = JobOutcome(_without_secrets(outcome.result, request.storage_options), outcome.exit_code)
     if destination is None:
         return outcome
     return _report(arguments, destination, outcome)
 
 
-def _run(arguments: JobArguments) -> Outcome:
+def _run(arguments: JobArguments) -> JobOutcome:
     request, started = arguments.request, time.monotonic()
     try:
         _on_signals(_terminate)
@@ -145,7 +145,7 @@ def _run(arguments: JobArguments) -> Outcome:
             f"{request.operation} was stopped by a signal while it ran: the commit may have succeeded. Run it again "
             f"with the same operation id, which checks first"
         )
-        return Outcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
+        return JobOutcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
     except NeedsSparkError as error:
         return _needs_spark(request, str(error))
     except Exception as error:  # the last line is a result, whatever went wrong; the traceback goes to stderr
@@ -153,18 +153,18 @@ def _run(arguments: JobArguments) -> Outcome:
             return _needs_spark(request, f"{type(error).__name__} here: {error}")
         return _failed(request, error)
     timed = dataclasses.replace(result, duration_s=time.monotonic() - started)
-    return Outcome(timed.to_json(), 0)
+    return JobOutcome(timed.to_json(), 0)
 
 
-def _needs_spark(request: Request, why: str) -> Outcome:
+def _needs_spark(request: Request, why: str) -> JobOutcome:
     log.info("%s of %s needs Spark: %s", request.operation, request.table, why)
-    return Outcome({"operation": request.operation, "table": request.table, "needs_spark": why}, NEEDS_SPARK)
+    return JobOutcome({"operation": request.operation, "table": request.table, "needs_spark": why}, NEEDS_SPARK)
 
 
 _WITHOUT_SPARK = "Small compactions and rescales need no Spark: local_execution (--local-execution) all"
 
 
-def _failed(request: Request, error: Exception) -> Outcome:
+def _failed(request: Request, error: Exception) -> JobOutcome:
     if isinstance(error, ModuleNotFoundError):
         log.exception("%s failed", request.operation)
         needed = "a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd"
@@ -174,19 +174,19 @@ def _failed(request: Request, error: Exception) -> Outcome:
         missing = UnsupportedFeatureError(
             f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: {needed}"
         )
-        return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
+        return JobOutcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     if "[JAVA_GATEWAY_EXITED]" in str(error):
         log.exception("%s failed", request.operation)
         missing = UnsupportedFeatureError(
             f"{request.operation} runs in Spark, which could not be started here: it needs Java (JAVA_HOME; the log "
             f"has Spark's own message), or submit the job with spark-submit. {_WITHOUT_SPARK}"
         )
-        return Outcome(failure_json(request.operation, request.table, missing), missing.exit_code)
+        return JobOutcome(failure_json(request.operation, request.table, missing), missing.exit_code)
     if isinstance(error, PaimonError):
         log.error("%s of %s failed (%s): %s", request.operation, request.table, error.kind, error.message)
-        return Outcome(failure_json(request.operation, request.table, error), error.exit_code)
+        return JobOutcome(failure_json(request.operation, request.table, error), error.exit_code)
     log.exception("%s failed", request.operation)
-    return Outcome(failure_json(request.operation, request.table, error), PaimonError.exit_code)
+    return JobOutcome(failure_json(request.operation, request.table, error), PaimonError.exit_code)
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):
@@ -336,9 +336,9 @@ def _in_yarn_cluster() -> bool:
     return "APPLICATION_WEB_PROXY_BASE" in os.environ and "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def _rejected(operation: str, argv: Sequence[str], error: PaimonError) -> Outcome:
+def _rejected(operation: str, argv: Sequence[str], error: PaimonError) -> JobOutcome:
     """Report arguments that can't be used; the result file is written where that is still possible."""
-    outcome = Outcome(failure_json(operation, peek(argv, "table") or "", error), error.exit_code)
+    outcome = JobOutcome(failure_json(operation, peek(argv, "table") or "", error), error.exit_code)
     log.error("%s refused (%s): %s", operation, error.kind, error.message)
     if not peek(argv, RESULT_URI):
         return outcome
@@ -360,7 +360,7 @@ class _Destination:
     store: Any
     name: str
 
-    def write(self, outcome: Outcome) -> None:
+    def write(self, outcome: JobOutcome) -> None:
         self.store.replace(self.name, _as_text(outcome.result).encode())
 
 
@@ -372,7 +372,7 @@ def _destination(uri: str | None, storage_options: Mapping[str, Any] | None) -> 
     return _Destination(*file_place(uri, storage_options, "--result-uri"))
 
 
-def _report(arguments: JobArguments, destination: _Destination, outcome: Outcome) -> Outcome:
+def _report(arguments: JobArguments, destination: _Destination, outcome: JobOutcome) -> JobOutcome:
     request = arguments.request
     try:
         destination.write(outcome)
@@ -385,13 +385,13 @@ def _report(arguments: JobArguments, destination: _Destination, outcome: Outcome
             f"{error.message}. Run it again with the same operation id, which gives that result",
             details={"result": dict(outcome.result)},
         )
-        return Outcome(failure_json(request.operation, request.table, unknown), unknown.exit_code)
+        return JobOutcome(failure_json(request.operation, request.table, unknown), unknown.exit_code)
     return outcome
 
 
-def _storage_failure(request: Request, uri: str | None, error: PaimonError) -> Outcome:
+def _storage_failure(request: Request, uri: str | None, error: PaimonError) -> JobOutcome:
     failure = StorageError(f"The result could not be written to {uri}: {error.message}")
-    return Outcome(failure_json(request.operation, request.table, failure), failure.exit_code)
+    return JobOutcome(failure_json(request.operation, request.table, failure), failure.exit_code)
 
 
 def _without_secrets(result: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -274,12 +274,12 @@ def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: 
     from pyspark.sql import functions as sf
 
     by_id = {f.id: f for f in read.schemas[group.schema].fields}
-    asked = {f.name for f in read.fields}
+    fields = {f.name for f in read.fields}
     constants = _constants(read, group, files)
     own = [f for f in read.fields if f.name in group.row_columns]
     sources = [by_id[f.id] for f in read.fields if f.id in by_id and f.name not in constants]
     unplaced = {*read.schema.field_names, *({ROW_ID} - constants.keys())}
-    position = [ROW_INDEX] if group.vectors or (asked - unplaced) & _PLACED else []
+    position = [ROW_INDEX] if group.vectors or (fields - unplaced) & _PLACED else []
     stored = [*sources, *own, *position]
     prefix = _unused_prefix(f.name for f in stored)
     values = {f"{prefix} {name}": c for name, c in constants.items()}
@@ -323,11 +323,11 @@ def _constants(read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> d
     first id and its version, where the manifest has it of a file or the files have no such column.
     """
     found = {}
-    asked = {f.name: f for f in read.fields}
+    fields = {f.name: f for f in read.fields}
     for place, field in enumerate(read.schema.partition_fields):
-        if field.name in asked:
+        if field.name in fields:
             found[field.name] = _Constant(field.type, _column([f.values[place] for f in files], field.type))
-    for name in asked.keys() & (_OF_MANIFEST.keys() - set(read.schema.field_names)):
+    for name in fields.keys() & (_OF_MANIFEST.keys() - set(read.schema.field_names)):
         kind, value_of = _OF_MANIFEST[name]
         values = pa.array([value_of(f.file) for f in files], arrow_type(kind))
         if name not in group.row_columns or values.null_count < len(values):

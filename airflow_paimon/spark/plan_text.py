@@ -18,9 +18,9 @@ _SEEDS = re.compile(r"\b(rand|randn|uuid|shuffle|randstr|uniform)\((?:[^()]|\([^
 _ALL_FIELDS = {"spark.sql.debug.maxToStringFields": str(1 << 20)}
 
 
-def aliased(frame: DataFrame, *asked: Any) -> DataFrame:
+def aliased(frame: DataFrame, *identity: Any) -> DataFrame:
     """Mark a read by its arguments: its plan depends on the table's files, which change between two tries."""
-    return frame.alias(_ALIAS + hashlib.sha256(repr(asked).encode()).hexdigest()[:12])
+    return frame.alias(_ALIAS + hashlib.sha256(repr(identity).encode()).hexdigest()[:12])
 
 
 def plan_text(frame: DataFrame) -> str | None:

@@ -85,10 +85,10 @@ def read_table(
         found = parse_where(spark, where, with_row_columns(schema))
         predicate = found.predicate
         wanted, needed = _columns_to_read(schema, columns, found.columns, str(where))
-    asked = ReadRequest(
+    read_request = ReadRequest(
         version=version, timestamp=moment, columns=needed, predicate=predicate, mode=mode, gap_policy=policy
     )
-    planned = plan_rows(table, asked, IN_SPARK)
+    planned = plan_rows(table, read_request, IN_SPARK)
     frame = filled_frame(frame_of(spark, planned), fields_of(planned))
     if where is not None:
         frame = frame.where(where)

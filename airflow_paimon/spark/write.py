@@ -110,8 +110,8 @@ def write_table(
 def _request(frame: DataFrame, mode: str, partition: PartitionSpec | None) -> str:
     """Return a digest that identifies the request: what is replaced, and the query behind the rows."""
     types = [field.dataType.simpleString() for field in frame.schema.fields]
-    asked = {"mode": mode, "partition": partition, "columns": frame.columns, "types": types, "plan": plan_text(frame)}
-    return digest_of(asked)
+    request = {"mode": mode, "partition": partition, "columns": frame.columns, "types": types, "plan": plan_text(frame)}
+    return digest_of(request)
 
 
 def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:

@@ -31,7 +31,7 @@ from airflow_paimon.data.arrow_write import write_once
 from airflow_paimon.data.compact import compact
 from airflow_paimon.execution import perform
 from airflow_paimon.spark.statements import run as statements
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import StatementOutcome
 from tests.core.tables import copied
 from tests.data.row_statements import planned, with_ids
 from tests.randomness import moments
@@ -84,12 +84,12 @@ def update(view: Table, operation_id: str | None = None) -> None:
 
 @pytest.fixture(autouse=True)
 def given_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    def evaluated(spark: Any, statement: Any, table: Table, tables: Any, **how: Any) -> Outcome:
+    def evaluated(spark: Any, statement: Any, table: Table, tables: Any, **how: Any) -> StatementOutcome:
         def change(row: dict[str, Any]) -> dict[str, Any]:
             return {**row, "v": row["v"] + "+"} if row["k"] % 2 == 0 else row
 
         plan, messages = planned(table, change, [{"k": 100, "v": "in", "dt": "a"}])
-        return Outcome(read=plan.scan, write=plan.write, messages=tuple(messages))
+        return StatementOutcome(read=plan.scan, write=plan.write, messages=tuple(messages))
 
     class Named:
         kind = "MERGE"

@@ -7,7 +7,7 @@ from pathlib import Path
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.read_once import KeepingStore, KeptFiles
 from airflow_paimon.core.table.scan import all_manifests, live_columns
-from airflow_paimon.plugin.panel import Asked, PageContext
+from airflow_paimon.plugin.panel import PageContext, PageQuery
 from airflow_paimon.plugin.reading import Reader
 from airflow_paimon.plugin.tabs.check import show
 from tests.core.tables import append, make_table
@@ -25,7 +25,7 @@ def test_a_missing_manifest_is_seen_although_the_page_keeps_what_it_reads(tmp_pa
         live_columns(kept, head)
         context = PageContext(
             conn_id="c", main=table, cached=kept, view=table, schema=schema,
-            main_schema=schema, head=head, view_head=head, branches=[], asked=Asked(tab="check"), reader=Reader(),
+            main_schema=schema, head=head, view_head=head, branches=[], query=PageQuery(tab="check"), reader=Reader(),
             now_ms=int(time.time() * 1000), until=time.monotonic() + 60,
         )  # fmt: skip
         return [row[1].text for row in show(context).sheets[0].rows]

@@ -13,7 +13,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.plugin import table_page
 from airflow_paimon.plugin.catalog import Warehouse
-from airflow_paimon.plugin.panel import Asked
+from airflow_paimon.plugin.panel import PageQuery
 from airflow_paimon.plugin.reading import Reader, StillReadingError
 from airflow_paimon.shown.urls import TABS
 from tests.stores import _Wrapper as Wrapper
@@ -156,12 +156,12 @@ def test_no_tab_waits_for_the_storage_itself(lake: Path, server: object, tab: st
     warehouse, reader = Warehouse("lake"), Reader()
     warehouse.table = lambda database, name: table  # type: ignore[method-assign]
     opened.set()
-    asked = Asked(tab=tab, branch="delta" if tab not in ("grid", "branches", "check") else "main", at="main:1")
+    query = PageQuery(tab=tab, branch="delta" if tab not in ("grid", "branches", "check") else "main", at="main:1")
 
     def ask() -> dict[str, object]:
-        return table_page.show(warehouse, reader, "d", "c", asked, user=None, airflow="")
+        return table_page.show(warehouse, reader, "d", "c", query, user=None, airflow="")
 
-    basics = asked.model_copy(update={"tab": "options"})
+    basics = query.model_copy(update={"tab": "options"})
     ended = time.monotonic() + LONG
     while table_page.show(warehouse, reader, "d", "c", basics, user=None, airflow="")["pending"]:
         assert time.monotonic() < ended

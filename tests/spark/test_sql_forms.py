@@ -11,8 +11,8 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.table.table import open_table
 from airflow_paimon.spark import sql
-from airflow_paimon.spark.statements.asked import DATABASE_SETTING
 from airflow_paimon.spark.statements.dialect import spark_text
+from airflow_paimon.spark.statements.sql_request import DATABASE_SETTING
 from tests.spark.jobs.operations import run
 
 if TYPE_CHECKING:

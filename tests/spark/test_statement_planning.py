@@ -19,7 +19,7 @@ from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.jobs import query_views
 from airflow_paimon.spark.statements import select, target_files
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import evaluate
 from airflow_paimon.spark.statements.tables import warehouse_tables
@@ -71,7 +71,7 @@ def make(warehouse: Path, kind: str) -> Table:
     return table
 
 
-def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> Outcome:
+def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> StatementOutcome:
     statement = parse_statement(spark, text)
     assert statement is not None
     return evaluate(spark, statement, table, warehouse_tables(spark, str(warehouse), None, text, table), dry_run=True)

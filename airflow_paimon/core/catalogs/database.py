@@ -160,15 +160,18 @@ def parse_jdbc_uri(uri: str, user: str = "", password: str = "") -> Database:
             raise InvalidInputError(f"The uri of a SQLite catalog needs the whole path of its file: {_EXAMPLE}")
         return Database(kind, path)
     at = urlsplit(place)
-    asked = {key: values[-1] for key, values in parse_qs(at.query).items()}
+    parameters = {key: values[-1] for key, values in parse_qs(at.query).items()}
     if not at.hostname or not at.path.strip("/") or at.username or at.password:
         raise InvalidInputError(
             f"The uri of a JDBC catalog names host and database, such as {_EXAMPLE}; user and password are the options "
             f"jdbc.user and jdbc.password"
         )
-    ssl = asked.get("ssl", asked.get("useSSL", "")).lower() == "true" or asked.get("sslmode", "") in _ENCRYPTED
+    ssl = (
+        parameters.get("ssl", parameters.get("useSSL", "")).lower() == "true"
+        or parameters.get("sslmode", "") in _ENCRYPTED
+    )
     place = f"{at.netloc}/{at.path.strip('/')}"
-    return Database(kind, place, user or asked.get("user", ""), password or asked.get("password", ""), ssl)
+    return Database(kind, place, user or parameters.get("user", ""), password or parameters.get("password", ""), ssl)
 
 
 _ENCRYPTED = frozenset({"require", "verify-ca", "verify-full"})

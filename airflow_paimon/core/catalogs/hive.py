@@ -218,18 +218,18 @@ class HiveGuard:
         with self.server.session() as metastore:
             lock: Lock | None = metastore.lock(self.name, object_name)
             assert lock is not None
-            asked, sleep_ms = lock.id, _FIRST_SLEEP_MS
+            lock_id, sleep_ms = lock.id, _FIRST_SLEEP_MS
             try:
                 while lock is not None and not lock.held and time.monotonic() < until:
                     time.sleep(min(sleep_ms, self.locking.sleep_ms) / 1000)
                     sleep_ms *= 2
-                    lock = metastore.check_lock(asked)
+                    lock = metastore.check_lock(lock_id)
             except BaseException:
-                self._release(asked)
+                self._release(lock_id)
                 raise
         if lock is not None and lock.held:
-            return asked
-        self._release(asked)
+            return lock_id
+        self._release(lock_id)
         why = "it was forgotten" if lock is None else f"another has held it for {self.locking.timeout_ms / 1000:g} s"
         raise StorageError(
             f"The Hive metastore {self.server.label} did not give the lock on {self.name}.{object_name}: {why}; "

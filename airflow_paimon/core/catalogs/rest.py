@@ -172,8 +172,8 @@ def _connect(uri: str, warehouse: str, given: str, period: int) -> _Connected:
     options = catalog_options(known)
     auth, label = auth_of(options), _label(uri, warehouse)
     client = RestClient(uri, auth, label, _headers(options.own))
-    told = client.get(("config",), {"warehouse": warehouse} if warehouse else {})
-    merged = {**_texts(told.get("defaults")), **known, **_texts(told.get("overrides")), METASTORE: "rest"}
+    answer = client.get(("config",), {"warehouse": warehouse} if warehouse else {})
+    merged = {**_texts(answer.get("defaults")), **known, **_texts(answer.get("overrides")), METASTORE: "rest"}
     merged.pop("warehouse", None)
     final = catalog_options(merged)
     return _Connected(RestClient(uri, auth, label, _headers(final.own), final.own.get("prefix", "")), final)

@@ -158,9 +158,9 @@ class RestClient:
         # DLF signs the type of a body, so a request without one must not name any
         kind = {} if data is None else {"Content-Type": "application/json"}
         headers = {**kind, **dict(self.headers), **self.auth.headers(request)}
-        asked = urllib.request.Request(url, data=data, headers=headers, method=request.method)
+        http_request = urllib.request.Request(url, data=data, headers=headers, method=request.method)
         try:
-            with _OPENER.open(asked, timeout=_TIMEOUT_S) as answer:
+            with _OPENER.open(http_request, timeout=_TIMEOUT_S) as answer:
                 text = answer.read()
         except urllib.error.HTTPError as error:
             raise _refusal(error) from None

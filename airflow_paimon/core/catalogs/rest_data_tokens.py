@@ -37,20 +37,20 @@ _NAMES: Mapping[str, Mapping[str, str]] = {
 }
 
 
-def storage_options(uri: str, given: Mapping[str, Any], told: Mapping[str, Any]) -> dict[str, Any]:
+def storage_options(uri: str, given: Mapping[str, Any], token_options: Mapping[str, Any]) -> dict[str, Any]:
     """Merge what a server tells about a storage over what the user gave: by our names, and without what is unknown.
 
     ``given``: all options of the catalog.
     """
-    return {**storage_part(given), **_translated(uri, {k: v for k, v in told.items() if given.get(k) != v})}
+    return {**storage_part(given), **_translated(uri, {k: v for k, v in token_options.items() if given.get(k) != v})}
 
 
-def _translated(uri: str, told: Mapping[str, Any]) -> dict[str, Any]:
+def _translated(uri: str, token_options: Mapping[str, Any]) -> dict[str, Any]:
     scheme = uri.partition("://")[0].lower() if "://" in uri else "file"
     if scheme in ("gs", "gcs"):
-        return {k: v for k, v in told.items() if k.startswith("fs.gs.")}
+        return {k: v for k, v in token_options.items() if k.startswith("fs.gs.")}
     names = _NAMES.get("s3" if scheme == "s3a" else scheme, {})
-    return {names[k]: _with_scheme(names[k], v) for k, v in told.items() if k in names}
+    return {names[k]: _with_scheme(names[k], v) for k, v in token_options.items() if k in names}
 
 
 def _with_scheme(name: str, value: Any) -> Any:
@@ -109,10 +109,10 @@ class TokenStore(StoreOver):
 
     @property
     def inner(self) -> Store:  # type: ignore[override]
-        told = dict(_token(self._client, self._table).options)
+        token_options = dict(_token(self._client, self._table).options)
         if self._endpoint:
-            told["fs.oss.endpoint"] = self._endpoint
-        store = open_store(self._path, {**self._options, **_translated(self._path, told)})
+            token_options["fs.oss.endpoint"] = self._endpoint
+        store = open_store(self._path, {**self._options, **_translated(self._path, token_options)})
         return store.child(self._below) if self._below else store
 
     def child(self, path: str) -> Store:

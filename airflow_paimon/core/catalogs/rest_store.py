@@ -119,7 +119,7 @@ class RestTableStore(StoreOver):
         return self.read_many([path])[0]
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        told: dict[str, bytes] = {}
+        contents: dict[str, bytes] = {}
         heads: dict[str, Snapshot | None] = {}
         for path in paths:
             found = _METADATA.fullmatch(path)
@@ -130,10 +130,10 @@ class RestTableStore(StoreOver):
             if head is None or number > head.id:
                 raise NotFoundError(f"{self.uri}/{path} does not exist")
             if number == head.id:
-                told[path] = head.to_bytes()
-        filed = [path for path in paths if path not in told]
-        told |= zip(filed, self.inner.read_many(filed), strict=True)
-        return [told[path] for path in paths]
+                contents[path] = head.to_bytes()
+        filed = [path for path in paths if path not in contents]
+        contents |= zip(filed, self.inner.read_many(filed), strict=True)
+        return [contents[path] for path in paths]
 
     def exists(self, path: str) -> bool:
         found = _METADATA.fullmatch(path)

@@ -266,11 +266,11 @@ class _GroupPlanner:
     def plan(self) -> list[PartitionCompaction]:
         if self._targets.max_chain_length is not None:
             return self._pending(self._targets.max_chain_length)
-        asked = self._asked() | {
+        requested = self._requested() | {
             self._layout.time_of(v) for v in self._targets.again if self._layout.group_of(v) == self._group
         }
-        moments = sorted(asked | set(self._snapshot))
-        return [p for t in moments if (p := self._one(t, asked=t in asked)) is not None]
+        moments = sorted(requested | set(self._snapshot))
+        return [p for t in moments if (p := self._one(t, requested=t in requested)) is not None]
 
     def _pending(self, longest: int) -> list[PartitionCompaction]:
         """Select partitions that would need more than this many deltas, and stale ones."""
@@ -281,16 +281,16 @@ class _GroupPlanner:
             wanted = moment not in self._snapshot and length > longest
             if wanted and not self._targets.matches(self._values(moment)):
                 continue
-            plan = self._one(moment, asked=wanted or self._values(moment) in self._targets.again)
+            plan = self._one(moment, requested=wanted or self._values(moment) in self._targets.again)
             plans += [plan] if plan is not None else []
             if moment in self._snapshot or wanted:
                 length = 0
         return plans
 
-    def _one(self, moment: datetime, *, asked: bool) -> PartitionCompaction | None:
+    def _one(self, moment: datetime, *, requested: bool) -> PartitionCompaction | None:
         values = self._values(moment)
-        why = self._why_stale(moment, values, asked=asked)
-        if (not asked and why is None) or values in self._targets.finished:
+        why = self._why_stale(moment, values, requested=requested)
+        if (not requested and why is None) or values in self._targets.finished:
             return None
         at = bisect_left(self._anchors, moment)
         start = self._anchors[at - 1] if at else None
@@ -298,7 +298,7 @@ class _GroupPlanner:
         deltas = self._delta.up_to(start, moment)
         is_stored = moment in self._snapshot
         if is_stored:
-            unproven = None if asked and self._targets.overwrite else self._known.unproven.get(values)
+            unproven = None if requested and self._targets.overwrite else self._known.unproven.get(values)
             action, reason = self._judge_stored(moment, values, why, anchor, deltas, unproven)
         else:
             action, reason = self._judge_missing(moment, anchor, deltas)
@@ -368,36 +368,36 @@ class _GroupPlanner:
     def _is_asked_by_name(self) -> bool:
         return self._targets.max_chain_length is None
 
-    def _why_stale(self, moment: datetime, values: Values, *, asked: bool) -> str | None:
+    def _why_stale(self, moment: datetime, values: Values, *, requested: bool) -> str | None:
         if moment not in self._snapshot:
             return None
         if self._hangs(values):
             return f"it was built from {self._layout.text_of(self._known.anchors[values])}, which is rebuilt"
         looks = not self._is_asked_by_name and self._targets.matches(values)
-        return self._known.stale.get(values) if asked or looks else None
+        return self._known.stale.get(values) if requested or looks else None
 
     def _hangs(self, values: Values) -> bool:
         anchor = self._known.anchors.get(values)
         return anchor is not None and self._layout.time_of(anchor) in self._written
 
-    def _asked(self) -> set[datetime]:
+    def _requested(self) -> set[datetime]:
         """Return the times that the request names, with the gaps among them."""
         targets = self._targets
         stored = self._deltas | set(self._snapshot)
         if targets.is_range:
             found = {t for t in stored | self._grid() if targets.in_range(t)}
             return {t for t in found if targets.matches(self._values(t))}
-        asked: set[datetime] = set()
+        requested: set[datetime] = set()
         for spec in targets.specs:
             if any(at < len(self._group) and self._group[at] != value for at, value in spec):
                 continue
             moment = moment_of(self._layout, spec)
             if moment is not None:
-                asked.add(moment)
+                requested.add(moment)
             else:
                 grid = self._grid() if targets.gap_policy == "carry_forward" else set()
-                asked |= {t for t in stored | grid if _fits(spec, self._values(t))}
-        return asked
+                requested |= {t for t in stored | grid if _fits(spec, self._values(t))}
+        return requested
 
     def _grid(self) -> set[datetime]:
         """Return every step from the group's first partition to its last one, or to the end of the range."""

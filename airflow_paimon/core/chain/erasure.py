@@ -105,8 +105,8 @@ class _Rebase:
         if self._live[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
             return True
         name = self._state.plan(branch).table.branch_name
-        asked = branch, record.snapshots.get(name), record.identities.get(name)
-        if asked not in self._touched:
-            self._touched[asked] = touched_since(self._state.plan(branch), *asked[1:], is_erasure_or_neutral)
-        known = self._touched[asked]
+        key = branch, record.snapshots.get(name), record.identities.get(name)
+        if key not in self._touched:
+            self._touched[key] = touched_since(self._state.plan(branch), *key[1:], is_erasure_or_neutral)
+        known = self._touched[key]
         return known is not None and part.values not in known

@@ -494,6 +494,6 @@ def _stale_behind(main: Table, state: ChainState, changed: frozenset[Values]) ->
     layout, held = state.layout, state.partitions
     found = affected(changed, TimeLines(layout, held.snapshot), TimeLines(layout, held.delta | held.snapshot))
     groups = {layout.group_of(v) for v in changed}
-    asked = {v for v in held.snapshot if layout.group_of(v) in groups}
-    judged = find_stale(state, gather_provenances(main, layout, state.snapshot, asked))
+    stored = {v for v in held.snapshot if layout.group_of(v) in groups}
+    judged = find_stale(state, gather_provenances(main, layout, state.snapshot, stored))
     return tuple(s for s in judged if s.values in found.rebuilt)

@@ -312,7 +312,7 @@ def gather_provenances(
     table: Table,
     layout: ChainLayout,
     snapshot: ScanPlan,
-    asked: Set[Values] | None = None,
+    only: Set[Values] | None = None,
     passed_over: PassedOver = is_neutral,
 ) -> dict[Values, Provenance]:
     """Read the provenance of the live (or the given) snapshot partitions; those without a record are left out.
@@ -320,7 +320,7 @@ def gather_provenances(
     A partition that only commits which are passed over have rewritten since, such as compactions, keeps its record.
     """
     held = splits_by_partition(snapshot)
-    digests = {v: files_digest(splits) for v, splits in held.items() if asked is None or v in asked}
+    digests = {v: files_digest(splits) for v, splits in held.items() if only is None or v in only}
     if not digests:
         return {}
     records = Records(table, layout, {layout.group_of(v) for v in digests})
@@ -510,7 +510,7 @@ class _Judge:
         return known is None or part.values in known
 
     def _touched(self, branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
-        asked = branch, since, identity
-        if asked not in self.touched:
-            self.touched[asked] = touched_since(self.state.plan(branch), since, identity)
-        return self.touched[asked]
+        key = branch, since, identity
+        if key not in self.touched:
+            self.touched[key] = touched_since(self.state.plan(branch), since, identity)
+        return self.touched[key]

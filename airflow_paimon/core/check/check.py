@@ -84,8 +84,8 @@ def check_table(
     ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
     table, now_ms, memory_bytes = context.table, context.now_ms, request.memory_mb << 20
-    asked = rows if request.verify_keys else replace(rows, keys=None, keys_twice=None)
-    findings = find_all(table, now_ms, verify_files=request.verify_files, rows=asked, memory_bytes=memory_bytes)
+    row_checks = rows if request.verify_keys else replace(rows, keys=None, keys_twice=None)
+    findings = find_all(table, now_ms, verify_files=request.verify_files, rows=row_checks, memory_bytes=memory_bytes)
     head = context.table.latest_snapshot_id()
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=summary(findings))
 
@@ -234,8 +234,8 @@ def repair_table(
     before = context.table.latest_snapshot_id()
     kinds = {i.partition(":")[0] for i in request.finding}
     asks, asks_twice = HASH_INDEX in kinds, KEYS_TWICE in kinds  # reads index files and keys only then
-    asked = RowChecks(keys=rows.keys if asks else None, keys_twice=rows.keys_twice if asks_twice else None)
-    findings = find_all(context.table, context.now_ms, verify_files=asks, rows=asked)
+    row_checks = RowChecks(keys=rows.keys if asks else None, keys_twice=rows.keys_twice if asks_twice else None)
+    findings = find_all(context.table, context.now_ms, verify_files=asks, rows=row_checks)
     chosen = _choose(context, request, findings)
     actions = tuple(a for f in chosen for a in f.actions)
     plan = Plan(

@@ -68,7 +68,7 @@ class _Entries(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class _State:
+class _LiveState:
     """``live``: which entries of each range are live, as bits. ``totals``: for each folder, how many live files are for
     which number of buckets.
     """
@@ -95,7 +95,7 @@ class LiveStates:
     _folders: dict[_Key, int] = field(default_factory=dict)
     _listed: dict[_Naming, _Listed] = field(default_factory=dict)
     _whole: set[tuple[_Naming, tuple[str, ...]]] = field(default_factory=set)
-    _newest: tuple[tuple[str, ...], _State | None] | None = None
+    _newest: tuple[tuple[str, ...], _LiveState | None] | None = None
 
     def __post_init__(self) -> None:
         self._runs = SortedRuns(self.memory_bytes // 2)
@@ -138,13 +138,13 @@ class LiveStates:
             found.setdefault((keys[folder].partition, keys[folder].bucket), Counter()).update(files)
         return found
 
-    def _state(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
+    def _state(self, view: Table, manifests: Sequence[ManifestFile]) -> _LiveState | None:
         names = _names(manifests)
         if self._newest is None or self._newest[0] != names:
             self._newest = names, self._merged(view, manifests)
         return self._newest[1]
 
-    def _merged(self, view: Table, manifests: Sequence[ManifestFile]) -> _State | None:
+    def _merged(self, view: Table, manifests: Sequence[ManifestFile]) -> _LiveState | None:
         new = [m for m in manifests if m.file_name not in self._parts]
         for manifest, columns in each_columns(view, new):
             found = entries_of(columns)
@@ -159,7 +159,7 @@ class LiveStates:
         numbers = np.array([known.setdefault(key, len(known)) for key in found.keys], np.int32)
         return self._runs.add((found.places, found.files, found.added, numbers[found.folders], found.totals))
 
-    def _state_of(self, manifests: Sequence[ManifestFile], parts: Sequence[Run]) -> _State | None:
+    def _state_of(self, manifests: Sequence[ManifestFile], parts: Sequence[Run]) -> _LiveState | None:
         """Merge entries in order; None: a file is added twice, or deleted without having been added."""
         cuts = cuts_for(sum(p.rows for p in parts), _ROW_BYTES, self.memory_bytes // 2)
         ranges, bits = Ranges(parts, cuts, columns=(1, 2, 3, 4)), []
@@ -175,9 +175,9 @@ class LiveStates:
                 total = pair & 0xFFFFFFFF
                 total = total - (1 << 32) if total >= 1 << 31 else total
                 totals.setdefault(pair >> 32, Counter())[total] += number
-        return _State(manifests, parts, cuts, bits, totals)
+        return _LiveState(manifests, parts, cuts, bits, totals)
 
-    def _list_new(self, schema: TableSchema, state: _State, listed: _Listed) -> None:
+    def _list_new(self, schema: TableSchema, state: _LiveState, listed: _Listed) -> None:
         """List the folders of live files that were not listed before. Those of one partition are listed at once."""
         values, keys = StoredPartitions(schema).values, list(self._folders)
         new = sorted(n for n in state.totals.keys() - listed.folders if not keys[n].is_elsewhere)
@@ -322,7 +322,7 @@ def live_entries_of(files: Digests, added: _Mask) -> _Mask | None:
     return live
 
 
-def _lost(state: _State, listed: _Listed, elsewhere: _Mask) -> Digests:
+def _lost(state: _LiveState, listed: _Listed, elsewhere: _Mask) -> Digests:
     """Return the live files that no listing has. ``elsewhere``: folders for which no look is taken."""
     ranges, there = Ranges(state.parts, state.cuts, columns=(0, 1, 3)), Ranges(listed.runs, state.cuts)
     lost: list[Digests] = [np.zeros(0, np.uint64)]
@@ -334,7 +334,7 @@ def _lost(state: _State, listed: _Listed, elsewhere: _Mask) -> Digests:
     return np.concatenate(lost)
 
 
-def _chosen(view: Table, state: _State, lost: Digests) -> Iterator[FilePlace]:
+def _chosen(view: Table, state: _LiveState, lost: Digests) -> Iterator[FilePlace]:
     """Read again which entries name lost files."""
     wanted = np.sort(lost)
     for _, columns in each_columns(view, state.manifests):

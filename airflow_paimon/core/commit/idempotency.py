@@ -189,23 +189,23 @@ def attempt_of(
     context: Context, branch: str = MAIN, request: Request | None = None, *, commits: bool = True
 ) -> AbstractContextManager[Attempt]:
     """Start an attempt at the context's operation (or at ``request``, its complete form); see ``attempt``."""
-    asked = request or context.request
-    operation_id, digest = None if asked.dry_run else asked.operation_id, request_digest(asked)
+    request = request or context.request
+    operation_id, digest = None if request.dry_run else request.operation_id, request_digest(request)
     if operation_id is not None:
         context.attempts[operation_id] = digest
-    stopped = getattr(asked, "writers_stopped", False)
+    stopped = getattr(request, "writers_stopped", False)
     return attempt(context.table, operation_id, branch, digest, commits=commits, writers_stopped=stopped)
 
 
-def once(context: Context, run: Callable[[], R], asked: Callable[[Request], Request] = lambda given: given) -> R:
+def once(context: Context, run: Callable[[], R], complete: Callable[[Request], Request] = lambda given: given) -> R:
     """Run an operation, or return the result of its first try if that has ended with the same request.
 
-    ``asked`` completes the request as ``attempt_of`` gets it. ``run`` gives None where another process has to run it.
+    ``complete``: the request as ``attempt_of`` gets it. ``run`` gives None where another process has to run it.
 
     Raises:
         PaimonError: as the operation does. OutcomeUnknownError: see ``verified_commits``.
     """
-    earlier = _first_result(context, asked)
+    earlier = _first_result(context, complete)
     if earlier is not None:
         return cast(R, earlier)
     with verified_commits():
@@ -215,7 +215,7 @@ def once(context: Context, run: Callable[[], R], asked: Callable[[Request], Requ
     return result
 
 
-def _first_result(context: Context, asked: Callable[[Request], Request]) -> OperationResult | None:
+def _first_result(context: Context, complete: Callable[[Request], Request]) -> OperationResult | None:
     request = context.request
     if request.operation_id is None or request.dry_run:
         return None
@@ -228,7 +228,7 @@ def _first_result(context: Context, asked: Callable[[Request], Request]) -> Oper
     except (FormatError, KeyError, TypeError):
         log.warning("%s: the result of operation %r is unreadable", context.table.name, request.operation_id)
         return None
-    if kept.request != request_digest(asked(request)) or not _is_still_made(context.table, result, kept.commit):
+    if kept.request != request_digest(complete(request)) or not _is_still_made(context.table, result, kept.commit):
         return None
     return result
 

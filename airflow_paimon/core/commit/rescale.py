@@ -35,7 +35,7 @@ def commit_rescale(
             has come meanwhile that has another number of buckets: plan again. Commits to other partitions don't matter.
     """
     added = [e for m in messages for e in m.entries()]
-    told = [e for m in messages for e in m.changelog_entries()]
+    changelog = [e for m in messages for e in m.changelog_entries()]
 
     def draft(at: HeadState) -> Draft | None:
         rewritten = at.stored.those(s.partition for s in read.splits)
@@ -53,7 +53,7 @@ def commit_rescale(
             kind=CommitKind.OVERWRITE,
             only_new=True,
             entries=[*(e.deleted() for e in gone), *added],
-            changelog=told if tells else None,
+            changelog=changelog if tells else None,
             index_entries=at.index_without(rewritten),
             schema=at.schema,
             operation=Operation.OVERWRITE,

@@ -56,7 +56,7 @@ def compact_manifest(context: Context, request: CompactManifest) -> OperationRes
         landed = tried.landed(_STEP)
         if landed is not None:
             return _result(context, request, landed.id - 1, landed, landed.values(DETAILS_PROPERTY, dict))
-        return _Run(context, request, view, tried).execute()
+        return _ManifestCompaction(context, request, view, tried).execute()
 
 
 def _dry_run(context: Context, request: CompactManifest, view: Table) -> OperationResult:
@@ -137,7 +137,7 @@ def _unchanged(view: Table, head: Snapshot | None) -> dict[str, Any]:
 
 
 @dataclass(slots=True)
-class _Run:
+class _ManifestCompaction:
     """One try. ``written``: what it has planned on the newest head that it planned on, and written."""
 
     context: Context

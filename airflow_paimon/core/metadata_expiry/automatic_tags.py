@@ -209,11 +209,11 @@ def _set(context: Context, puts: Sequence[_Put]) -> list[_Put]:
 def _expire(context: Context, rules: TagRules, puts: Sequence[_Put]) -> Expired:
     """Expire the tags that are too many, and those whose retention has passed, as ``expire_tags`` does."""
     request, table = context.request, context.table.reading_tags_once()
-    asked = ExpireTags(warehouse=request.warehouse, table=request.table, now=request.now, dry_run=request.dry_run)
+    expiry = ExpireTags(warehouse=request.warehouse, table=request.table, now=request.now, dry_run=request.dry_run)
     set_now = {put.tag.name: put.tag.snapshot.id for put in puts}
 
     def choose(roots: Roots) -> Choice:
         rule = TagRule(at=context.now_local) if rules.expire else None
         return choose_tags(table, roots, (MAIN,), rule, lambda tagged: beyond_most(rules, {**tagged, **set_now}))
 
-    return expire(replace(context, request=asked), choose, operations_since_ms=context.now_ms)
+    return expire(replace(context, request=expiry), choose, operations_since_ms=context.now_ms)

@@ -89,7 +89,7 @@ def expire(context: Context, choose: Callable[[Roots], Choice], *, operations_si
     request, table = context.request, context.table
     assert isinstance(request, Expiry)
     reader = RootReader(table, operations_since_ms, whole=not isinstance(request, ExpireSnapshots))
-    run = _Run(context, reader, grace_millis(table, request))
+    run = _Expiry(context, reader, grace_millis(table, request))
     try:
         return Expired(*run.execute(choose))
     except PaimonError as error:
@@ -98,7 +98,7 @@ def expire(context: Context, choose: Callable[[Roots], Choice], *, operations_si
 
 
 @dataclass(slots=True)
-class _Run:
+class _Expiry:
     """One expiry. ``moved``: what it has moved into the trash."""
 
     context: Context

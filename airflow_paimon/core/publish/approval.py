@@ -89,14 +89,14 @@ def check_four_eyes(request: Approved, view: Table, done: str) -> bool:
     """
     if not needs_four_eyes(request, view) or request.dry_run:
         return False
-    asked, approved = ((who or "").strip() for who in (request.requested_by, request.approved_by))
-    if asked and approved and asked.casefold() != approved.casefold():
+    requester, approved = ((who or "").strip() for who in (request.requested_by, request.approved_by))
+    if requester and approved and requester.casefold() != approved.casefold():
         return True
     why = (
         "nobody approved it"
         if not approved
         else f"it is not known who asked for it, so {approved!r} may have approved their own request"
-        if not asked
+        if not requester
         else f"{approved!r} asked for it and approved it"
     )
     raise UnsafeOperationError(
@@ -122,14 +122,14 @@ def approval_properties(request: Approved, *, four_eyes: bool) -> dict[str, str]
     return {name: text for name, text in said.items() if text}
 
 
-def refuse_unapproved(branch: Table, *, asked: bool = False) -> None:
+def refuse_unapproved(branch: Table, *, required: bool = False) -> None:
     """Refuse to change rows of a branch that readers of main see without anybody's approval, where four eyes are
-    asked for: by the table's option, or ``asked`` for.
+    asked for: by the table's option, or ``required``.
 
     Raises:
         UnsafeOperationError: names the branch, and the way out.
     """
-    if branch.branch_name == MAIN or not is_read_with_main(branch) or not (asked or asks_four_eyes(branch)):
+    if branch.branch_name == MAIN or not is_read_with_main(branch) or not (required or asks_four_eyes(branch)):
         return
     if is_chain_part(TableOptions(branch.branch(MAIN).schema().options), branch.branch_name):
         raise UnsafeOperationError(

@@ -98,7 +98,7 @@ class _Rebase:
         self.context, self.request, self.branch, self.theirs = context, request, branch, theirs
         self.main, self.target = context.table, context.table.branch(request.to_branch)
         self.files = files
-        self.asked = MergeBranch(
+        self.merge = MergeBranch(
             table=request.table,
             branch=request.branch,
             keep_appended=request.keep_appended,
@@ -115,7 +115,7 @@ class _Rebase:
         if record is not None and landed is not None and landed.commit_user == self.request.operation_id:
             return self._result(None, landed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._recorded(record)
-        planner = planner_of(self.context, self.asked, self.branch)
+        planner = planner_of(self.context, self.merge, self.branch)
         compared, logs = gather_merge(planner, self.theirs, head, [])
         first = plan_merge(planner, compared, logs)
         check_known([compared.head, self.theirs], table=self.main.name)
@@ -132,7 +132,7 @@ class _Rebase:
     ) -> OperationResult:
         if not self.request.dry_run:
             first = self.files.keys.into(first, writers_stopped=True)
-        completed(self.asked, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
+        completed(self.merge, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
         details = self._details(compared, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
                     preconditions=first.preconditions)  # fmt: skip
@@ -222,7 +222,7 @@ class _Rebase:
         decided = replace(
             plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
         )
-        published = completed(self.asked, self.files.keys.into(decided, writers_stopped=True), writes_rows=False)
+        published = completed(self.merge, self.files.keys.into(decided, writers_stopped=True), writes_rows=False)
         content = self.files.draft(published, self._properties(compared))
         if published.merge is not None and not published.merge.replaced:
             # Else a later merge would take it for one that replaces whole partitions.

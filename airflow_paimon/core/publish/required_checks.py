@@ -14,7 +14,7 @@ from airflow_paimon.core.publish.fold import is_fold
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.requests import Approved, Publish, PublishBranch, RollbackTo
 from airflow_paimon.core.rules.required import required_rules
-from airflow_paimon.core.rules.results import FAILED, CheckRecord, Outcome, newest_outcomes, records_of
+from airflow_paimon.core.rules.results import FAILED, CheckRecord, RuleOutcome, newest_outcomes, records_of
 from airflow_paimon.core.rules.rules import Rule
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import CHECKS_FORCED_PROPERTY, CHECKS_PROPERTY
@@ -149,11 +149,11 @@ def _checked(branch: Table, theirs: Snapshot) -> list[Snapshot]:
     return found
 
 
-def _summary(required: Sequence[Rule], outcomes: Mapping[str, Outcome]) -> str:
+def _summary(required: Sequence[Rule], outcomes: Mapping[str, RuleOutcome]) -> str:
     return json.dumps(_by_name(required, outcomes), ensure_ascii=False)
 
 
-def _by_name(required: Sequence[Rule], outcomes: Mapping[str, Outcome]) -> dict[str, str]:
+def _by_name(required: Sequence[Rule], outcomes: Mapping[str, RuleOutcome]) -> dict[str, str]:
     said = {one.name: one.outcome for one in outcomes.values()}
     return said | {r.name: outcomes[r.digest].outcome if r.digest in outcomes else MISSING for r in required}
 

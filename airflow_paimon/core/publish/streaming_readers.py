@@ -84,8 +84,8 @@ def missed(target: Table, schema: TableSchema, changes: Sequence[BucketChange], 
 
 def is_missed(schema: TableSchema, changes: Sequence[BucketChange]) -> bool:
     """Whether there are changes that no later compaction tells."""
-    told = 0 if _producer(schema) == "input" else 1
-    return any(c.delete or any(e.file.level >= told for e in c.add) for c in changes)
+    level = 0 if _producer(schema) == "input" else 1
+    return any(c.delete or any(e.file.level >= level for e in c.add) for c in changes)
 
 
 def _first_emitted_level(schema: TableSchema) -> int:

@@ -47,10 +47,10 @@ def read_call(
     Raises:
         PaimonError: the text, the procedure, an argument or the table is wrong; nothing was changed.
     """
-    asked = plan_call(parse_call(text), zone, database)
-    values: Mapping[str, Any] = asked.values
-    if (look_up := LOOK_UPS.get(asked.procedure)) is not None:
+    planned = plan_call(parse_call(text), zone, database)
+    values: Mapping[str, Any] = planned.values
+    if (look_up := LOOK_UPS.get(planned.procedure)) is not None:
         table = open_table(warehouse, str(values.get("table", "")), storage_options=storage_options).require()
         values = look_up(table, values)
     session = {"warehouse": warehouse, "operation_id": operation_id, "storage_options": storage_options}
-    return CallRequest(build_request(asked.operation, {**values, **session}), asked.procedure, asked.notes)
+    return CallRequest(build_request(planned.operation, {**values, **session}), planned.procedure, planned.notes)

@@ -63,11 +63,11 @@ def onto_its_own(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
         InvalidInputError: it is another one.
     """
     found = dict(values)
-    asked = found.pop(ONTO, None)
-    own = publish_target(table.branch(MAIN), table.branch(str(found["branch"])).require()) if asked else None
-    if own is not None and asked != own.branch_name:
+    onto = found.pop(ONTO, None)
+    own = publish_target(table.branch(MAIN), table.branch(str(found["branch"])).require()) if onto else None
+    if own is not None and onto != own.branch_name:
         raise InvalidInputError(
-            f"merge_branch: target_branch is {asked!r}, and branch {found['branch']!r} of {table.name} is published "
+            f"merge_branch: target_branch is {onto!r}, and branch {found['branch']!r} of {table.name} is published "
             f"onto {own.branch_name}: leave target_branch out for that"
         )
     return found

@@ -161,10 +161,10 @@ def tables_of(context: Context) -> list[Table]:
     Raises:
         NotFoundError: there is no such table, or none that a pattern matches.
     """
-    asked, catalog = context.request.table, context.table.catalog
-    if not is_pattern(asked) or catalog is None:
+    pattern, catalog = context.request.table, context.table.catalog
+    if not is_pattern(pattern) or catalog is None:
         return [context.table]
-    return named_tables(catalog, asked)
+    return named_tables(catalog, pattern)
 
 
 def _now_of(request: Request) -> int:

@@ -60,7 +60,7 @@ class Procedure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class PlannedCall:
     """What a CALL asks for: an operation, the values of its request, and what it says that has no effect here."""
 
     procedure: str
@@ -301,7 +301,7 @@ NOT_HERE: Mapping[str, str] = {
 """Paimon's procedures that are no operation here, and what to do instead."""
 
 
-def plan_call(call: Call, zone: tzinfo | None = None, database: str | None = None) -> Asked:
+def plan_call(call: Call, zone: tzinfo | None = None, database: str | None = None) -> PlannedCall:
     """Say which operation a CALL means. ``zone``: of times without an offset; by default this machine's. ``database``:
     of a table's name without one.
 
@@ -334,7 +334,7 @@ def plan_call(call: Call, zone: tzinfo | None = None, database: str | None = Non
     for argument in procedure.arguments:
         if argument.required and not any(field in found for field in (*argument.fields, *argument.unless)):
             raise InvalidInputError(f"{call.procedure} needs {argument.name} => ...")
-    return Asked(
+    return PlannedCall(
         procedure=call.procedure,
         operation=procedure.operation,
         values={**by_options, **found},

@@ -46,7 +46,7 @@ def outcome_of(rule: Rule, broken: int) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class RuleOutcome:
     """What the rule of this name said: ``passed``, ``warned``, ``failed`` or ``skipped``."""
 
     name: str
@@ -65,7 +65,7 @@ class CheckRecord(Record):
     snapshot_id: int
     identity: str
     compared_with: str = ""
-    rules: Mapping[str, Outcome] = field(default_factory=dict)
+    rules: Mapping[str, RuleOutcome] = field(default_factory=dict)
     """By the digest of the rule."""
     modified_ms: int = field(default=0, metadata=NOT_STORED)
     KIND = CHECKS
@@ -84,7 +84,7 @@ def put_record(
         snapshot_id=snapshot.id,
         identity=snapshot.identity,
         compared_with="" if compared_with is None else compared_with.identity,
-        rules={r.digest: Outcome(name=r.name, outcome=r.outcome) for r in results},
+        rules={r.digest: RuleOutcome(name=r.name, outcome=r.outcome) for r in results},
     )
     put_new(table, CHECKS.path(f"{_prefix(branch, snapshot)}{uuid.uuid4()}"), record.to_bytes())
 
@@ -107,7 +107,7 @@ def records_of(table: Table, branch: str, snapshots: Sequence[Snapshot]) -> list
     return [record for record in found if record.branch == branch and record.identity in known]
 
 
-def newest_outcomes(records: Sequence[CheckRecord]) -> dict[str, Outcome]:
+def newest_outcomes(records: Sequence[CheckRecord]) -> dict[str, RuleOutcome]:
     """Return the newest outcome of each rule, by its digest; of two at the same time the failed one.
 
     The storage's clock decides, which no caller can set.

@@ -61,7 +61,7 @@ class Relation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class StatementScope:
     """``predicate`` holds for every row of the branch that may change, of a SELECT for every row that it reads; None:
     any. ``whole``: it is the whole condition. ``relations``: the views and tables that are read, besides the target.
     ``partition``: of an INSERT OVERWRITE, the text of its PARTITION with values.
@@ -111,7 +111,7 @@ def target_of(sql: str) -> str | None:
     return next((relation.name for relation in relations_of(tokens)), None)
 
 
-def read_sql(sql: str, schema: TableSchema) -> Asked:
+def read_sql(sql: str, schema: TableSchema) -> StatementScope:
     """Read one statement or query on the view ``branch``, whose columns are those of ``schema``."""
     tokens = tokens_of(sql)
     kind, relations = kind_of(tokens) or SELECT, relations_of(tokens)
@@ -122,15 +122,15 @@ def read_sql(sql: str, schema: TableSchema) -> Asked:
         target = target or next((r for r in relations if r.name == BRANCH), None)
         found = _condition(sql, tokens, schema, target, is_merge=kind == MERGE)
         rest = tuple(name for name in names if name != BRANCH)
-        return Asked(kind=kind, predicate=found.predicate, whole=found.whole and kind != MERGE, relations=rest)
+        return StatementScope(kind=kind, predicate=found.predicate, whole=found.whole and kind != MERGE, relations=rest)
     if kind == INSERT and _after(tokens, "insert")[:1] and _after(tokens, "insert")[0].is_word("overwrite"):
-        return Asked(kind=INSERT_OVERWRITE, relations=read, partition=_fixed(tokens))
+        return StatementScope(kind=INSERT_OVERWRITE, relations=read, partition=_fixed(tokens))
     if kind == INSERT:
-        return Asked(kind=kind, relations=read)
+        return StatementScope(kind=kind, relations=read)
     if _reads_only_the_branch(tokens, relations):
         found = _condition(sql, tokens, schema, relations[0])
-        return Asked(kind=SELECT, predicate=found.predicate, whole=found.whole, relations=names)
-    return Asked(kind=SELECT, relations=names)
+        return StatementScope(kind=SELECT, predicate=found.predicate, whole=found.whole, relations=names)
+    return StatementScope(kind=SELECT, relations=names)
 
 
 def _condition(

@@ -41,7 +41,7 @@ class AzureStore(ObjectStore):
         return self._authority.partition("@")[2]
 
     @property
-    def _client(self) -> azure_client.Client:
+    def _client(self) -> azure_client.AzureClient:
         return azure_client.client(self._options, self._host)
 
     def delete_empty(self, path: str) -> None:

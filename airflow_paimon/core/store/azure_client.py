@@ -126,17 +126,17 @@ def _tenant(value: Any) -> str:
     return found[1] if found else str(value)
 
 
-def client(options: str, host: str) -> Client:
+def client(options: str, host: str) -> AzureClient:
     """Return this process's client for ``options`` and the credentials in the environment."""
     return _client(os.getpid(), options, host, environment_of("AZURE_"))
 
 
 @lru_cache(maxsize=16)
-def _client(pid: int, options: str, host: str, environment: tuple[tuple[str, str], ...]) -> Client:
-    return Client(json.loads(options), host)
+def _client(pid: int, options: str, host: str, environment: tuple[tuple[str, str], ...]) -> AzureClient:
+    return AzureClient(json.loads(options), host)
 
 
-class Client(HttpClient):
+class AzureClient(HttpClient):
     """Block blobs by the Blob API, also of accounts with a hierarchical namespace, where folders are blobs as well."""
 
     delete_headers: ClassVar[Mapping[str, str]] = {"x-ms-delete-snapshots": "include"}

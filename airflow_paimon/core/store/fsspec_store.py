@@ -140,8 +140,8 @@ class FsspecStore(Store):
         return key
 
     def _failed(self, error: Exception, doing: str, path: str) -> PaimonError:
-        told = without_secrets(str(error) or type(error).__name__, self._options)
-        reason = OSError(getattr(error, "errno", None) or 0, told)
+        message = without_secrets(str(error) or type(error).__name__, self._options)
+        reason = OSError(getattr(error, "errno", None) or 0, message)
         if isinstance(error, FileNotFoundError | KeyError):
             reason = FileNotFoundError()
         return from_os_error(reason, doing, join(self.uri, path))

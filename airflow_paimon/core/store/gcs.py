@@ -30,5 +30,5 @@ class GcsStore(ObjectStore):
         return gcs_client.checked_options(options)
 
     @property
-    def _client(self) -> gcs_client.Client:
+    def _client(self) -> gcs_client.GcsClient:
         return gcs_client.client(self._options)

@@ -70,17 +70,17 @@ def _in_our_words(options: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def client(options: str) -> Client:
+def client(options: str) -> GcsClient:
     """Return this process's client for ``options`` and the credentials in the environment."""
     return _client(os.getpid(), options, os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", ""))
 
 
 @lru_cache(maxsize=16)
-def _client(pid: int, options: str, environment: str) -> Client:
-    return Client(json.loads(options))
+def _client(pid: int, options: str, environment: str) -> GcsClient:
+    return GcsClient(json.loads(options))
 
 
-class Client(HttpClient):
+class GcsClient(HttpClient):
     """Objects by the JSON API."""
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -329,17 +329,17 @@ class HdfsStore(Store):
         """Build the error to raise for one of the client's. An answer of the name node means that it did nothing."""
         where = join(self.uri, path)
         reason = self._reason(error)
-        told = f"{error}"
-        if doing != "writing" and (isinstance(error, FileNotFoundError) or any(text in told for text in _NO_FOLDER)):
+        message = f"{error}"
+        if doing != "writing" and (isinstance(error, FileNotFoundError) or any(text in message for text in _NO_FOLDER)):
             return NotFoundError(f"{where} does not exist")
-        if isinstance(error, PermissionError) or "AccessControlException" in told:
+        if isinstance(error, PermissionError) or "AccessControlException" in message:
             return StorageError(f"Permission denied for {doing} {where} ({reason}); give this user the right and retry")
-        if "InvalidArgument(" in told:
+        if "InvalidArgument(" in message:
             return InvalidInputError(
                 f"The cluster of {where} is not known ({reason}); set HADOOP_CONF_DIR, or Hadoop's dfs.… settings as "
                 "storage options"
             )
-        if mutating and not isinstance(error, FileNotFoundError) and "RPCError(" not in told:
+        if mutating and not isinstance(error, FileNotFoundError) and "RPCError(" not in message:
             return OutcomeUnknownError(
                 f"{doing.capitalize()} {where} failed, but may have taken effect ({reason}); "
                 "read it before trying again"

@@ -30,5 +30,5 @@ class OssStore(ProbedStore):
         return oss_client.checked_options(options)
 
     @property
-    def _client(self) -> oss_client.Client:
+    def _client(self) -> oss_client.OssClient:
         return oss_client.client(self._options)

@@ -70,24 +70,24 @@ def _set_place(found: dict[str, Any]) -> None:
         )
     endpoint = endpoint or f"oss-{region}.aliyuncs.com"
     found["endpoint_url"] = endpoint if "://" in endpoint else f"https://{endpoint}"
-    told = _REGION.match(urlsplit(found["endpoint_url"]).hostname or "")
-    if not region and not told and not found.get("anon"):
+    match = _REGION.match(urlsplit(found["endpoint_url"]).hostname or "")
+    if not region and not match and not found.get("anon"):
         raise InvalidInputError(f"The endpoint {endpoint} doesn't contain its region: add the storage option region")
-    found["region"] = str(region or (told[1] if told else "")).removeprefix("oss-")
+    found["region"] = str(region or (match[1] if match else "")).removeprefix("oss-")
 
 
-def client(options: str) -> Client:
+def client(options: str) -> OssClient:
     """Return this process's client for ``options`` and the credentials in the environment."""
     environment = tuple(os.environ.get(f"OSS_{name}", "") for name in ("ACCESS_KEY_ID", "SESSION_TOKEN"))
     return _client(os.getpid(), options, environment)
 
 
 @lru_cache(maxsize=16)
-def _client(pid: int, options: str, environment: tuple[str, ...]) -> Client:
-    return Client(json.loads(options))
+def _client(pid: int, options: str, environment: tuple[str, ...]) -> OssClient:
+    return OssClient(json.loads(options))
 
 
-class Client(HttpClient):
+class OssClient(HttpClient):
     """Objects by OSS's API. A bucket is the first part of the host's name, or of the path where the host is an IP."""
 
     condition: ClassVar[str] = "x-oss-forbid-overwrite"

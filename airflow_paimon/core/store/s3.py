@@ -33,7 +33,7 @@ class S3Store(ProbedStore):
         return s3_client.checked_options(options)
 
     @property
-    def _client(self) -> s3_client.Client:
+    def _client(self) -> s3_client.S3Client:
         return s3_client.client_of(self._options)
 
     @property

@@ -99,13 +99,13 @@ def _server_of(options: str, environment: tuple[tuple[str, str], ...]) -> str:
     return json.dumps([given, {n: str(client[n]) for n in sorted(client) if n in _ADDRESS}, of_server])
 
 
-def client_of(options: str) -> Client:
+def client_of(options: str) -> S3Client:
     """Return this process's client for ``options`` and the credentials in the environment."""
     return _client_of(os.getpid(), options, environment_of("AWS_"))
 
 
 @lru_cache(maxsize=16)
-def _client_of(pid: int, options: str, environment: tuple[tuple[str, str], ...]) -> Client:
+def _client_of(pid: int, options: str, environment: tuple[tuple[str, str], ...]) -> S3Client:
     given = json.loads(options)
     client = given.pop("client_kwargs", {})
     if region := given.pop("region", None):
@@ -114,7 +114,7 @@ def _client_of(pid: int, options: str, environment: tuple[tuple[str, str], ...])
     fs = import_s3fs().S3FileSystem(
         skip_instance_cache=True, use_listings_cache=False, client_kwargs=client, config_kwargs=config, **given
     )
-    return Client(fs)
+    return S3Client(fs)
 
 
 @lru_cache(maxsize=1)
@@ -184,7 +184,7 @@ def run(fs: Any, request: Callable[[Any], Awaitable[T]]) -> T:
     return result
 
 
-class Client(ObjectClient):
+class S3Client(ObjectClient):
     """Objects by the S3 protocol, from any thread; what isn't sent directly goes over s3fs's own event loop."""
 
     condition: ClassVar[str] = "If-None-Match"

@@ -267,4 +267,4 @@ def _is_whole(answer: Answer) -> bool:
     if answer.status != 200:
         return True
     sums = [(answer.headers.get(name, "-"), checksum) for name, checksum in _CHECKSUMS.items()]
-    return all("-" in told or told == base64.b64encode(made(answer.body)).decode() for told, made in sums)
+    return all("-" in expected or expected == base64.b64encode(made(answer.body)).decode() for expected, made in sums)

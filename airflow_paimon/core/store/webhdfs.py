@@ -65,7 +65,7 @@ class WebHdfsStore(HdfsStore):
         return self._client.create(key)
 
     @property
-    def _client(self) -> webhdfs_client.Client:
+    def _client(self) -> webhdfs_client.WebHdfsClient:
         given = tuple(sorted(json.loads(self._options).items()))
         user = os.environ.get("HADOOP_USER_NAME") or getpass.getuser()
         return webhdfs_client.client(os.getpid(), self._scheme, self._authority, given, user)

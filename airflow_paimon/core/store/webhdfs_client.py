@@ -44,7 +44,7 @@ class Entry:
     modification_time: int
 
 
-class Client:
+class WebHdfsClient:
     """Calls of any thread to one server. ``prefix``: the path before the files' own, as ``/webhdfs/v1``."""
 
     def __init__(self, address: str, prefix: str, identity: Mapping[str, str], login: tuple[str, str] | None) -> None:
@@ -163,7 +163,7 @@ class Client:
 class Reader:
     """A file that is open for reading. Its length is asked for once, when it is needed."""
 
-    def __init__(self, client: Client, key: str) -> None:
+    def __init__(self, client: WebHdfsClient, key: str) -> None:
         self._client = client
         self._key = key
 
@@ -183,7 +183,7 @@ class Reader:
 class Writer:
     """A file being written: it is sent, and its name taken, when it is closed."""
 
-    def __init__(self, client: Client, key: str) -> None:
+    def __init__(self, client: WebHdfsClient, key: str) -> None:
         self._client = client
         self._key = key
         self._file: Any = tempfile.SpooledTemporaryFile(_SPOOLED)  # noqa: SIM115 - closed by close or discard
@@ -212,8 +212,8 @@ def _nobody(request: Any) -> Any:
     return request
 
 
-def _entry(path: str, told: Mapping[str, Any]) -> Entry:
-    return Entry(path, told["type"] == "DIRECTORY", int(told["length"]), int(told["modificationTime"]))
+def _entry(path: str, status: Mapping[str, Any]) -> Entry:
+    return Entry(path, status["type"] == "DIRECTORY", int(status["length"]), int(status["modificationTime"]))
 
 
 def _parsed(answer: Any) -> dict[str, Any]:
@@ -227,7 +227,7 @@ def _parsed(answer: Any) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def client(pid: int, scheme: str, authority: str, options: tuple[tuple[str, str], ...], user: str) -> Client:
+def client(pid: int, scheme: str, authority: str, options: tuple[tuple[str, str], ...], user: str) -> WebHdfsClient:
     """Give this process's client. ``scheme``: ``webhdfs`` (HTTP) or ``swebhdfs`` (HTTPS)."""
     given = dict(options)
     address = f"{PROTOCOLS[scheme]}://{authority}"
@@ -237,4 +237,4 @@ def client(pid: int, scheme: str, authority: str, options: tuple[tuple[str, str]
         identity = {"delegation": given["delegation_token"]}
     elif login is None and (name := given.get("user") or user):
         identity = {"user.name": name}
-    return Client(address, given.get("path", _PATH), identity, login)
+    return WebHdfsClient(address, given.get("path", _PATH), identity, login)

@@ -84,13 +84,13 @@ def find_replay(table: Table, key: str) -> ReplayRecord | None:
     return ReplayRecord.find(table.store, REPLAYS.path(key), table.label)
 
 
-def check_asked(table: Table, record: ReplayRecord, asked: str) -> None:
+def check_same_request(table: Table, record: ReplayRecord, request_digest: str) -> None:
     """Check that a re-run asks for what the first run did.
 
     Raises:
         InvalidInputError: it doesn't.
     """
-    if record.asked != asked:
+    if record.asked != request_digest:
         raise InvalidInputError(
             f"{table.label} was replayed before with another function, other tables or another start. Give the same "
             "arguments to continue it, or start over: on a new branch, or on this one after rollback_to its base"

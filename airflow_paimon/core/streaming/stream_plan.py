@@ -261,15 +261,15 @@ class StreamRules:
         return self.producer in ("lookup", "full-compaction")
 
 
-def stream_rules(schema: TableSchema, asked: Mapping[str, str], row_kind: bool, label: str, branch: str) -> StreamRules:
-    """Read the rules from a table's options; ``asked`` are the stream's own, which come first.
+def stream_rules(schema: TableSchema, own: Mapping[str, str], row_kind: bool, label: str, branch: str) -> StreamRules:
+    """Read the rules from a table's options; ``own`` are the stream's own, which come first.
 
     Raises:
         InvalidInputError: the changes of a primary-key table without the column for their kind, or a value that
             is not known. UnsupportedFeatureError: a table whose changes this engine can't tell.
     """
     check_readable(schema, table=label, time_travel=True, layered=True, branch=branch)  # its own snapshots only
-    options = TableOptions({**schema.options, **asked})
+    options = TableOptions({**schema.options, **own})
     keyed = bool(schema.primary_keys)
     if keyed and not row_kind:
         raise InvalidInputError(

@@ -197,7 +197,7 @@ class _Slots(NamedTuple):
 def _hash_chunk(arrays: Sequence[pa.Array], types: Sequence[DataType]) -> U32:
     columns = [_slots(a, t) for a, t in zip(arrays, types, strict=True)]
     rows = len(arrays[0])
-    state = _State(rows)
+    state = _RowHashes(rows)
     for word in _header(columns, rows):
         state.add(word)
     fixed = header_bytes(len(columns)) + 8 * len(columns)
@@ -237,7 +237,7 @@ def _with_offset(column: _Slots, offset: int | I64) -> U64:
     return column.slot | shifted if column.words else column.slot
 
 
-class _State:
+class _RowHashes:
     """The hash of all rows of a chunk so far; a single number while it is the same for all rows."""
 
     def __init__(self, rows: int) -> None:

@@ -39,11 +39,11 @@ def record_sql(schemas: Sequence[TableSchema]) -> str:
     Raises:
         InvalidInputError: the option has another value.
     """
-    asked = schemas[-1].options.get(RECORD_SQL_OPTION, "").strip().lower()
-    if asked in (FULL, MASKED, NONE):
-        return asked
-    if asked:
-        raise InvalidInputError(f"Table option {RECORD_SQL_OPTION} is {FULL}, {MASKED} or {NONE}, not {asked!r}")
+    level = schemas[-1].options.get(RECORD_SQL_OPTION, "").strip().lower()
+    if level in (FULL, MASKED, NONE):
+        return level
+    if level:
+        raise InvalidInputError(f"Table option {RECORD_SQL_OPTION} is {FULL}, {MASKED} or {NONE}, not {level!r}")
     return MASKED if masks_of(schemas).columns else FULL
 
 

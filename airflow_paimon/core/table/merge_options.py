@@ -107,8 +107,8 @@ def looks_up(schema: TableSchema) -> bool:
     """
     options = TableOptions(schema.options)
     producer = options.text("changelog-producer", "none").lower()
-    asked = producer == "lookup" or options.deletion_vectors or options.flag("force-lookup")
-    return asked and options.merge_engine != "first-row"
+    wanted = producer == "lookup" or options.deletion_vectors or options.flag("force-lookup")
+    return wanted and options.merge_engine != "first-row"
 
 
 def options_in_older_names(latest: TableSchema, older: TableSchema) -> dict[str, str]:

@@ -535,9 +535,9 @@ def _snapshot_named(table: Table, version: str) -> tuple[Table, Snapshot]:
         )
     if found:
         return found[0][1:]
-    asked = parse_set_version(version)
-    if asked is not None:
-        return table, snapshot_in_set(table, *asked)
+    set_version = parse_set_version(version)
+    if set_version is not None:
+        return table, snapshot_in_set(table, *set_version)
     return table, table.tag(version).snapshot  # raises NotFoundError with the existing tags
 
 

@@ -35,8 +35,8 @@ def waits_for_compaction(schema: TableSchema, branch: str) -> bool:
         return False
     if branch != MAIN:
         return hides_level_zero(schema)
-    told = options.text("changelog-producer", "none").lower() in ("lookup", "full-compaction")
-    return not options.write_only and (told or hides_level_zero(schema))
+    has_changelog = options.text("changelog-producer", "none").lower() in ("lookup", "full-compaction")
+    return not options.write_only and (has_changelog or hides_level_zero(schema))
 
 
 def not_visible(entries: Iterable[ManifestEntry], schema: TableSchema) -> list[ManifestEntry]:

@@ -62,7 +62,7 @@ def compact_chain_table(
     if request.dry_run:
         return _dry_run(context, targets)
     require_committable(snapshot)
-    run_ = _Run(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
+    run_ = _ChainCompaction(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
     with attempt_of(context, layout.snapshot_branch) as tried:
         try:
             return run_.finish(list(landed_earlier(snapshot, tried)))
@@ -137,7 +137,7 @@ def _counts(names: Sequence[str]) -> dict[str, int]:
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
-class _Run:
+class _ChainCompaction:
     """One try of the operation: the results so far, and the partitions to plan again."""
 
     def __init__(

@@ -143,8 +143,8 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
     """Read the provenance of the snapshot partitions in the requested groups, and check them for staleness."""
     layout = state.layout
     full = state.partitions.snapshot
-    asked = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.again}
-    provenances = gather_provenances(table, layout, state.snapshot, asked)
+    requested = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.again}
+    provenances = gather_provenances(table, layout, state.snapshot, requested)
     stale = find_stale(state, provenances)
     held = state.partitions
     lost: dict[Values, str] = {}

@@ -45,5 +45,5 @@ def planned_changes(context: Context, request: CheckBranchData) -> DiffPlan:
             "(--version) out"
         )
     before = head if request.against == MAIN else view.snapshot(target.id + 1)
-    asked = DiffBranches(table=context.table.name, branch=request.branch, against=f"{request.branch}@{before.id}")
-    return plan_diff(context, asked, target)
+    diff = DiffBranches(table=context.table.name, branch=request.branch, against=f"{request.branch}@{before.id}")
+    return plan_diff(context, diff, target)

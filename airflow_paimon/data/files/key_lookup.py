@@ -71,10 +71,10 @@ def key_points(
     fields = {f.name: f for f in _lookup_fields(schema) if f.type.root in _TYPES}
     found = _points_of(predicate, fields) if predicate is not None else {}
     if where is not None:
-        asked = pa.schema([(f.name, arrow_type(f.type)) for f in schema.fields])
+        types = pa.schema([(f.name, arrow_type(f.type)) for f in schema.fields])
         for name in columns:
             if name in fields and name not in found:
-                proven = _proven_values(where, fields[name], asked)
+                proven = _proven_values(where, fields[name], types)
                 if proven is not None:
                     found[name] = proven
     return {name: values for name, values in found.items() if len(values) <= MAX_POINTS}

@@ -104,10 +104,10 @@ def keep(rows: Filter, known: Sequence[Mapping[str, Bounds]], schema: TableSchem
     kept = [may_match(rows.predicate, bounds, types) for bounds in known]
     if rows.where is None or not any(kept):
         return kept
-    asked = [i for i, k in enumerate(kept) if k]
+    candidates = [i for i, k in enumerate(kept) if k]
     facts: Facts = {}
-    guarantees = [_guarantee(known[i], types, facts) for i in asked]
-    left = dict(zip(asked, possible(rows.where, guarantees, arrow_schema(schema.fields)), strict=True))
+    guarantees = [_guarantee(known[i], types, facts) for i in candidates]
+    left = dict(zip(candidates, possible(rows.where, guarantees, arrow_schema(schema.fields)), strict=True))
     return [k and left[i] for i, k in enumerate(kept)]
 
 

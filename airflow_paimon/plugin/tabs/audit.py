@@ -53,7 +53,7 @@ def show(context: PageContext) -> Panel:
 
     def history(row: Mapping[str, Any]) -> str:
         at = f"{row['on']}:{row['snapshot']}"
-        return context.asked.href(tab="history", at=at, page=1) if by_place[row["on"], row["snapshot"]].is_there else ""
+        return context.query.href(tab="history", at=at, page=1) if by_place[row["on"], row["snapshot"]].is_there else ""
 
     sheet = context.sheet(
         lists.records(found[::-1]),
@@ -66,13 +66,13 @@ def show(context: PageContext) -> Panel:
     shown = found[(sheet.page - 1) * _ROWS :]
     rows = [[*row, _undo_cell(context, record)] for row, record in zip(sheet.rows, shown, strict=False)]
     sheet = replace(sheet, columns=[*sheet.columns, _UNDO], rows=rows)
-    links = [(form, context.asked.href(download=form, page=1, at="")) for form in FORMATS]
-    undo = _undo(context, [r for r in found if _can_be_undone(r) and context.asked.at == _at(r)])
+    links = [(form, context.query.href(download=form, page=1, at="")) for form in FORMATS]
+    undo = _undo(context, [r for r in found if _can_be_undone(r) and context.query.at == _at(r)])
     return Panel(template="audit.html", sheets=[sheet], data={"links": links, "undo": undo})
 
 
 def _undo_cell(context: PageContext, record: AuditRecord) -> Cell:
-    link = f"{context.asked.href(at=_at(record))}#undo"
+    link = f"{context.query.href(at=_at(record))}#undo"
     return Cell("preview", href=link) if _can_be_undone(record) else text(None)
 
 
@@ -84,11 +84,11 @@ def _can_be_undone(record: AuditRecord) -> bool:
     return record.branch == MAIN and record.is_there and record.undone_by is None and bool(record.undo_tag)
 
 
-def _undo(context: PageContext, asked: Sequence[AuditRecord]) -> dict[str, Any]:
+def _undo(context: PageContext, records: Sequence[AuditRecord]) -> dict[str, Any]:
     """Preview the undo of the record that the address names; nothing if it names none that can be undone."""
-    if not asked:
+    if not records:
         return {}
-    record, head = asked[0], context.head.id if context.head else 0
+    record, head = records[0], context.head.id if context.head else 0
     key = (context.uri, "undo preview", record.identity, head)
     made = partial(_preview, context.cached, record.snapshot)
     preview = context.reader.get(key, made, until=context.until, fresh=FRESH_SECONDS)
@@ -150,7 +150,7 @@ def _lines(preview: UndoPreview) -> list[str]:
 
 def _later(context: PageContext, preview: UndoPreview) -> Sheet:
     listing = commits([(MAIN, commit_of(s)) for s in preview.later], several=False)
-    links = {"snapshot": lambda row: context.asked.href(tab="history", at=f"{MAIN}:{row['snapshot']}", page=1)}
+    links = {"snapshot": lambda row: context.query.href(tab="history", at=f"{MAIN}:{row['snapshot']}", page=1)}
     title = "What came later, and stays"
     return sheet_of(listing, context.now_ms, title=title, empty="Nothing came later", links=links)
 

@@ -22,8 +22,8 @@ _PLAN_SECONDS = 60.0
 
 def show(context: PageContext) -> Panel:
     """Show a page of the branches; only those of the page are read."""
-    asked = context.asked
-    wanted = [n for n in context.branches if asked.q.lower() in n.lower()]
+    query = context.query
+    wanted = [n for n in context.branches if query.q.lower() in n.lower()]
     page, pages, first, last = context.page_of(len(wanted), _ROWS)
     shown = wanted[first:last]
     facts = _facts(context, shown)
@@ -32,10 +32,10 @@ def show(context: PageContext) -> Panel:
     sheet = sheet_of(
         branches([(n, facts.get(n)) for n in shown], roles, compared),
         context.now_ms, size=_ROWS,
-        empty="No branch has this in its name" if asked.q else "There is no branch but main: a correction makes one",
-        links={"branch": lambda row: asked.href(tab="history", branch=row["branch"], page=1, q="")},
+        empty="No branch has this in its name" if query.q else "There is no branch but main: a correction makes one",
+        links={"branch": lambda row: query.href(tab="history", branch=row["branch"], page=1, q="")},
     )  # fmt: skip
-    sheet = replace(sheet, total=len(wanted), page=page, pages=pages, search=asked.q)
+    sheet = replace(sheet, total=len(wanted), page=page, pages=pages, search=query.q)
     return Panel(sheets=[sheet], pending=pending or len(facts) < len(shown))
 
 

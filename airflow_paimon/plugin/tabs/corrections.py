@@ -104,7 +104,7 @@ def _row(
         _state(f"{became}, undone since" if undone else became, "warn" if undone else mark, run, address),
         _waits(waiting, run, address),
         _approval(run, view, address, context.now_ms),
-        Noted(branch or None, href=context.asked.href(tab="history", branch=branch, q="") if is_there else ""),
+        Noted(branch or None, href=context.query.href(tab="history", branch=branch, q="") if is_there else ""),
         _undo(context, point, undone),
         run.conf.get("reason"),
         _listed(run.conf.get("partitions")) or None,
@@ -142,16 +142,16 @@ def _owner(run: TableRun) -> str:
 
 def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Noted | None:
     link = f"{address}/tasks/{_APPROVE}/required_actions"
-    asked = run.approval
-    if asked is None:
+    approval = run.approval
+    if approval is None:
         return None
-    if asked.answered_at is None:
-        since = f", asked {ago(_millis(asked.asked_at), now_ms)}" if asked.asked_at else ""
+    if approval.answered_at is None:
+        since = f", asked {ago(_millis(approval.asked_at), now_ms)}" if approval.asked_at else ""
         shown = f"waits{since}" if view.unanswered else "not answered"
-        return Noted(shown, note=asked.subject, href=link, mark="warn" if view.unanswered else "")
-    answer = {"Approve": "approved", "Reject": "rejected"}.get(asked.answer, asked.answer)
-    by = f" by {asked.answered_by}" if asked.answered_by else ", no answer in time"
-    return Noted(f"{answer}{by}", note=asked.subject, href=link)
+        return Noted(shown, note=approval.subject, href=link, mark="warn" if view.unanswered else "")
+    answer = {"Approve": "approved", "Reject": "rejected"}.get(approval.answer, approval.answer)
+    by = f" by {approval.answered_by}" if approval.answered_by else ", no answer in time"
+    return Noted(f"{answer}{by}", note=approval.subject, href=link)
 
 
 def _undo(context: PageContext, point: Published | None, undone: Published | None) -> Noted | None:
@@ -159,7 +159,7 @@ def _undo(context: PageContext, point: Published | None, undone: Published | Non
         return None
     if undone is not None:
         return Noted(f"undone by snapshot {undone.snapshot.id}", mark="muted")
-    link = f"{context.asked.href(q=point.undo_tag)}#start"
+    link = f"{context.query.href(q=point.undo_tag)}#start"
     return Noted(f"back to snapshot {point.before.id}", note=f"Tag {point.undo_tag}", href=link)
 
 
@@ -172,9 +172,9 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
     table, dags = of_table(context), visible_dags(context)
     hint = "The tab Plan shows first what it would touch, and who is downstream."
     forms = form_card(context, dags, Kind.CORRECTION, "Correct this table", {**table, "sql": skeleton(context)}, hint)
-    asked = [p for p in points if p.undo_tag == context.asked.q]
-    rest = [p for p in reversed(points) if p not in asked and p.undo_tag not in undone]
-    for point in [*asked, *rest][:_MOST_POINTS]:
+    chosen = [p for p in points if p.undo_tag == context.query.q]
+    rest = [p for p in reversed(points) if p not in chosen and p.undo_tag not in undone]
+    for point in [*chosen, *rest][:_MOST_POINTS]:
         about = f"published branch {point.branch}" if point.branch else f"went back to snapshot {point.target}"
         when = ago(point.snapshot.time_millis, context.now_ms)
         hint = (
@@ -185,8 +185,8 @@ def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[st
     forms += form_card(context, dags, Kind.ERASURE, "Erase rows", {**table, "where": _condition(context)}, _ERASES)
     if context.branches:
         name = context.view.branch_name
-        chosen = [name] if name != MAIN and is_of_a_run(context.main, name) else []
-        conf = {**table, **({"branches": chosen} if chosen else {})}
+        named = [name] if name != MAIN and is_of_a_run(context.main, name) else []
+        conf = {**table, **({"branches": named} if named else {})}
         forms += form_card(context, dags, Kind.CLEANUP, "Remove what corrections left", conf)
     return forms
 

@@ -54,10 +54,10 @@ def show(context: PageContext) -> Panel:
     findings = findings_sheet(check.findings)
     if check.layout is None:
         return Panel(notes=["The branches don't make a chain; nothing can be laid out."], sheets=[findings])
-    layout, asked = check.layout, context.asked
-    groups = [g for g in check.groups if asked.q.lower() in (layout.group_text(g.group) or "all").lower()]
+    layout, query = check.layout, context.query
+    groups = [g for g in check.groups if query.q.lower() in (layout.group_text(g.group) or "all").lower()]
     hidden = {f.subject for f in check.findings if f.kind == "hidden-delta"}
-    grid = lay_out_grid(layout, groups[:_GROUPS], check.stale, hidden, page=asked.page, width=_DAYS)
+    grid = lay_out_grid(layout, groups[:_GROUPS], check.stale, hidden, page=query.page, width=_DAYS)
     notes = [f"{len(groups) - _GROUPS:,} more groups: search for one."] if len(groups) > _GROUPS else []
     meanings = [(state, SIGNS[state], text) for state, text in MEANINGS.items() if state != "none"]
     data = {"grid": grid, "meanings": meanings, "groups": len(groups), "step": layout.clock.step.name.lower()}

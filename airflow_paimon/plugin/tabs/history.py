@@ -27,12 +27,12 @@ _RANGES = ((_DAY, "24 hours"), (7 * _DAY, "7 days"), (30 * _DAY, "30 days"), (36
 
 def show(context: PageContext) -> Panel:
     """Show the history of main and the first branches, the chosen one among them."""
-    asked, chosen = context.asked, context.view.branch_name
+    query, chosen = context.query, context.view.branch_name
     drawn = list(context.branches[: _LANES - 1])
     if chosen != MAIN and chosen not in drawn:
         drawn[-1:] = [chosen]
     lanes, missing = read_lanes(context.reader, context.main, drawn, context.until)
-    picture = lay_out(lanes, asked.since, asked.until)
+    picture = lay_out(lanes, query.since, query.until)
     notes = []
     if missing:
         notes.append(f"{missing:,} more snapshots are being read.")
@@ -41,18 +41,18 @@ def show(context: PageContext) -> Panel:
     sheet = _commits(context, lanes)
     data = {
         "svg": draw(picture, lambda branch, mark: _link(context, branch, mark)),
-        "lanes": [(lane, asked.href(branch=lane.name, page=1, at=""), lane.name == chosen) for lane in picture.lanes],
+        "lanes": [(lane, query.href(branch=lane.name, page=1, at=""), lane.name == chosen) for lane in picture.lanes],
         "ranges": _ranges(context, picture),
         "summary": _summary(picture),
-        "detail": _detail(context, notes) if asked.at else None,
+        "detail": _detail(context, notes) if query.at else None,
     }
     return Panel(template="history.html", sheets=[sheet], notes=notes, data=data, pending=missing > 0)
 
 
 def _link(context: PageContext, branch: str, mark: Mark) -> str:
     if len(mark.commits) > 1 and mark.since is not None:
-        return context.asked.href(since=mark.since, until=mark.until, page=1, at="")
-    return context.asked.href(at=f"{branch}:{mark.commits[-1].id}")
+        return context.query.href(since=mark.since, until=mark.until, page=1, at="")
+    return context.query.href(at=f"{branch}:{mark.commits[-1].id}")
 
 
 def _summary(picture: Picture) -> str:
@@ -62,42 +62,42 @@ def _summary(picture: Picture) -> str:
 
 def _ranges(context: PageContext, picture: Picture) -> list[dict[str, object]]:
     """The ranges to choose from, and the neighbours of the one that is shown."""
-    asked, out = context.asked, []
-    everything = asked.since is None and asked.until is None
-    out.append({"name": "All", "href": asked.href(since=None, until=None, page=1), "now": everything})
+    query, out = context.query, []
+    everything = query.since is None and query.until is None
+    out.append({"name": "All", "href": query.href(since=None, until=None, page=1), "now": everything})
     for length, name in _RANGES:
-        out.append({"name": name, "href": asked.href(since=context.now_ms - length, until=None, page=1), "now": False})
-    if asked.since is not None:
-        end = asked.until if asked.until is not None else context.now_ms
-        span = max(end - asked.since, 1000)
-        earlier = asked.href(since=max(0, asked.since - span), until=asked.since, page=1)
+        out.append({"name": name, "href": query.href(since=context.now_ms - length, until=None, page=1), "now": False})
+    if query.since is not None:
+        end = query.until if query.until is not None else context.now_ms
+        span = max(end - query.since, 1000)
+        earlier = query.href(since=max(0, query.since - span), until=query.since, page=1)
         out.append({"name": "← Earlier", "href": earlier, "now": False})
-        wider = asked.href(since=max(0, asked.since - span), until=end + span, page=1)
+        wider = query.href(since=max(0, query.since - span), until=end + span, page=1)
         out.append({"name": "Zoom out", "href": wider, "now": False})
-        if asked.until is not None:
-            out.append({"name": "Later →", "href": asked.href(since=end, until=end + span, page=1), "now": False})
+        if query.until is not None:
+            out.append({"name": "Later →", "href": query.href(since=end, until=end + span, page=1), "now": False})
     return out
 
 
 def _commits(context: PageContext, lanes: Sequence[LaneInput]) -> Sheet:
     """The commits of the range on the chosen branch, on all of them when that is main; the newest first."""
-    asked, chosen = context.asked, context.view.branch_name
+    query, chosen = context.query, context.view.branch_name
     found = [
         (lane.name, c)
         for lane in lanes
         if chosen in (MAIN, lane.name)
         for c in lane.commits
-        if (asked.since is None or c.millis >= asked.since) and (asked.until is None or c.millis <= asked.until)
+        if (query.since is None or c.millis >= query.since) and (query.until is None or c.millis <= query.until)
     ]
     if chosen == MAIN:
         found = _once(found)
     found.sort(key=lambda one: (one[1].millis, one[1].id), reverse=True)
 
     def detail(row: Mapping[str, Any]) -> str:
-        return asked.href(at=f"{row['branch']}:{row['snapshot']}")
+        return query.href(at=f"{row['branch']}:{row['snapshot']}")
 
     listing = commits(found, several=True)
-    whole = asked.since is None and asked.until is None
+    whole = query.since is None and query.until is None
     empty = "No commits yet: nothing was written" if whole else "No commits in this range; All shows the others"
     sheet = context.sheet(listing, empty=empty, size=_ROWS, search=False,
                           links={"snapshot": detail})  # fmt: skip
@@ -118,9 +118,9 @@ def _find(view: Table, wanted: int) -> Snapshot | None:
 
 def _detail(context: PageContext, notes: list[str]) -> dict[str, object] | None:
     """One snapshot in full, of a branch that is there. A snapshot that has expired may live on in a tag."""
-    branch, _, given = context.asked.at.rpartition(":")
+    branch, _, given = context.query.at.rpartition(":")
     if branch not in (MAIN, *context.branches) or not given.isascii() or not given.isdigit() or len(given) > 18:
-        notes.append(f"{context.main.name} has no snapshot {context.asked.at!r}")
+        notes.append(f"{context.main.name} has no snapshot {context.query.at!r}")
         return None
     view, wanted = context.main.branch(branch), int(given)
     found = context.reader.get(
@@ -134,5 +134,5 @@ def _detail(context: PageContext, notes: list[str]) -> dict[str, object] | None:
         "title": f"Snapshot {wanted} of {branch}",
         "rows": [(k, str(v)) for k, v in [*sorted(found.properties.items()), *shown.items()]],
         "when": moment(found.time_millis, context.now_ms),
-        "close": context.asked.href(at=""),
+        "close": context.query.href(at=""),
     }

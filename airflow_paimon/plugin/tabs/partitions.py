@@ -48,7 +48,7 @@ def show(context: PageContext) -> Panel:
     many = set(table.filter(is_many)["partition"].to_pylist())
     sheet = _sheet(
         context, table.append_column("average", average), ("partition",), partitions, _PARTITIONS,
-        links={"partition": lambda row: context.asked.href(tab="files", q=row["partition"], page=1, sort="")},
+        links={"partition": lambda row: context.query.href(tab="files", q=row["partition"], page=1, sort="")},
         marks={"small files": crowded},
     )  # fmt: skip
     notes = [f"{len(many):,} of {table.num_rows:,} partitions have many small files (below {size_text(small)}): "
@@ -75,32 +75,32 @@ def _sheet(
     marks: ByColumn | None = None,
 ) -> Sheet:
     """Search, sort and cut a table, and list the rows of the page. ``order``: by what each column is sorted."""
-    asked = context.asked
-    if asked.q:
-        hits = [pc.match_substring(table[name], asked.q, ignore_case=True) for name in searched]
+    query = context.query
+    if query.q:
+        hits = [pc.match_substring(table[name], query.q, ignore_case=True) for name in searched]
         table = table.filter(reduce(pc.or_, hits))
     by, direction = _order(context, order)
     page, pages, first, last = context.page_of(table.num_rows, _ROWS)
     chosen = pc.select_k_unstable(table, k=last, sort_keys=[(by, direction)]) if last else pa.array([], pa.int64())
-    empty = "Nothing has this in its name" if asked.q else "No file is live here: nothing was written yet"
+    empty = "Nothing has this in its name" if query.q else "No file is live here: nothing was written yet"
     listing = shown(table.take(chosen[first:]))
     sheet = sheet_of(listing, context.now_ms, size=_ROWS, empty=empty, links=links, marks=marks)
     by_title = {heading(name, kind): name_of for (name, kind), name_of in zip(listing.columns, order, strict=True)}
     columns = [
-        replace(c, href=asked.href(sort=name if asked.sort == f"-{name}" else f"-{name}", page=1),
+        replace(c, href=query.href(sort=name if query.sort == f"-{name}" else f"-{name}", page=1),
                 order=direction if by == name else "")
         for c in sheet.columns
         for name in [by_title[c.title]]
     ]  # fmt: skip
-    return replace(sheet, columns=columns, total=table.num_rows, page=page, pages=pages, search=asked.q)
+    return replace(sheet, columns=columns, total=table.num_rows, page=page, pages=pages, search=query.q)
 
 
 def _order(context: PageContext, known: Sequence[str]) -> tuple[str, str]:
     """Return the column to sort by, and how."""
-    name = context.asked.sort.lstrip("-")
+    name = context.query.sort.lstrip("-")
     if name not in known:
         return "partition", "descending"
-    return name, "descending" if context.asked.sort.startswith("-") else "ascending"
+    return name, "descending" if context.query.sort.startswith("-") else "ascending"
 
 
 def _elsewhere(context: PageContext) -> list[str]:

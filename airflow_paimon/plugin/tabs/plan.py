@@ -77,9 +77,9 @@ def _equals(column: str, value: str | None) -> str:
 
 def show(context: PageContext) -> Panel:
     """Show the form, and below it the plan of what was asked."""
-    asked = context.asked
-    lines = tuple(line.strip() for line in asked.partitions.splitlines() if line.strip())
-    correction = _Correction(sql=asked.sql.strip(), partitions=lines, mode=asked.mode or MODES[0])
+    query = context.query
+    lines = tuple(line.strip() for line in query.partitions.splitlines() if line.strip())
+    correction = _Correction(sql=query.sql.strip(), partitions=lines, mode=query.mode or MODES[0])
     plan, problem = _plan(context, correction)
     downstream = _downstream(context)
     used = _consumers(context)
@@ -90,7 +90,7 @@ def show(context: PageContext) -> Panel:
         notes=notes,
         sheets=[_sheet(context, downstream, used)],
         data={
-            "sql": asked.sql, "partitions": asked.partitions, "mode": correction.mode, "modes": MODES,
+            "sql": query.sql, "partitions": query.partitions, "mode": correction.mode, "modes": MODES,
             "skeleton": skeleton(context), "problem": problem,
             "lines": [*figure_lines(plan), *reader_lines(plan), *plan["notes"]] if plan else [],
             "forms": _forms(context, correction, tables),
@@ -150,7 +150,7 @@ def _consumers(context: PageContext) -> list[consumers.Consumer]:
 def _notes(context: PageContext, downstream: Mapping[str, Any]) -> list[str]:
     lineage = downstream["lineage"]
     failed = lineage and lineage["problem"]
-    notes = [f"OpenLineage at {lineage['asked']} could not be asked: {lineage['problem']}."] if failed else []
+    notes = [f"OpenLineage at {lineage['query']} could not be asked: {lineage['problem']}."] if failed else []
     if context.head is None and not context.options.chain_table:
         notes.append("The table is empty: there is nothing to correct.")
     return notes

@@ -25,11 +25,11 @@ def show(context: PageContext) -> Panel:
 
     def undo(row: Mapping[str, Any]) -> str:
         is_undo = row["tag"].startswith(UNDO_TAG_PREFIX)
-        return context.asked.href(tab="corrections", q=row["tag"], page=1) if is_undo else ""
+        return context.query.href(tab="corrections", q=row["tag"], page=1) if is_undo else ""
 
     def history(row: Mapping[str, Any]) -> str:
         at = f"{context.view.branch_name}:{row['snapshot']}"
-        return context.asked.href(tab="history", at=at, q="", page=1)
+        return context.query.href(tab="history", at=at, q="", page=1)
 
     def late(row: Mapping[str, Any]) -> str:
         # The writer's local time, which is taken for this machine's.

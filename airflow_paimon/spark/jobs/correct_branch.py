@@ -201,13 +201,13 @@ def _by_statement(
     views: dict[str, str],
     identity: CommitIdentity,
 ) -> OperationResult:
-    def overwrite(asked: CorrectBranch, identity: CommitIdentity, rows: Rows) -> OperationResult:
-        base = with_live(context, read_heads(context, asked, branch), cores_of(spark))
+    def overwrite(request: CorrectBranch, identity: CommitIdentity, rows: Rows) -> OperationResult:
+        base = with_live(context, read_heads(context, request, branch), cores_of(spark))
         with rows(base) as frame:
             check_frame(frame, base.schema, branch.label)
-            made = made_of(asked, branch, statement.text)
-            results = _run_tasks(spark, asked, base, frame, _few_rows(spark, asked, frame))
-            return finish(context, asked, base, results, identity, made)
+            made = made_of(request, branch, statement.text)
+            results = _run_tasks(spark, request, base, frame, _few_rows(spark, request, frame))
+            return finish(context, request, base, results, identity, made)
 
     def frames(base: Base) -> dict[str, DataFrame]:
         found = _views(request, base, views, statement.text)

@@ -37,7 +37,7 @@ from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
-from airflow_paimon.spark.statements.outcome import Outcome, notes_of
+from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
 from airflow_paimon.spark.statements.parse import TAKEN, is_command, parse_statement
 from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
@@ -123,8 +123,8 @@ def correct_by_statement(
 
 
 def _rows_to_read(base: Base, statement: Statement) -> int | None:
-    asked = read_sql(statement.text, base.schema)
-    selection = selection_for(asked, "overwrite", base.choice, base.schema)
+    scope = read_sql(statement.text, base.schema)
+    selection = selection_for(scope, "overwrite", base.choice, base.schema)
     return rows_to_read(plan_snapshot(base.table, base.head, base.schema, selection), base.choice, statement.text)
 
 
@@ -164,7 +164,7 @@ def _change(
         outcome = evaluate(spark, statement, base.table, tables, limits=limits, dry_run=True)
         return base.result(context, request, _details(statement, base, outcome), changed=bool(outcome.rows))
 
-    def described(outcome: Outcome) -> Mapping[str, str]:
+    def described(outcome: StatementOutcome) -> Mapping[str, str]:
         return properties(request, made, _details(statement, base, outcome))
 
     receipt, outcome = commit_statement(
@@ -200,7 +200,7 @@ def _limits(context: Context, base: Base) -> Limits | None:
     return found
 
 
-def _details(statement: Statement, base: Base, outcome: Outcome) -> dict[str, Any]:
+def _details(statement: Statement, base: Base, outcome: StatementOutcome) -> dict[str, Any]:
     values = StoredPartitions(base.schema).values
     names = sorted({shown_partition(base.schema, values(m.partition)) for m in outcome.messages})
     notes = notes_of(statement, outcome)

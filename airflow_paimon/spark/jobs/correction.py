@@ -21,8 +21,8 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.sql_text.checks import check_mode
 from airflow_paimon.core.sql_text.recorded import statement_properties
-from airflow_paimon.core.sql_text.statement import BRANCH, FUNCTION, Asked
-from airflow_paimon.core.sql_text.statement import read_sql as asked_by_sql
+from airflow_paimon.core.sql_text.statement import BRANCH, FUNCTION, StatementScope
+from airflow_paimon.core.sql_text.statement import read_sql as scope_of
 from airflow_paimon.core.table.made_by import function_properties
 from airflow_paimon.core.table.partitions import (
     PartitionChoice,
@@ -163,8 +163,8 @@ def correct_idempotently(
     An operation that committed nothing, refused or with nothing to do, leaves no operation record, so that it may be
     asked again in another way. After an unknown outcome the record stays.
     """
-    asked = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
-    with attempt_of(context, request.branch, asked) as tried:
+    identified = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
+    with attempt_of(context, request.branch, identified) as tried:
         landed = tried.landed(request.operation)
         if landed is not None:
             return result_of(context, request, landed)
@@ -185,10 +185,10 @@ def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> Ope
 
 def rows_to_read(scan: ScanPlan, choice: PartitionChoice, sql: str | None, mode: str = "overwrite") -> int | None:
     """Return how many rows of the branch a correction reads, as its files count them; None if it reads others, too."""
-    asked = Asked(kind=FUNCTION) if sql is None else asked_by_sql(sql, scan.schema)
-    if sql is None or set(asked.relations) - {BRANCH}:
+    scope = StatementScope(kind=FUNCTION) if sql is None else scope_of(sql, scan.schema)
+    if sql is None or set(scope.relations) - {BRANCH}:
         return None
-    return work_of(scan, asked, mode=mode, choice=choice).reads.rows or None
+    return work_of(scan, scope, mode=mode, choice=choice).reads.rows or None
 
 
 def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]]) -> OperationResult:

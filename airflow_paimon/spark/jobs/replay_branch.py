@@ -103,9 +103,9 @@ def _run_statements(run: ReplayRun) -> None:
                       "table": request.table, "branch": request.branch, "sql": str(file), "view": views,
                       "all_rows": request.all_rows, "restricted_sql": request.restricted_sql,
                       "operation_id": run.next_operation(target)}  # fmt: skip
-            asked = build_request(CorrectBranch.operation, values)
-            assert isinstance(asked, CorrectBranch)
-            found = correct_branch(run.spark, open_context(asked), asked)
+            correction = build_request(CorrectBranch.operation, values)
+            assert isinstance(correction, CorrectBranch)
+            found = correct_branch(run.spark, open_context(correction), correction)
             run.add(target, int(found.changed), found.details.get("rows", 0))
 
 

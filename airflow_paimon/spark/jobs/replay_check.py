@@ -20,7 +20,7 @@ from airflow_paimon.core.streaming.replay_plan import Goal, named_snapshots, nam
 from airflow_paimon.core.streaming.replays import (
     ReplayRecord,
     batch_key,
-    check_asked,
+    check_same_request,
     current_generation,
     find_replay,
     record_replay,
@@ -77,19 +77,19 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
     _check_start(request)
     view = next(iter(targets.values()))
     key = stream_key(view) if streams else batch_key(request.operation_id or uuid.uuid4().hex)
-    record, asked = find_replay(view, key), _asked(request, statements)
+    record, digest = find_replay(view, key), _request_digest(request, statements)
     generation = current_generation(view, record) if streams else 0
     if record is not None and record.generation < generation:
         record = None
     resumed = record is not None
     if record is not None:
-        check_asked(view, record, asked)
+        check_same_request(view, record, digest)
     else:
         starts = {name: _start(request, name, table, sources) for name, table in sources.items()}
         if not streams:
             _require_rows(sources)
         record = ReplayRecord(
-            asked=asked,
+            asked=digest,
             starts={n: p.snapshot for n, p in starts.items()},
             identities={n: p.identity for n, p in starts.items()},
             ends={} if streams else {n: t.latest_snapshot_id() or 0 for n, t in sources.items()},
@@ -263,7 +263,7 @@ def _goal(request: ReplayBranch, names: list[str]) -> Goal:
     )
 
 
-def _asked(request: ReplayBranch, statements: tuple[str, ...]) -> str:
+def _request_digest(request: ReplayBranch, statements: tuple[str, ...]) -> str:
     """Identify what must be the same when a replay goes on; how long it runs may differ."""
     fixed = dataclasses.replace(
         request,

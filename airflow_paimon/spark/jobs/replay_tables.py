@@ -115,8 +115,8 @@ class ReplaySource:
         end = view.snapshot(self.end) if self.end else view.latest_snapshot()
         start = Position(snapshot=self.start, identity=run.replay.record.identities[self.name])
         schema = spark_schema(view.schema().fields).add(ROW_KIND, "string")
-        asked = StreamOptions(start=Start(), asked={READ_OVERWRITE: "true"}, row_kind=True)
-        reader = PaimonStreamReader(view, schema, asked)
+        options = StreamOptions(start=Start(), overrides={READ_OVERWRITE: "true"}, row_kind=True)
+        reader = PaimonStreamReader(view, schema, options)
         stop = start if end is None else Position(snapshot=end.id, identity=end.identity)
         offsets = [Offset(branch=self.branch, at=at, origin=start).to_json() for at in (start, stop)]
         shares = [[share] for share in reader.partitions(*offsets)]
@@ -177,9 +177,9 @@ class ReplayTarget:
             values = {"warehouse": request.warehouse, "storage_options": request.storage_options, "table": self.table,
                       "branch": self.branch, "mode": mode, "partitions": tuple(partitions),
                       "function": request.function, "operation_id": operation}  # fmt: skip
-            asked = build_request(CorrectBranch.operation, values)
-            assert isinstance(asked, CorrectBranch)
-            found = correct_by_rows(run.spark, open_context(asked), asked, rows).to_json()
+            correction = build_request(CorrectBranch.operation, values)
+            assert isinstance(correction, CorrectBranch)
+            found = correct_by_rows(run.spark, open_context(correction), correction, rows).to_json()
         run.add(self.name, 1, found["details"].get("rows", 0))
         return found
 

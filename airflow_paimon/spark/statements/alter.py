@@ -30,17 +30,17 @@ from airflow_paimon.core.table.partitions import choose_partitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items
-from airflow_paimon.spark.statements.asked import Asked, partition_of, parts_of
 from airflow_paimon.spark.statements.create import declared_type
 from airflow_paimon.spark.statements.figures import OPERATION
+from airflow_paimon.spark.statements.sql_request import SqlRequest, partition_of, parts_of
 
 ALTER = "ALTER TABLE"
 _FIXED = ("primary-key", "partition", "path", "provider", "location", "owner")
 """Properties that describe a table and are no options of it."""
 
 
-def _alter(asked: Asked, plan: Any) -> dict[str, Any]:
-    table = asked.table(ALTER, parts_of(plan.table()))
+def _alter(request: SqlRequest, plan: Any) -> dict[str, Any]:
+    table = request.table(ALTER, parts_of(plan.table()))
     changes = _CHANGES[kind_of(plan)](plan, table.schema())
     if not changes:
         return OperationResult(
@@ -51,23 +51,23 @@ def _alter(asked: Asked, plan: Any) -> dict[str, Any]:
             details={"statement": ALTER, "schema_id": table.schema().id},
         ).to_json()
     given = {
-        "warehouse": asked.warehouse,
+        "warehouse": request.warehouse,
         "table": table.name,
         "branch": table.branch_name,
-        "change": [asked.statement],
-        "operation_id": asked.operation_id,
-        "storage_options": asked.storage_options,
+        "change": [request.statement],
+        "operation_id": request.operation_id,
+        "storage_options": request.storage_options,
     }
-    request = build_request("alter_table", given)
-    assert isinstance(request, AlterTable)
+    alter = build_request("alter_table", given)
+    assert isinstance(alter, AlterTable)
     with verified_commits():
-        result = alter_by(open_context(request), request, changes).to_json()
+        result = alter_by(open_context(alter), alter, changes).to_json()
     return {**result, "operation": OPERATION, "details": {"statement": ALTER, **result["details"]}}
 
 
-def _drop_partitions(asked: Asked, plan: Any) -> dict[str, Any]:
+def _drop_partitions(request: SqlRequest, plan: Any) -> dict[str, Any]:
     """Each partition is to be named whole, as Paimon's connector asks."""
-    table = asked.table(ALTER, parts_of(plan.table()))
+    table = request.table(ALTER, parts_of(plan.table()))
     keys = table.schema().partition_keys
     wanted = [_partition(table, keys, partition_of(spec.spec())) for spec in sequence_items(plan.parts())]
     if not plan.ifExists():
@@ -78,7 +78,7 @@ def _drop_partitions(asked: Asked, plan: Any) -> dict[str, Any]:
                     f"{ALTER}: {table.label} has no partition {partition_text(partition)}; DROP IF EXISTS drops those "
                     "that exist"
                 )
-    result = drop_partitions(table, wanted, asked.operation_id, writers_stopped=asked.writers_stopped)
+    result = drop_partitions(table, wanted, request.operation_id, writers_stopped=request.writers_stopped)
     details = {"statement": f"{ALTER} DROP PARTITION", **result["details"]}
     return {**result, "operation": OPERATION, "details": details}
 
@@ -196,7 +196,7 @@ def _nested(path: Sequence[str]) -> UnsupportedFeatureError:
     )
 
 
-def _not_renamed(asked: Asked, plan: Any) -> dict[str, Any]:
+def _not_renamed(request: SqlRequest, plan: Any) -> dict[str, Any]:
     raise UnsupportedFeatureError(
         f"{ALTER} ... RENAME TO is not executed: object stores can't rename a table in one step. Create the new table "
         f"with CREATE TABLE ... AS SELECT"
@@ -212,7 +212,7 @@ _CHANGES: Mapping[str, Callable[[Any, TableSchema], list[SchemaChange]]] = {
     "UnsetTableProperties": _unset,
     "CommentOnTable": _commented,
 }
-RUN: Mapping[str, Callable[[Asked, Any], dict[str, Any]]] = {
+RUN: Mapping[str, Callable[[SqlRequest, Any], dict[str, Any]]] = {
     **dict.fromkeys(_CHANGES, _alter),
     "DropPartitions": _drop_partitions,
     "RenameTable": _not_renamed,

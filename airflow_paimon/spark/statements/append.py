@@ -41,7 +41,7 @@ from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import Keys, kept_source, keys_of_source, unmatched_rows
 from airflow_paimon.spark.statements.marked_rows import Marked, Marking, mark_rows, marked_outcome, marking_of
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.target_files import TargetFiles
@@ -58,7 +58,9 @@ _INSERT_TASKS = 4
 """Tasks that write the inserted rows of one partition, so that they don't become very many small files."""
 
 
-def change_append(spark: SparkSession, asked: Statement, table: Table, tables: NamedTables, dry_run: bool) -> Outcome:
+def change_append(
+    spark: SparkSession, statement: Statement, table: Table, tables: NamedTables, dry_run: bool
+) -> StatementOutcome:
     """Evaluate a statement on the head and write the touched files again; nothing is committed.
 
     Raises:
@@ -67,8 +69,8 @@ def change_append(spark: SparkSession, asked: Statement, table: Table, tables: N
     target = TargetFiles(table)
     check_writable(target.schema, table=table.label, branch=table.branch_name)
     with (
-        statement_errors(asked),
-        tables.bound(asked, lambda: own_rows(spark, asked.text, target.whole())) as bound,
+        statement_errors(statement),
+        tables.bound(statement, lambda: own_rows(spark, statement.text, target.whole())) as bound,
         temporary_conf(spark, BATCH_CONF),
     ):
         whole = marks_rows(bound, target.schema) and bound.kind != "DELETE"
@@ -88,7 +90,7 @@ class _Statement:
     evaluation: Evaluation
     dry_run: bool
 
-    def run(self) -> Outcome:
+    def run(self) -> StatementOutcome:
         statement, target, schema = self.statement, self.target, self.target.schema
         if statement.insert is not None:
             plan = self._plan(target.those(frozenset()))
@@ -108,7 +110,7 @@ class _Statement:
             return drop_partitions(self.spark, statement, *files, predicate, dry_run=self.dry_run)
         return self._on(plan).run(found.predicate, found.uses)
 
-    def _merge(self, kept: DataFrame, keys: Keys) -> Outcome:
+    def _merge(self, kept: DataFrame, keys: Keys) -> StatementOutcome:
         """MERGE with a source that says which partitions can have matching rows, before their files are looked for."""
         none = frozenset[bytes]() if keys.nothing else None
         plan = self._plan(self.target.those(none) if keys.nothing else self.target.selection(keys.predicate))
@@ -147,9 +149,9 @@ def _stays(target: TargetFiles, statement: Statement) -> bool:
     return not inserts and changed.isdisjoint(target.schema.partition_keys)
 
 
-def outcome_of(plan: CopyOnWrite, results: Sequence[Rewritten]) -> Outcome:
+def outcome_of(plan: CopyOnWrite, results: Sequence[Rewritten]) -> StatementOutcome:
     """Return what these files come to."""
-    return Outcome(
+    return StatementOutcome(
         read=plan.scan,
         write=plan.write,
         messages=tuple(m for r in results for m in r.messages),
@@ -170,19 +172,19 @@ class _Change:
     evaluation: Evaluation
     dry_run: bool
 
-    def insert(self, rows: DataFrame) -> Outcome:
+    def insert(self, rows: DataFrame) -> StatementOutcome:
         read, splits = self._read(None)
         way = _Rewriting(self.plan, self._rewrite(read, splits))
         return way.outcome(way.run(rows))
 
-    def run(self, predicate: Predicate | None, uses: frozenset[str]) -> Outcome:
+    def run(self, predicate: Predicate | None, uses: frozenset[str]) -> StatementOutcome:
         """``uses``: the columns that a DELETE needs."""
         read, splits = self._read(predicate, uses if self.statement.kind == "DELETE" else None)
         way = self._way(read, splits)
         results: list[Any] = way.run(self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows)
         return way.outcome(results)
 
-    def merge(self, kept: DataFrame, keys: Keys) -> Outcome:
+    def merge(self, kept: DataFrame, keys: Keys) -> StatementOutcome:
         """MERGE with a kept source: rows of the target first, then those of the source that none has matched."""
         spark, statement, evaluation = self.spark, self.statement, self.evaluation
         read, splits = self._read(keys.predicate)
@@ -242,7 +244,7 @@ class _Rewriting:
     def run(self, rows: DataFrame, *, kept: bool = False) -> list[Rewritten]:
         return _run(rows, self.rewrite, self.plan, kept=kept)
 
-    def outcome(self, results: Sequence[Rewritten]) -> Outcome:
+    def outcome(self, results: Sequence[Rewritten]) -> StatementOutcome:
         return outcome_of(self.plan, results)
 
 
@@ -269,7 +271,7 @@ class _MarkingRows:
         moved = rebalanced(rows, self.plan.write.schema.partition_keys) if self.writes else rows
         return collect(map_in_arrow(moved, work, SCHEMA), refused=discard)
 
-    def outcome(self, results: Sequence[Marked]) -> Outcome:
+    def outcome(self, results: Sequence[Marked]) -> StatementOutcome:
         return marked_outcome(self.marking, self.plan, results)
 
 

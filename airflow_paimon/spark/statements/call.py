@@ -19,7 +19,7 @@ from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
 from airflow_paimon.spark.jvm import has_jvm, time_zone
-from airflow_paimon.spark.statements.asked import current_database
+from airflow_paimon.spark.statements.sql_request import current_database
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

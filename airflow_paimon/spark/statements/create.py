@@ -31,10 +31,10 @@ from airflow_paimon.spark.cut_off import cut_off_columns, lossy
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items, type_of_json
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import paimon_type
-from airflow_paimon.spark.statements.asked import Asked, parts_of
 from airflow_paimon.spark.statements.errors import sql_errors
 from airflow_paimon.spark.statements.figures import OPERATION
 from airflow_paimon.spark.statements.select import query
+from airflow_paimon.spark.statements.sql_request import SqlRequest, parts_of
 from airflow_paimon.spark.statements.written import write_query, write_statement
 from airflow_paimon.spark.write import write_files
 
@@ -60,14 +60,14 @@ class NewTable:
         """Return schema 0 of the table."""
         return new_schema(self.columns, **self._rest())
 
-    def create(self, asked: Asked, if_exists: str = "fail") -> Table:
+    def create(self, request: SqlRequest, if_exists: str = "fail") -> Table:
         """Create the table; the errors are those of ``create_table``."""
         return create_table(
-            asked.warehouse,
+            request.warehouse,
             self.name,
             self.columns,
             if_exists=if_exists,
-            storage_options=asked.storage_options,
+            storage_options=request.storage_options,
             **self._rest(),
         )
 
@@ -81,17 +81,17 @@ class NewTable:
         }
 
 
-def _create(asked: Asked, plan: Any) -> dict[str, Any]:
+def _create(request: SqlRequest, plan: Any) -> dict[str, Any]:
     started = time.monotonic()
-    new = _new_table(asked, plan, _columns(plan))
+    new = _new_table(request, plan, _columns(plan))
     if not plan.ignoreIfExists():
         try:
-            return _created(new.create(asked), True, started)
+            return _created(new.create(request), True, started)
         except AlreadyExistsError as error:
             raise _exists(new) from error
-    known = _existing(asked, new)
+    known = _existing(request, new)
     try:
-        made = new.create(asked, "skip")  # which also makes known to the catalog what an earlier try left
+        made = new.create(request, "skip")  # which also makes known to the catalog what an earlier try left
     except AlreadyExistsError:
         if known is None:
             raise
@@ -132,20 +132,20 @@ def _exists(new: NewTable) -> AlreadyExistsError:
     )
 
 
-def _create_as(asked: Asked, plan: Any) -> dict[str, Any]:
+def _create_as(request: SqlRequest, plan: Any) -> dict[str, Any]:
     started = time.monotonic()
-    described = _new_table(asked, plan, ())
-    known = _existing(asked, described)
+    described = _new_table(request, plan, ())
+    known = _existing(request, described)
     if known is not None and plan.ignoreIfExists():
         return _created(known, False, started)
-    frame, _ = _query(asked, plan)
+    frame, _ = _query(request, plan)
     new = _with_columns(described, frame)
-    if known is not None and not _is_own(asked, known, new):
+    if known is not None and not _is_own(request, known, new):
         raise _exists(new)
     _check_rows(new, frame)
-    table = known or new.create(asked)
+    table = known or new.create(request)
     try:
-        return _fill(asked, table, frame, "append", f"{CREATE} AS SELECT", started)
+        return _fill(request, table, frame, "append", f"{CREATE} AS SELECT", started)
     except PaimonError as error:
         if known is not None:
             raise
@@ -153,22 +153,22 @@ def _create_as(asked: Asked, plan: Any) -> dict[str, Any]:
         raise type(error)(f"{error.message}. {left}", details=error.details) from error
 
 
-def _replace(asked: Asked, plan: Any) -> dict[str, Any]:
+def _replace(request: SqlRequest, plan: Any) -> dict[str, Any]:
     """A table's columns and rows can't be replaced in one commit, so only a statement that keeps the columns is run."""
     started = time.monotonic()
     with_rows = kind_of(plan) == "ReplaceTableAsSelect"
-    described = _new_table(asked, plan, () if with_rows else _columns(plan))
-    known = _existing(asked, described)
+    described = _new_table(request, plan, () if with_rows else _columns(plan))
+    known = _existing(request, described)
     if known is None:
         if not plan.orCreate():
-            raise _missing(asked, described)
-        return _fresh(asked, plan, described, with_rows, started)
+            raise _missing(request, described)
+        return _fresh(request, plan, described, with_rows, started)
     if not with_rows:
         raise UnsupportedFeatureError(
             f"REPLACE TABLE {known.name}: columns and rows of a table can't be replaced in one commit. Change the "
             f"columns with ALTER TABLE, and the rows with DELETE FROM or INSERT OVERWRITE"
         )
-    frame, read = _query(asked, plan)
+    frame, read = _query(request, plan)
     if any((t.name, t.branch_name) == (known.name, MAIN) for t in read):
         raise UnsupportedFeatureError(
             f"REPLACE TABLE {known.name} reads the table that it replaces, and could lose what is written meanwhile; "
@@ -180,23 +180,23 @@ def _replace(asked: Asked, plan: Any) -> dict[str, Any]:
             "which one commit can't do and keep the history. Change the table with ALTER TABLE, then write INSERT "
             f"OVERWRITE {known.name} SELECT ..."
         )
-    if not asked.all_rows:
+    if not request.all_rows:
         raise InvalidInputError(f"REPLACE TABLE {known.name} replaces every row; confirm with all_rows=True")
     _check_rows(_with_columns(described, frame), frame)
-    return _fill(asked, known, frame, "overwrite", "REPLACE TABLE AS SELECT", started)
+    return _fill(request, known, frame, "overwrite", "REPLACE TABLE AS SELECT", started)
 
 
-def _fresh(asked: Asked, plan: Any, described: NewTable, with_rows: bool, started: float) -> dict[str, Any]:
+def _fresh(request: SqlRequest, plan: Any, described: NewTable, with_rows: bool, started: float) -> dict[str, Any]:
     if not with_rows:
-        return _created(described.create(asked), True, started)
-    frame, _ = _query(asked, plan)
+        return _created(described.create(request), True, started)
+    frame, _ = _query(request, plan)
     new = _with_columns(described, frame)
     _check_rows(new, frame)
-    return _fill(asked, new.create(asked), frame, "append", f"{CREATE} AS SELECT", started)
+    return _fill(request, new.create(request), frame, "append", f"{CREATE} AS SELECT", started)
 
 
-def _query(asked: Asked, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
-    return query(asked, plan.query())
+def _query(request: SqlRequest, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
+    return query(request, plan.query())
 
 
 def _with_columns(new: NewTable, frame: DataFrame) -> NewTable:
@@ -215,45 +215,45 @@ def _check_rows(new: NewTable, frame: DataFrame) -> None:
         raise lossy(new.name, lost)
 
 
-def _fill(asked: Asked, table: Table, frame: DataFrame, mode: str, kind: str, started: float) -> dict[str, Any]:
+def _fill(request: SqlRequest, table: Table, frame: DataFrame, mode: str, kind: str, started: float) -> dict[str, Any]:
     """Write the rows of a query as one commit, whose errors are told of the statement."""
-    check_operation_id(table, asked.operation_id)
+    check_operation_id(table, request.operation_id)
 
     def files(write: TableWrite) -> Sequence[CommitMessage]:
         with sql_errors(f"{kind} {table.name}"):
             return write_files(frame, write)
 
     def write(identity: CommitIdentity) -> tuple[Receipt, Mapping[str, Any]]:
-        return write_query(asked, table, mode, identity, files)
+        return write_query(request, table, mode, identity, files)
 
     schema = table.schema()
     details = {"statement": kind, "schema_id": schema.id, **_warnings(schema)}
-    result = write_statement(asked, table, details, write, started)
+    result = write_statement(request, table, details, write, started)
     return {**result, "changed": result["changed"] or mode == "append"}
 
 
-def _existing(asked: Asked, new: NewTable) -> Table | None:
+def _existing(request: SqlRequest, new: NewTable) -> Table | None:
     """Return the table of that name, None if there is none.
 
     Raises:
         NotFoundError: the catalog has no such database.
     """
-    found = open_or_place(asked.warehouse, new.name, asked.storage_options)
+    found = open_or_place(request.warehouse, new.name, request.storage_options)
     return found if found.exists() else None
 
 
-def _missing(asked: Asked, new: NewTable) -> NotFoundError:
-    missing = open_or_place(asked.warehouse, new.name, asked.storage_options).missing()
+def _missing(request: SqlRequest, new: NewTable) -> NotFoundError:
+    missing = open_or_place(request.warehouse, new.name, request.storage_options).missing()
     return NotFoundError(f"REPLACE TABLE: {missing.message}; CREATE OR REPLACE TABLE makes it")
 
 
-def _is_own(asked: Asked, known: Table, new: NewTable) -> bool:
+def _is_own(request: SqlRequest, known: Table, new: NewTable) -> bool:
     """Whether the table is what an earlier try of this operation has made."""
-    if asked.operation_id is None or not _same(known.schema(), new.schema()):
+    if request.operation_id is None or not _same(known.schema(), new.schema()):
         return False
     newest = known.latest_snapshot_id()
     first = None if newest is None else known.find_snapshot(1)
-    return newest is None or (first is not None and first.commit_user == asked.operation_id)
+    return newest is None or (first is not None and first.commit_user == request.operation_id)
 
 
 def _same(current: TableSchema, wanted: TableSchema) -> bool:
@@ -264,15 +264,15 @@ def _same(current: TableSchema, wanted: TableSchema) -> bool:
     return shape(current) == shape(wanted)
 
 
-def _new_table(asked: Asked, plan: Any, columns: Sequence[tuple[str, DataType, str | None]]) -> NewTable:
+def _new_table(request: SqlRequest, plan: Any, columns: Sequence[tuple[str, DataType, str | None]]) -> NewTable:
     """Return what the statement says besides the query.
 
     Raises:
         UnsupportedFeatureError: a clause that a table here can't have; it names the way out.
     """
-    if asked.spark.version.startswith("3."):
+    if request.spark.version.startswith("3."):
         raise UnsupportedFeatureError(f"{CREATE} needs Spark 4; airflow_paimon.create_table makes tables in Python")
-    identifier = asked.identifier(CREATE, parts_of(plan.name()))
+    identifier = request.identifier(CREATE, parts_of(plan.name()))
     if identifier.branch != MAIN or identifier.system_table is not None:
         raise InvalidInputError(f"{CREATE} {identifier}: name a table; a branch of it is made by create_branch")
     spec = plan.tableSpec()

@@ -12,9 +12,9 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.databases import create_database, drop_database
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.spark.jvm import kind_of, mapping_of, sequence_items
-from airflow_paimon.spark.statements.asked import DATABASE_SETTING, Asked, parts_of
 from airflow_paimon.spark.statements.figures import OPERATION
 from airflow_paimon.spark.statements.local_rows import text_frame
+from airflow_paimon.spark.statements.sql_request import DATABASE_SETTING, SqlRequest, parts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,10 +23,10 @@ _CATALOG = "paimon"
 """What Paimon's documents call their catalog: here the warehouse that ``sql`` is called with."""
 
 
-def _use(asked: Asked, plan: Any) -> DataFrame:
+def _use(request: SqlRequest, plan: Any) -> DataFrame:
     by_word = kind_of(plan) == "SetNamespaceCommand"
     parts = list(map(str, sequence_items(plan.namespace()))) if by_word else list(parts_of(plan.child()))
-    catalog = open_catalog(asked.warehouse, asked.storage_options)
+    catalog = open_catalog(request.warehouse, request.storage_options)
     known = catalog.databases()
     if len(parts) == 2 and parts[0].lower() == _CATALOG:
         parts = parts[1:]
@@ -34,18 +34,18 @@ def _use(asked: Asked, plan: Any) -> DataFrame:
         if parts[0] not in known:
             listed = ", ".join(sorted(known)) or "none"
             raise NotFoundError(f"USE: {catalog.label} has no database {parts[0]!r} (it has {listed})")
-        asked.spark.conf.set(DATABASE_SETTING, parts[0])
+        request.spark.conf.set(DATABASE_SETTING, parts[0])
     elif len(parts) != 1:
         raise InvalidInputError(f"USE {'.'.join(parts)}: name a database of the warehouse")
-    return _current(asked, plan)
+    return _current(request, plan)
 
 
-def _current(asked: Asked, plan: Any) -> DataFrame:
+def _current(request: SqlRequest, plan: Any) -> DataFrame:
     columns = {"catalog": "string", "namespace": "string"}
-    return text_frame(asked.spark, columns, [(_CATALOG, asked.database or "")])
+    return text_frame(request.spark, columns, [(_CATALOG, request.database or "")])
 
 
-def _create(asked: Asked, plan: Any) -> dict[str, Any]:
+def _create(request: SqlRequest, plan: Any) -> dict[str, Any]:
     started = time.monotonic()
     name = _name("CREATE DATABASE", plan.name())
     if given := sorted(mapping_of(plan.properties())):
@@ -54,11 +54,11 @@ def _create(asked: Asked, plan: Any) -> dict[str, Any]:
             f"leave it out; the catalog chooses the folder"
         )
     exists = "skip" if plan.ifNotExists() else "fail"
-    changed = create_database(asked.warehouse, name, if_exists=exists, storage_options=asked.storage_options)
+    changed = create_database(request.warehouse, name, if_exists=exists, storage_options=request.storage_options)
     return _result("CREATE DATABASE", name, changed, started)
 
 
-def _drop(asked: Asked, plan: Any) -> dict[str, Any]:
+def _drop(request: SqlRequest, plan: Any) -> dict[str, Any]:
     started = time.monotonic()
     name = _name("DROP DATABASE", plan.namespace())
     if plan.cascade():
@@ -66,9 +66,9 @@ def _drop(asked: Asked, plan: Any) -> dict[str, Any]:
             f"DROP DATABASE {name} CASCADE is not executed: DROP TABLE its tables, then DROP DATABASE {name}"
         )
     missing = "skip" if plan.ifExists() else "fail"
-    changed = drop_database(asked.warehouse, name, if_missing=missing, storage_options=asked.storage_options)
-    if asked.database == name:
-        asked.spark.conf.unset(DATABASE_SETTING)
+    changed = drop_database(request.warehouse, name, if_missing=missing, storage_options=request.storage_options)
+    if request.database == name:
+        request.spark.conf.unset(DATABASE_SETTING)
     return _result("DROP DATABASE", name, changed, started)
 
 
@@ -92,7 +92,7 @@ def _result(statement: str, name: str, changed: bool, started: float) -> dict[st
     ).to_json()
 
 
-RUN: Mapping[str, Callable[[Asked, Any], Any]] = {
+RUN: Mapping[str, Callable[[SqlRequest, Any], Any]] = {
     "CreateNamespace": _create,
     "DropNamespace": _drop,
     "SetCatalogAndNamespace": _use,

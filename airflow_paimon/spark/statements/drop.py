@@ -10,19 +10,19 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.drop_table import drop_table
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
-from airflow_paimon.spark.statements.asked import Asked, parts_of
 from airflow_paimon.spark.statements.figures import OPERATION
+from airflow_paimon.spark.statements.sql_request import SqlRequest, parts_of
 
 DROP = "DROP TABLE"
 
 
-def _drop(asked: Asked, plan: Any) -> dict[str, Any]:
+def _drop(request: SqlRequest, plan: Any) -> dict[str, Any]:
     started = time.monotonic()
-    identifier = asked.identifier(DROP, parts_of(plan.child()))
+    identifier = request.identifier(DROP, parts_of(plan.child()))
     if identifier.branch != MAIN or identifier.system_table is not None:
         raise InvalidInputError(f"{DROP} {identifier}: name a table; a branch of it is deleted by delete_branch")
-    table = open_table(asked.warehouse, str(identifier), storage_options=asked.storage_options)
-    if not asked.all_rows:
+    table = open_table(request.warehouse, str(identifier), storage_options=request.storage_options)
+    if not request.all_rows:
         raise InvalidInputError(
             f"{DROP} {identifier} deletes the table with all its snapshots and files; confirm with all_rows=True"
         )

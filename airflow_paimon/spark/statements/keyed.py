@@ -56,7 +56,7 @@ from airflow_paimon.spark.statements.evaluate import (
 from airflow_paimon.spark.statements.insert import inserted
 from airflow_paimon.spark.statements.kept_source import KnownSource, known_source
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.target_files import Limits, TargetFiles, partitions_of
@@ -74,12 +74,12 @@ _MERGE_OPTIONS = ("sequence.field", "merge-engine", "ignore-delete", "partial-up
 
 def change_keyed(
     spark: SparkSession,
-    asked: Statement,
+    statement: Statement,
     table: Table,
     tables: NamedTables,
     limits: Limits | None,
     dry_run: bool,
-) -> Outcome:
+) -> StatementOutcome:
     """Evaluate a statement on the head and write the touched buckets; nothing is committed.
 
     ``limits``: the highest sequence number that each bucket may hold; None = what it holds now.
@@ -90,8 +90,8 @@ def change_keyed(
     target, chained = TargetFiles(table), is_chain_rows(table)
     check_writable(target.schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=True)
     with (
-        statement_errors(asked),
-        tables.bound(asked, lambda: own_rows(spark, asked.text, target.whole())) as bound,
+        statement_errors(statement),
+        tables.bound(statement, lambda: own_rows(spark, statement.text, target.whole())) as bound,
         temporary_conf(spark, BATCH_CONF),
     ):
         change = _Change(spark, bound, target, limits, dry_run)
@@ -108,7 +108,7 @@ class _Change:
     limits: Limits | None
     dry_run: bool
 
-    def insert(self) -> Outcome:
+    def insert(self) -> StatementOutcome:
         schema = self.target.schema
         merges = TableOptions(schema.options).merge_engine != "deduplicate"
         rows = _with_kinds(inserted(self.spark, self.statement, schema, ()))
@@ -121,7 +121,7 @@ class _Change:
         write = replace(write, schema=schema.without_defaults() if merges else without_merging(schema))
         return self._written(rows, few, plan, write, selection, merges=merges)
 
-    def change(self) -> Outcome:
+    def change(self) -> StatementOutcome:
         """UPDATE, DELETE and MERGE."""
         target = self.target
         evaluation = self._evaluation(self.statement)
@@ -147,7 +147,7 @@ class _Change:
     def _evaluation(self, statement: Statement) -> Evaluation:
         return Evaluation(self.spark, statement, self.target.schema, (), whole=True)
 
-    def _on(self, evaluation: Evaluation, empty: Evaluated, known: KnownSource | None) -> Outcome:
+    def _on(self, evaluation: Evaluation, empty: Evaluated, known: KnownSource | None) -> StatementOutcome:
         """``empty``: evaluated on no rows."""
         predicate = empty.predicate if known is None else known.predicate
         new = frozenset[bytes]() if known is None else known.inserted
@@ -188,7 +188,7 @@ class _Change:
         selection: Selection | None,
         *,
         merges: bool,
-    ) -> Outcome:
+    ) -> StatementOutcome:
         limits = None if self.limits is None else self.limits(selection)
         correction = correction_on(plan, write, limits, self.dry_run)
         correction = replace(correction, writes_changelog=writes_changelog(plan.table, plan.schema), merges=merges)
@@ -261,7 +261,7 @@ def _run(rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: Corr
     return collect(map_in_arrow(distributed(rows, write), work, SCHEMA), refused=discard)
 
 
-def outcome_of(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult]) -> Outcome:
+def outcome_of(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult]) -> StatementOutcome:
     """Return what these buckets come to."""
     key_of = bucket_keys(plan.schema)
     live = {key_of(s): s for s in plan.splits}
@@ -275,7 +275,7 @@ def outcome_of(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult
             found = replace(found, partition=split.partition, replaced=split.files)
         if found is not None:
             messages.append(found)
-    return Outcome(
+    return StatementOutcome(
         read=plan,
         write=write,
         messages=tuple(with_hash_indexes(write.dynamic, messages)),

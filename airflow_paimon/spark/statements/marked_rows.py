@@ -26,7 +26,7 @@ from airflow_paimon.data.write import RowsWriter, discard_files
 from airflow_paimon.spark.rows_in import conform
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, MATCHED, SOURCE_ROW, UPDATED
 from airflow_paimon.spark.statements.file_changes import matched_twice
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import StatementOutcome
 
 FilePositions = dict[str, bytes]
 """Positions of the rows of files, by name, as ``write_bitmap`` writes them."""
@@ -151,7 +151,7 @@ class _Task:
         )
 
 
-def marked_outcome(marking: Marking, plan: CopyOnWrite, results: Sequence[Marked]) -> Outcome:
+def marked_outcome(marking: Marking, plan: CopyOnWrite, results: Sequence[Marked]) -> StatementOutcome:
     """Write the deletion vectors of what the tasks found. ``plan``: with its files.
 
     Raises:
@@ -167,7 +167,7 @@ def marked_outcome(marking: Marking, plan: CopyOnWrite, results: Sequence[Marked
         discard_files(plan.write, messages)
         raise
     updated = sum(r.updated for r in results)
-    return Outcome(
+    return StatementOutcome(
         read=plan.scan,
         write=plan.write,
         messages=(*messages, *deletes.messages),

@@ -16,7 +16,7 @@ from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.layers import head_of_other, shown_of_other
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import StatementOutcome
 
 _SHOWN = 3
 
@@ -41,7 +41,7 @@ def refuse_rows_of_other(plan: ScanPlan, predicate: Predicate | None) -> None:
         )
 
 
-def check_what_is_seen(outcome: Outcome) -> None:
+def check_what_is_seen(outcome: StatementOutcome) -> None:
     """Refuse changes after which readers would see the other branch's rows in a changed partition.
 
     Raises:
@@ -66,7 +66,7 @@ def check_what_is_seen(outcome: Outcome) -> None:
         )
 
 
-def _emptied(outcome: Outcome) -> set[bytes]:
+def _emptied(outcome: StatementOutcome) -> set[bytes]:
     """Return the partitions that keep no file."""
     form = StoredPartitions(outcome.read.schema).canonical
     gone = {f.file_name for m in outcome.messages for f in m.replaced}

@@ -15,7 +15,7 @@ _TEXT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StatementOutcome:
     """``read``: the target's files as they were read. ``rewritten``: names of those that a dry run would write again.
     ``deleted_at_most``: ``deleted`` counts stored rows, of which a merge or a deletion vector may hide some.
     ``marked``: how many files keep their place with more rows deleted by deletion vectors.
@@ -74,7 +74,7 @@ def _changelog_rows(messages: Sequence[CommitMessage]) -> dict[str, int]:
     return {"changelog_rows": sum(f.row_count for files in written for f in files)} if written else {}
 
 
-def notes_of(statement: Statement, outcome: Outcome) -> list[str]:
+def notes_of(statement: Statement, outcome: StatementOutcome) -> list[str]:
     """Say why a statement changed nothing: what no row met, and which partitions there are."""
     if not outcome.changes_nothing:
         return []

@@ -21,7 +21,7 @@ from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.spark.statements.append import change_append
 from airflow_paimon.spark.statements.keyed import change_keyed
 from airflow_paimon.spark.statements.other_branch import check_what_is_seen
-from airflow_paimon.spark.statements.outcome import Outcome, notes_of
+from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
 from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables
 from airflow_paimon.spark.statements.target_files import Limits, known_partitions
@@ -41,7 +41,7 @@ _OPERATIONS = {
     "INSERT": Operation.WRITE,
     "INSERT OVERWRITE": Operation.OVERWRITE,
 }
-Properties = Callable[[Outcome], Mapping[str, str]]
+Properties = Callable[[StatementOutcome], Mapping[str, str]]
 
 
 def evaluate(
@@ -52,7 +52,7 @@ def evaluate(
     *,
     limits: Limits | None = None,
     dry_run: bool = False,
-) -> Outcome:
+) -> StatementOutcome:
     """Compute UPDATE, DELETE, MERGE or INSERT INTO on the head; nothing is committed. A dry run writes no file either.
 
     Raises:
@@ -82,7 +82,7 @@ def commit_statement(
     on_stale: OnStale | None = None,
     *,
     writers_stopped: bool = False,
-) -> tuple[Receipt, Outcome]:
+) -> tuple[Receipt, StatementOutcome]:
     """Evaluate and commit. ``properties``: the snapshot's properties, of what will be committed. ``on_stale``: in the
     delta branch of a chain table, what to do with full partitions of which a delta changes.
 
@@ -112,7 +112,7 @@ def commit_statement(
 def _commit(
     table: Table,
     statement: Statement,
-    outcome: Outcome,
+    outcome: StatementOutcome,
     identity: CommitIdentity,
     properties: Mapping[str, str],
     keys_stay: bool,

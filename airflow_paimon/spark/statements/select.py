@@ -27,10 +27,10 @@ from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_sys
 from airflow_paimon.spark.jobs.small_input import is_small_view, view_frame
 from airflow_paimon.spark.jvm import hiding, kind_of, planned_frame, scala_sequence, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
-from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.errors import sql_errors
 from airflow_paimon.spark.statements.local_rows import arrow_frame
 from airflow_paimon.spark.statements.pruning import Needed, needed_of, placeholder, united
+from airflow_paimon.spark.statements.sql_request import SqlRequest
 from airflow_paimon.spark.statements.statement_plan import Fragment
 from airflow_paimon.spark.statements.tables import NamedTables, Own, find_table
 from airflow_paimon.spark.statements.views import check_view_names, registered, view_columns
@@ -41,27 +41,27 @@ if TYPE_CHECKING:
 _WRITES = ("InsertIntoDir", "InsertIntoStatement")
 
 
-def select(asked: Asked, plan: Any) -> DataFrame:
+def select(request: SqlRequest, plan: Any) -> DataFrame:
     """Return the rows of a parsed query. The tables' states are chosen now, their rows are read when Spark asks.
 
     Raises:
         InvalidInputError: what Spark says is wrong, with its position. NotFoundError: no such table, branch or version.
     """
-    return query(asked, plan)[0]
+    return query(request, plan)[0]
 
 
-def query(asked: Asked, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
+def query(request: SqlRequest, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
     """Return the rows as ``select`` does, and the tables that the query names."""
-    check_view_names(asked.views)
-    spark, views = asked.spark, asked.views
-    tables = QueryTables(spark, asked.warehouse, asked.statement, asked.storage_options, asked.database)
+    check_view_names(request.views)
+    spark, views = request.spark, request.views
+    tables = QueryTables(spark, request.warehouse, request.statement, request.storage_options, request.database)
 
     def planned() -> DataFrame:
         frames = {name: tables.view(view) if isinstance(view, str) else view for name, view in views.items()}
         with registered(spark, frames):
             return planned_frame(spark, tables.plan(plan, _no_target))
 
-    hint = f"; tables of the warehouse {asked.warehouse} are named db.table, and SHOW TABLES lists them"
+    hint = f"; tables of the warehouse {request.warehouse} are named db.table, and SHOW TABLES lists them"
     with sql_errors("SELECT", NotFoundError, hint):
         frame = planned()
         return (planned() if tables.learn(frame) else frame), tables.named

@@ -17,8 +17,8 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items
 from airflow_paimon.spark.spark_types import is_declared, sql_name, sql_text, sql_type
-from airflow_paimon.spark.statements.asked import Asked, partition_of, parts_of
 from airflow_paimon.spark.statements.local_rows import text_frame
+from airflow_paimon.spark.statements.sql_request import SqlRequest, partition_of, parts_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 _DESCRIBED = {"col_name": "string", "data_type": "string", "comment": "string"}
 
 
-def show_list(asked: Asked, show: ShowList) -> DataFrame:
+def show_list(request: SqlRequest, show: ShowList) -> DataFrame:
     """Run SHOW BRANCHES (without main) or SHOW TAGS (of the branch that is named)."""
-    table = asked.table(f"SHOW {show.what}", show.name)
+    table = request.table(f"SHOW {show.what}", show.name)
     if show.what == "BRANCHES":
-        return text_frame(asked.spark, {"branch": "string"}, [(n,) for n in table.branch(MAIN).branch_names()])
-    return text_frame(asked.spark, {"tag": "string"}, [(n,) for n in table.tag_names()])
+        return text_frame(request.spark, {"branch": "string"}, [(n,) for n in table.branch(MAIN).branch_names()])
+    return text_frame(request.spark, {"tag": "string"}, [(n,) for n in table.tag_names()])
 
 
-def _describe(asked: Asked, plan: Any) -> DataFrame:
+def _describe(request: SqlRequest, plan: Any) -> DataFrame:
     if mapping_of(plan.partitionSpec()):
         raise InvalidInputError("DESCRIBE ... PARTITION is not run; SELECT from db.`t$partitions` shows partitions")
-    table = asked.table("DESCRIBE", parts_of(plan.relation()))
+    table = request.table("DESCRIBE", parts_of(plan.relation()))
     schema = table.schema()
     rows = [_described(f) for f in schema.fields]
     if schema.partition_keys:
@@ -46,7 +46,7 @@ def _describe(asked: Asked, plan: Any) -> DataFrame:
     if plan.isExtended():
         rows += [("", "", ""), ("# Detailed Table Information", "", "")]
         rows += [(name, text, "") for name, text in _details(table, schema)]
-    return text_frame(asked.spark, _DESCRIBED, rows)
+    return text_frame(request.spark, _DESCRIBED, rows)
 
 
 def _described(field: DataField) -> tuple[str, str, str | None]:
@@ -68,8 +68,8 @@ def _details(table: Table, schema: TableSchema) -> Sequence[tuple[str, str]]:
     ]
 
 
-def _describe_column(asked: Asked, plan: Any) -> DataFrame:
-    schema = asked.table("DESCRIBE", parts_of(plan.relation())).schema()
+def _describe_column(request: SqlRequest, plan: Any) -> DataFrame:
+    schema = request.table("DESCRIBE", parts_of(plan.relation())).schema()
     path = [str(p) for p in sequence_items(plan.column().nameParts())]
     found = [f for f in schema.fields if len(path) == 1 and f.name.lower() == path[0].lower()]
     if not found:
@@ -78,22 +78,22 @@ def _describe_column(asked: Asked, plan: Any) -> DataFrame:
         )
     name, kind, comment = _described(found[0])
     rows = [("col_name", name), ("data_type", kind), ("comment", "NULL" if comment is None else comment)]
-    return text_frame(asked.spark, {"info_name": "string", "info_value": "string"}, rows)
+    return text_frame(request.spark, {"info_name": "string", "info_value": "string"}, rows)
 
 
-def _databases(asked: Asked, plan: Any) -> DataFrame:
+def _databases(request: SqlRequest, plan: Any) -> DataFrame:
     namespace = plan.namespace() if kind_of(plan) == "ShowNamespaces" else plan.child()
     if parts_of(namespace):
         raise InvalidInputError("SHOW DATABASES IN ...: databases of a warehouse have none below them")
     wanted = _wanted(option_of(plan.pattern()))
-    names = [(name,) for name in sorted(_catalog(asked).databases()) if wanted(name)]
-    return text_frame(asked.spark, {"namespace": "string"}, names)
+    names = [(name,) for name in sorted(_catalog(request).databases()) if wanted(name)]
+    return text_frame(request.spark, {"namespace": "string"}, names)
 
 
-def _tables(asked: Asked, plan: Any) -> DataFrame:
+def _tables(request: SqlRequest, plan: Any) -> DataFrame:
     """Without IN, the tables of the current database, or of all where none is chosen."""
-    current = () if asked.database is None else (asked.database,)
-    catalog, parts = _catalog(asked), parts_of(plan.namespace()) or current
+    current = () if request.database is None else (request.database,)
+    catalog, parts = _catalog(request), parts_of(plan.namespace()) or current
     wanted = _wanted(option_of(plan.pattern()))
     known = find_databases(catalog)
     if parts and (len(parts) > 1 or parts[0] not in known):
@@ -106,11 +106,11 @@ def _tables(asked: Asked, plan: Any) -> DataFrame:
         for table in find_tables(catalog, database, lambda name: wanted(name.partition(".")[2]))
     ]
     columns = {"namespace": "string", "tableName": "string", "isTemporary": "boolean"}
-    return text_frame(asked.spark, columns, [(database, name, False) for database, name in names])
+    return text_frame(request.spark, columns, [(database, name, False) for database, name in names])
 
 
-def _partitions(asked: Asked, plan: Any) -> DataFrame:
-    table = asked.table("SHOW PARTITIONS", parts_of(plan.table()))
+def _partitions(request: SqlRequest, plan: Any) -> DataFrame:
+    table = request.table("SHOW PARTITIONS", parts_of(plan.table()))
     keys = table.schema().partition_keys
     if not keys:
         raise InvalidInputError(f"SHOW PARTITIONS: {table.label} is not partitioned")
@@ -126,26 +126,26 @@ def _partitions(asked: Asked, plan: Any) -> DataFrame:
         wanted = choose_partitions(table.schema(), [spec], table.label)
         found = [values for values in found if wanted.matches(values)]
     texts = sorted(shown_partition(table.schema(), values) for values in found)
-    return text_frame(asked.spark, {"partition": "string"}, [(text,) for text in texts])
+    return text_frame(request.spark, {"partition": "string"}, [(text,) for text in texts])
 
 
-def _show_properties(asked: Asked, plan: Any) -> DataFrame:
-    table = asked.table("SHOW TBLPROPERTIES", parts_of(plan.table()))
+def _show_properties(request: SqlRequest, plan: Any) -> DataFrame:
+    table = request.table("SHOW TBLPROPERTIES", parts_of(plan.table()))
     found, key = _properties(table.schema()), option_of(plan.propertyKey())
     rows = sorted(found.items())
     if key is not None:
         rows = [(str(key), found.get(str(key), f"Table {table.label} does not have property: {key}"))]
-    return text_frame(asked.spark, {"key": "string", "value": "string"}, rows)
+    return text_frame(request.spark, {"key": "string", "value": "string"}, rows)
 
 
-def _columns(asked: Asked, plan: Any) -> DataFrame:
-    schema = asked.table("SHOW COLUMNS", parts_of(plan.child())).schema()
-    return text_frame(asked.spark, {"col_name": "string"}, [(name,) for name in schema.field_names])
+def _columns(request: SqlRequest, plan: Any) -> DataFrame:
+    schema = request.table("SHOW COLUMNS", parts_of(plan.child())).schema()
+    return text_frame(request.spark, {"col_name": "string"}, [(name,) for name in schema.field_names])
 
 
-def _show_create(asked: Asked, plan: Any) -> DataFrame:
-    table = asked.table("SHOW CREATE TABLE", parts_of(plan.child()))
-    return text_frame(asked.spark, {"createtab_stmt": "string"}, [(create_statement(table.label, table.schema()),)])
+def _show_create(request: SqlRequest, plan: Any) -> DataFrame:
+    table = request.table("SHOW CREATE TABLE", parts_of(plan.child()))
+    return text_frame(request.spark, {"createtab_stmt": "string"}, [(create_statement(table.label, table.schema()),)])
 
 
 def create_statement(name: str, schema: TableSchema) -> str:
@@ -178,8 +178,8 @@ def _properties(schema: TableSchema) -> dict[str, str]:
     return {**schema.options, **keys, **comment, "provider": "paimon"}
 
 
-def _catalog(asked: Asked) -> Catalog:
-    return open_catalog(asked.warehouse, asked.storage_options)
+def _catalog(request: SqlRequest) -> Catalog:
+    return open_catalog(request.warehouse, request.storage_options)
 
 
 def _wanted(pattern: Any) -> Callable[[str], bool]:
@@ -191,7 +191,7 @@ def _wanted(pattern: Any) -> Callable[[str], bool]:
     return lambda name: found.fullmatch(name) is not None
 
 
-RUN: Mapping[str, Callable[[Asked, Any], DataFrame]] = {
+RUN: Mapping[str, Callable[[SqlRequest, Any], DataFrame]] = {
     "DescribeRelation": _describe,
     "DescribeColumn": _describe_column,
     "ShowNamespaces": _databases,

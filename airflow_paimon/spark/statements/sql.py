@@ -25,17 +25,17 @@ from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.small_input import view_frame
-from airflow_paimon.spark.statements.asked import Asked, qualified
 from airflow_paimon.spark.statements.call import run_call
 from airflow_paimon.spark.statements.commands import run_command
 from airflow_paimon.spark.statements.dialect import spark_text
 from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.figures import made_of
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
-from airflow_paimon.spark.statements.outcome import Outcome, notes_of
+from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import commit_statement
 from airflow_paimon.spark.statements.show import show_list
+from airflow_paimon.spark.statements.sql_request import SqlRequest, qualified
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.views import check_view_names, plan_view, registered
@@ -103,36 +103,36 @@ def sql(
         others = {"views": views, "all_rows": all_rows, "on_stale": on_stale}
         return run_call(spark, warehouse, statement, operation_id, storage_options, **others)
     text = spark_text(statement)
-    asked = Asked(spark, warehouse, text, views or {}, operation_id, all_rows, storage_options, writers_stopped)
+    request = SqlRequest(spark, warehouse, text, views or {}, operation_id, all_rows, storage_options, writers_stopped)
     shown = parse_show_list(text)
     if shown is not None:
-        return show_list(asked, shown)
+        return show_list(request, shown)
     parsed = parse_statement(spark, text)
-    return run_command(asked) if parsed is None else _change(asked, parsed, on_stale)
+    return run_command(request) if parsed is None else _change(request, parsed, on_stale)
 
 
-def _change(asked: Asked, parsed: Statement, on_stale: str | None) -> dict[str, Any]:
+def _change(request: SqlRequest, parsed: Statement, on_stale: str | None) -> dict[str, Any]:
     """Run a statement that changes rows."""
-    started, spark, views = time.monotonic(), asked.spark, asked.views
-    target = replace(parsed.target, name=tuple(qualified(parsed.target.name, asked.database)))
+    started, spark, views = time.monotonic(), request.spark, request.views
+    target = replace(parsed.target, name=tuple(qualified(parsed.target.name, request.database)))
     parsed = replace(parsed, target=target)
-    table = open_table(asked.warehouse, table_of(target), storage_options=asked.storage_options).require()
-    check_operation_id(table, asked.operation_id)
+    table = open_table(request.warehouse, table_of(target), storage_options=request.storage_options).require()
+    check_operation_id(table, request.operation_id)
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
-    check_statement(parsed, table.schema(), all_rows=asked.all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
+    check_statement(parsed, table.schema(), all_rows=request.all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
     _check_views(parsed, views)
 
     def write(identity: CommitIdentity) -> tuple[Receipt, Mapping[str, Any]]:
         own = names_of(table, views)
-        options, database = asked.storage_options, asked.database
-        tables = warehouse_tables(spark, asked.warehouse, options, parsed.text, table, own, database=database)
-        with _named(asked, {name: view for name, view in views.items() if name not in own}):
+        options, database = request.storage_options, request.database
+        tables = warehouse_tables(spark, request.warehouse, options, parsed.text, table, own, database=database)
+        with _named(request, {name: view for name, view in views.items() if name not in own}):
             run = _change_rows if parsed.insert is None else _insert
-            return run(asked, parsed, table, tables, identity, policy)
+            return run(request, parsed, table, tables, identity, policy)
 
-    said = {"all_rows": asked.all_rows, **({} if policy is None else {"on_stale": policy})}
-    return write_statement(asked, table, {"statement": parsed.kind}, write, started, **said)
+    said = {"all_rows": request.all_rows, **({} if policy is None else {"on_stale": policy})}
+    return write_statement(request, table, {"statement": parsed.kind}, write, started, **said)
 
 
 def _check_views(statement: Statement, views: Mapping[str, Any]) -> None:
@@ -147,20 +147,20 @@ def _check_views(statement: Statement, views: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def _named(asked: Asked, views: Mapping[str, Any]) -> Iterator[None]:
+def _named(request: SqlRequest, views: Mapping[str, Any]) -> Iterator[None]:
     """Register the views, each of one pinned snapshot."""
 
     def frame(view: Any) -> DataFrame:
         if not isinstance(view, str):
             return view  # type: ignore[no-any-return]  # checked before
-        return view_frame(asked.spark, plan_view(asked.warehouse, view, asked.storage_options, asked.statement))
+        return view_frame(request.spark, plan_view(request.warehouse, view, request.storage_options, request.statement))
 
-    with registered(asked.spark, {name: frame(view) for name, view in views.items()}):
+    with registered(request.spark, {name: frame(view) for name, view in views.items()}):
         yield
 
 
 def _change_rows(
-    asked: Asked,
+    request: SqlRequest,
     statement: Statement,
     table: Table,
     tables: NamedTables,
@@ -170,32 +170,32 @@ def _change_rows(
     """Run UPDATE, DELETE and MERGE."""
     made = made_of(table, statement.text)
 
-    def described(outcome: Outcome) -> Mapping[str, str]:
+    def described(outcome: StatementOutcome) -> Mapping[str, str]:
         return {**made, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
 
     receipt, outcome = commit_statement(
-        asked.spark,
+        request.spark,
         statement,
         table,
         tables,
         identity,
         described,
         on_stale=policy,
-        writers_stopped=asked.writers_stopped,
+        writers_stopped=request.writers_stopped,
     )
     notes = notes_of(statement, outcome)
     return receipt, {} if receipt.replayed else {**outcome.details(), **({"notes": notes} if notes else {})}
 
 
 def _insert(
-    asked: Asked,
+    request: SqlRequest,
     statement: Statement,
     table: Table,
     tables: NamedTables,
     identity: CommitIdentity,
     policy: OnStale | None,
 ) -> tuple[Receipt, Mapping[str, Any]]:
-    spark = asked.spark
+    spark = request.spark
     mode, partition = overwritten(statement, table.schema(), is_dynamic(spark))
 
     def own(write: TableWrite) -> DataFrame:
@@ -208,7 +208,7 @@ def _insert(
             return write_files(rows, write)
 
     receipt, figures = write_query(
-        asked, table, mode, identity, files, partition, policy, read_own=lambda: tables.read_own
+        request, table, mode, identity, files, partition, policy, read_own=lambda: tables.read_own
     )
     if receipt.snapshot is not None:
         return receipt, figures

@@ -305,10 +305,10 @@ class NamedTables:
             raise InvalidInputError(f"{text}: give the version after @ or with VERSION AS OF, not both")
         if not travel.version().isDefined():
             return None, self._millis(travel.timestamp().get(), text)
-        asked = str(travel.version().get())
-        version = parse_version(asked)
+        request = str(travel.version().get())
+        version = parse_version(request)
         # Paimon looks for a tag first, also where the name is a number
-        return (asked if isinstance(version, int) and table.find_tag(asked) is not None else version), None
+        return (request if isinstance(version, int) and table.find_tag(request) is not None else version), None
 
     def _millis(self, expression: Any, text: str) -> int:
         from pyspark.sql import functions as sf

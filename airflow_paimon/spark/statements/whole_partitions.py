@@ -19,7 +19,7 @@ from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.spark_types import shipped_schema, spark_schema, spark_type, to_shipped
 from airflow_paimon.spark.statements.evaluate import Evaluated, Evaluation
-from airflow_paimon.spark.statements.outcome import Outcome
+from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.statement_plan import Statement
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def drop_partitions(
     predicate: Predicate | None,
     *,
     dry_run: bool,
-) -> Outcome:
+) -> StatementOutcome:
     """Let Spark evaluate the condition on each partition's values; the files of those that it holds for are dropped.
 
     ``predicate``: true for every such partition.
@@ -58,7 +58,7 @@ def drop_partitions(
         partitions = _chosen(spark, statement, plan.schema, partitions)
     taken = [s for s in visible if form(s.partition) in partitions]
     rows, is_exact = _rows([s for s in readable if form(s.bucket.partition) in partitions])
-    return Outcome(
+    return StatementOutcome(
         read=plan,
         write=write,
         messages=() if dry_run else tuple(touched(s, *s.files) for s in taken),

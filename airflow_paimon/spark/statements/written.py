@@ -17,16 +17,16 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
-from airflow_paimon.spark.statements.asked import Asked
 from airflow_paimon.spark.statements.figures import OPERATION, figures_of, landed_figures, made_of
 from airflow_paimon.spark.statements.run import TRIES
+from airflow_paimon.spark.statements.sql_request import SqlRequest
 from airflow_paimon.spark.tasks import cores_of
 
 Figures = Mapping[str, Any]
 
 
 def write_statement(
-    asked: Asked,
+    request: SqlRequest,
     table: Table,
     details: Mapping[str, Any],
     write: Callable[[CommitIdentity], tuple[Receipt, Figures]],
@@ -50,16 +50,16 @@ def write_statement(
             found.update(landed.values(DETAILS_PROPERTY, dict) or landed_figures(table, landed))
         return report_write(table, landed)
 
-    views = {name: view if isinstance(view, str) else "DataFrame" for name, view in asked.views.items()}
+    views = {name: view if isinstance(view, str) else "DataFrame" for name, view in request.views.items()}
     written = write_once(
         table,
         OPERATION,
-        digest_of({"statement": asked.statement, "views": views, **said}),
-        asked.operation_id,
+        digest_of({"statement": request.statement, "views": views, **said}),
+        request.operation_id,
         commit,
         report,
-        run=in_tasks_if_large(asked.spark, table.name),
-        writers_stopped=asked.writers_stopped,
+        run=in_tasks_if_large(request.spark, table.name),
+        writers_stopped=request.writers_stopped,
     )
     warnings = [*details.get("warnings", ()), *written.report.get("warnings", ())]
     all_details = {**details, **found, **written.report, **({"warnings": warnings} if warnings else {})}
@@ -68,7 +68,7 @@ def write_statement(
 
 
 def write_query(
-    asked: Asked,
+    request: SqlRequest,
     table: Table,
     mode: str,
     identity: CommitIdentity,
@@ -80,10 +80,10 @@ def write_query(
     """Commit the files of a query's rows as ``commit_in_tries`` does, for ``write_statement``."""
     options = CommitOptions(
         identity=identity,
-        properties=made_of(table, asked.statement),
+        properties=made_of(table, request.statement),
         guard_options=ChainOptions(on_stale=on_stale),
-        writers_stopped=asked.writers_stopped,
+        writers_stopped=request.writers_stopped,
     )
-    tasks = cores_of(asked.spark)
+    tasks = cores_of(request.spark)
     receipt, _ = commit_in_tries(table, mode, partition, options, files, TRIES, read_own, tasks)
     return receipt, {} if receipt.replayed else figures_of(table, receipt.before, receipt.snapshot)

@@ -59,10 +59,10 @@ READ_OPTIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamOptions:
-    """What was asked for. ``asked``: the table options that the stream overrides; ``poll_s``: seconds."""
+    """What was asked for. ``overrides``: the table options that the stream overrides; ``poll_s``: seconds."""
 
     start: Start
-    asked: Mapping[str, str]
+    overrides: Mapping[str, str]
     row_kind: bool = False
     max_files: int | None = None
     consumer: str | None = None
@@ -82,7 +82,7 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
     consumer = options.get("consumer-id")
     return StreamOptions(
         start=parse_start(options),
-        asked={k: options[k] for k in (READ_OVERWRITE, READ_APPEND_OVERWRITE) if k in options},
+        overrides={k: options[k] for k in (READ_OVERWRITE, READ_APPEND_OVERWRITE) if k in options},
         row_kind=flag(options, ROW_KIND_OPTION),
         max_files=None if files is None else int(files),
         consumer=None if consumer is None else check_consumer_id(consumer),
@@ -128,9 +128,9 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
     @forgetting_zip_importers()
     def latestOffset(self, start: dict[str, Any] | None = None, limit: Any = None) -> dict[str, Any]:
         """Spark asks for this about 90 times a second while nothing is new; before 4.2 without saying the start."""
-        now, asked = time.monotonic(), (start, limit)
-        if self._next is None or now >= self._next[0] or self._next[1] != asked:
-            self._next = now + self._options.poll_s, asked, self._latest(start, limit)
+        now, question = time.monotonic(), (start, limit)
+        if self._next is None or now >= self._next[0] or self._next[1] != question:
+            self._next = now + self._options.poll_s, question, self._latest(start, limit)
         return self._next[2]
 
     def getDefaultReadLimit(self) -> Any:
@@ -220,7 +220,7 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
                 f"started{f': {gone[0]} was dropped' if gone else ''}; start the query again"
             )
         options, branch = self._options, self._table.branch_name
-        rules = stream_rules(schema, options.asked, options.row_kind, self._table.label, branch)
+        rules = stream_rules(schema, options.overrides, options.row_kind, self._table.label, branch)
         return Stream(
             table=self._table, schema=schema, rules=rules, max_files=self._options.max_files, known=self._known
         )

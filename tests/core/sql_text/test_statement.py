@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.sql_text.checks import check_is_query
-from airflow_paimon.core.sql_text.statement import Asked, read_sql, statement_kind
+from airflow_paimon.core.sql_text.statement import StatementScope, read_sql, statement_kind
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, exactly, may_match
 
 TYPES = {"dt": "STRING", "k": "BIGINT", "amount": "DECIMAL(10, 2)", "day": "DATE", "d": "DOUBLE"}
@@ -25,7 +25,7 @@ SCHEMA = TableSchema(
 )
 
 
-def asked(sql: str) -> Asked:
+def scope(sql: str) -> StatementScope:
     return read_sql(sql, SCHEMA)
 
 
@@ -61,7 +61,7 @@ OUTSIDE = AnyOf((Condition("k", "<", 1), Condition("k", ">", 3)))
     ],
 )
 def test_a_condition(condition: str, predicate: object, whole: bool) -> None:
-    found = asked(f"UPDATE branch SET d = 1 WHERE {condition}")
+    found = scope(f"UPDATE branch SET d = 1 WHERE {condition}")
     assert (found.predicate, found.whole) == (predicate, whole)
 
 
@@ -75,7 +75,7 @@ def test_no_row_that_is_selected_is_missed() -> None:
         pruned = 0
         for _ in range(400):
             condition = _condition(chance, 3)
-            found = asked(f"DELETE FROM branch WHERE {condition}")
+            found = scope(f"DELETE FROM branch WHERE {condition}")
             types = {f.name: f.type for f in SCHEMA.fields}
             selected = set(database.execute(f"SELECT dt, k FROM branch WHERE {condition}"))
             kept = {r for r in rows if may_match(found.predicate, {"dt": exactly(r[0]), "k": exactly(r[1])}, types)}
@@ -127,14 +127,14 @@ def _condition(chance: random.Random, depth: int) -> str:
     ],
 )  # fmt: skip
 def test_what_is_read_and_written(sql: str, kind: str, relations: tuple[str, ...], predicate: object) -> None:
-    found = asked(sql)
+    found = scope(sql)
     assert (found.kind, found.relations, found.predicate) == (kind, relations, predicate)
 
 
 def test_the_partition_of_an_insert_overwrite() -> None:
-    assert asked("INSERT OVERWRITE branch PARTITION (dt = 'a', k) SELECT 1").partition == "dt='a'"
-    assert asked("INSERT OVERWRITE branch PARTITION (dt = r'a', k = 1, x = 'a\\\\b') SELECT 1").partition == "k=1"
-    assert asked("INSERT OVERWRITE branch SELECT 1").partition == ""
+    assert scope("INSERT OVERWRITE branch PARTITION (dt = 'a', k) SELECT 1").partition == "dt='a'"
+    assert scope("INSERT OVERWRITE branch PARTITION (dt = r'a', k = 1, x = 'a\\\\b') SELECT 1").partition == "k=1"
+    assert scope("INSERT OVERWRITE branch SELECT 1").partition == ""
 
 
 def test_statements_are_distinguished_from_queries_by_words_outside_parentheses() -> None:

@@ -254,7 +254,7 @@ def test_secrets_travel_only_in_the_pickle(endpoint: str) -> None:
 
 
 def test_no_object_is_replaced_without_the_generation_that_was_read(endpoint: str, bucket: str) -> None:
-    client = gcs_client.Client(storage_options(endpoint))
+    client = gcs_client.GcsClient(storage_options(endpoint))
     client.put(bucket, "k", b"theirs")
     with pytest.raises(object_client.RequestError, match="names no generation"):
         client.put_version(bucket, "k", b"ours", "")

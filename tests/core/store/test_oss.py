@@ -71,7 +71,7 @@ def is_create(request: Request) -> bool:
     return "x-oss-forbid-overwrite" in request.headers
 
 
-def client(**options: Any) -> oss_client.Client:
+def client(**options: Any) -> oss_client.OssClient:
     store = OssStore("oss", "lake", "", options)
     return oss_client.client(store._options)
 

@@ -255,7 +255,7 @@ def test_only_the_server_that_was_named_gets_the_login() -> None:
     thread.start()
     try:
         address = f"http://127.0.0.1:{server.server_port}"
-        webhdfs_client.Client(address, "/webhdfs/v1", {}, ("user", "password")).put("/x", b"1")
+        webhdfs_client.WebHdfsClient(address, "/webhdfs/v1", {}, ("user", "password")).put("/x", b"1")
     finally:
         server.shutdown()
         thread.join()

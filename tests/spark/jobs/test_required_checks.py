@@ -12,7 +12,7 @@ import pytest
 
 from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.rules.results import CheckRecord, Outcome, newest_outcomes
+from airflow_paimon.core.rules.results import CheckRecord, RuleOutcome, newest_outcomes
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.record_kinds import CHECKS
 from airflow_paimon.core.table.table import Table, open_table
@@ -219,7 +219,9 @@ def test_the_clock_of_the_storage_says_which_result_is_newest(spark: SparkSessio
 
 def test_of_two_results_at_one_time_the_failed_one_counts() -> None:
     at_once = [
-        CheckRecord(branch="b", snapshot_id=1, identity="i", rules={"d": Outcome(name="n", outcome=o)}, modified_ms=7)
+        CheckRecord(
+            branch="b", snapshot_id=1, identity="i", rules={"d": RuleOutcome(name="n", outcome=o)}, modified_ms=7
+        )
         for o in ("failed", "passed", "warned")
     ]
     assert newest_outcomes(at_once)["d"].outcome == "failed"

@@ -19,7 +19,7 @@ DATABASE_SETTING = "spark.airflow_paimon.currentDatabase"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SqlRequest:
     """What ``sql`` was called with."""
 
     spark: SparkSession
