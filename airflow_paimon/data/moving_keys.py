@@ -48,14 +48,14 @@ def completed(
     Raises:
         InvalidInputError: a key would have two rows; it is named, and both partitions.
     """
+    messages = with_hash_indexes(write.dynamic, write.stored(messages))
     if not has_moving_keys(write.schema):
-        return with_hash_indexes(write.dynamic, messages)
-    messages = with_hash_indexes(write.dynamic, messages)
+        return messages
     new = _NewKeys(table, write, messages)
     new.refuse_twice()
     if mode == "append":
         assert write.dynamic is not None and write.dynamic.places is not None
-        return [*messages, *_moved(new, write.dynamic.places)]
+        return [*messages, *write.stored(_moved(new, write.dynamic.places))]
     stored = StoredPartitions(write.schema)
     if partition is not None:
         goes = stored.selection([parse_partition_spec(partition, stored.keys, stored.types)])

@@ -76,7 +76,8 @@ class TableWrite:
     a write that ``replaces`` the partitions that it writes to. ``only``: the partitions that were looked at, in their
     canonical form; None = all. ``only_buckets``: the buckets that were looked at, likewise. ``dynamic``: of a table
     with dynamic buckets. ``apart``: rows of one bucket, also of one key, come to several tasks.
-    ``stores_row_ids``: the rows have ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` and keep them.
+    ``stores_row_ids``: the rows have ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` and keep them. ``stored_partitions``: how the
+    live files of a bucket store its partition, where that is not the canonical form.
     """
 
     store: Store
@@ -85,6 +86,7 @@ class TableWrite:
     planned_on: Snapshot | None
     total_buckets: Mapping[bytes, int] = field(default_factory=dict)
     next_sequence: Mapping[BucketKey, int] = field(default_factory=dict)
+    stored_partitions: Mapping[BucketKey, bytes] = field(default_factory=dict)
     only: frozenset[bytes] | None = None
     only_buckets: frozenset[int] | None = None
     replaces: bool = False
@@ -112,6 +114,12 @@ class TableWrite:
     def after_look_up(self) -> TableWrite:
         """Return what tasks need whose rows come with their ``Known`` buckets, if the table has dynamic ones."""
         return self if self.dynamic is None else replace(self, dynamic=self.dynamic.after_look_up())
+
+    def stored(self, messages: Iterable[CommitMessage]) -> list[CommitMessage]:
+        """Return the messages with partitions as the live files of their buckets store them: Java merges rows of no
+        other ones.
+        """
+        return [replace(m, partition=self.stored_partitions.get(m.key, m.partition)) for m in messages]
 
     @property
     def default_buckets(self) -> int:
@@ -157,7 +165,7 @@ def plan_write(
     if live is None:
         only_buckets = None
         live = () if overwrite else _places(table, schema, head, only, scan)
-    totals, sequences = _totals_and_sequences(table.label, live)
+    totals, sequences, forms = _in_live_files(table.label, live)
     return TableWrite(
         store=table.store,
         label=table.label,
@@ -165,6 +173,7 @@ def plan_write(
         planned_on=head,
         total_buckets={p: n for p, n in totals.items() if n > 0},
         next_sequence=sequences,
+        stored_partitions=forms,
         only=only,
         only_buckets=only_buckets,
         replaces=overwrite,
@@ -177,8 +186,9 @@ def plan_write(
 
 
 class _Place(NamedTuple):
-    """Where a live file lies."""
+    """Where a live file lies; ``key`` has the canonical form of the partition."""
 
+    stored_partition: bytes
     key: BucketKey
     total_buckets: int
     max_sequence_number: int
@@ -210,26 +220,33 @@ def _places_in_buckets(
 
 def _places_of(c: EntryColumns, stored: StoredPartitions) -> Iterable[_Place]:
     keys = map(BucketKey, map(stored.canonical, c.partitions), c.buckets)
-    return map(_Place, keys, c.total_buckets, c.max_sequence_numbers)
+    return map(_Place, c.partitions, keys, c.total_buckets, c.max_sequence_numbers)
 
 
 def _places_in(scan: ScanPlan) -> Iterable[_Place]:
     bucket_of = StoredPartitions(scan.schema).bucket
     for split in scan.splits:
         key = bucket_of(split)
-        yield from (_Place(key, split.total_buckets, f.max_sequence_number) for f in split.files)
+        yield from (_Place(split.partition, key, split.total_buckets, f.max_sequence_number) for f in split.files)
 
 
-def _totals_and_sequences(label: str, live: Iterable[_Place]) -> tuple[dict[bytes, int], dict[BucketKey, int]]:
-    """Return the number of buckets of each partition, and the next sequence number of each bucket."""
+def _in_live_files(
+    label: str, live: Iterable[_Place]
+) -> tuple[dict[bytes, int], dict[BucketKey, int], dict[BucketKey, bytes]]:
+    """Return the number of buckets of each partition, the next sequence number of each bucket, and how its partition is
+    stored, where no file has the canonical form.
+    """
     totals: dict[bytes, int] = {}
     sequences: dict[BucketKey, int] = {}
-    for key, total, highest in live:
+    forms: dict[BucketKey, bytes] = {}
+    for stored, key, total, highest in live:
         known = totals.setdefault(key.partition, total)
         if known != total:
             raise ConflictError(f"{label}: a partition has files for {known} and others for {total} buckets")
         sequences[key] = max(sequences.get(key, 0), highest + 1)
-    return totals, sequences
+        if forms.get(key) != key.partition:
+            forms[key] = stored
+    return totals, sequences, {key: stored for key, stored in forms.items() if stored != key.partition}
 
 
 def partitions_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str) -> PartitionsOfRows:

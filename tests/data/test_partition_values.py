@@ -11,13 +11,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.partitions import choose_partitions
-from airflow_paimon.core.table.scan import plan_scan
+from airflow_paimon.core.table.scan import live_entries, plan_scan, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions
 from tests.data.tables import make_table, rows_of
+from tests.oracles.canonical import assert_same_rows
+from tests.oracles.drivers import JavaOracle
 
 TEXTS = {"p": "STRING", "k": "INT NOT NULL", "v": "STRING"}
 
@@ -126,3 +132,32 @@ def test_rows_that_the_table_ignores_make_no_partition(tmp_path: Path) -> None:
     table = keyed_table(tmp_path, ignore_delete="true")
     assert not write_arrow(table, deletes(("a", 0)), mode="dynamic_overwrite")["changed"]
     assert len(partitions(table)) == 12
+
+
+OLD_NULL = bytes.fromhex("000000010001000000000000") + bytes(8)
+"""A null TIMESTAMP(6) as Paimon stored it before 1.1."""
+ODD_NAN = encode_row([0.0], [parse_type("DOUBLE NOT NULL")])[:-8] + struct.pack("<Q", 0xFFF8000000000000)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize(("kind", "value", "stored", "bucket"), [
+    ("TIMESTAMP(6)", None, OLD_NULL, "-1"), ("DOUBLE NOT NULL", math.nan, ODD_NAN, "-1"),
+    ("DOUBLE NOT NULL", math.nan, ODD_NAN, "1"),
+])  # fmt: skip
+def test_an_upsert_meets_the_rows_of_a_partition_that_is_stored_in_another_form(
+    java_oracle: JavaOracle, tmp_path: Path, kind: str, value: object, stored: bytes, bucket: str
+) -> None:
+    """Java merges only rows whose partition has the same bytes."""
+    columns, keys = {"p": kind, "k": "INT NOT NULL", "v": "STRING"}, ["k"] if value is None else ["p", "k"]
+    table = make_table(tmp_path, columns, partition_keys=["p"], primary_keys=keys, bucket=bucket)
+    write_arrow(table, rows_of(columns, [{"p": value, "k": k, "v": "old"} for k in range(4)]))
+    head = table.latest_snapshot()
+    live = live_entries(table, head).values()
+    entries = [some for e in live for some in (e.deleted(), e._replace(partition=stored))]
+    index = [i._replace(partition=stored) for i in read_index(table, head)]
+    draft = Draft(kind=CommitKind.OVERWRITE, entries=entries, schema=table.schema(), index_entries=index)
+    commit(table, lambda _: draft)
+    write_arrow(table, rows_of(columns, [{"p": value, "k": k, "v": "new"} for k in (1, 2, 7)]))
+    assert_same_rows(read_arrow(table), java_oracle.read(tmp_path, "d.t"))
+    assert {r["k"]: r["v"] for r in read_arrow(table).to_pylist()} == {0: "old", 1: "new", 2: "new", 3: "old", 7: "new"}
+    assert {i.partition for i in read_index(table, table.latest_snapshot())} <= {stored}
