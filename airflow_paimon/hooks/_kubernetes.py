@@ -69,10 +69,10 @@ class Pods:
         """Say how the pod ended, None when that isn't told."""
         if (pod := self._read(name)) is None:
             return None
-        said = [pod.status.reason, pod.status.status]
+        said = [pod.status.reason, pod.status.message]
         for container in pod.status.container_statuses or []:
             if ended := container.state.terminated:
-                said += [ended.reason, f"exit code {ended.exit_code}", ended.status]
+                said += [ended.reason, f"exit code {ended.exit_code}", ended.message]
         return ", ".join(str(each) for each in said if each) or None
 
     def log(self, name: str) -> list[str]:
@@ -248,8 +248,8 @@ def _why_pending(status: Any) -> str | None:
     for container in status.container_statuses or []:
         waiting = container.state.waiting
         if waiting is not None and waiting.reason not in _STARTING:
-            return f"{waiting.reason}: {waiting.status}"
+            return f"{waiting.reason}: {waiting.message}"
     for condition in status.conditions or []:
         if condition.reason == "Unschedulable":
-            return f"Unschedulable: {condition.status}"
+            return f"Unschedulable: {condition.message}"
     return None
