@@ -25,7 +25,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult, failu
 from airflow_paimon.core.requests.operations import names_several, operation_of
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table_sets import same_versions
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def run_here(request: Request, processes: int = 1) -> OperationResult:
             f"{request.table}: {request.operation} needs Spark here; run the job: python -m airflow_paimon job "
             f"{request.operation} --help"
         )
-    with naming_table(request.table), same_versions(), reading_once(anew=True):
+    with naming_table(request.table), same_versions(), cached_reads(anew=True):
         more = (processes,) if processes > 1 else ()
         context = open_context(request)
         return once(context, partial(in_python(request.operation), context, request, *more))
@@ -137,7 +137,7 @@ def perform(context: Context, request: Request, fold: Fold | None = None) -> Ope
             f"{request.operation} needs the table's own metadata files, and those of {context.table.name} are kept by "
             f"{keeper}; use what that server offers for it"
         )
-    with naming_table(context.table.name), same_versions(), reading_once(anew=True):
+    with naming_table(context.table.name), same_versions(), cached_reads(anew=True):
         return once(context, partial(on_metadata(request.operation, fold), context, request))
 
 

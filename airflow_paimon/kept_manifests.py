@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from airflow_paimon.core.store.none import NoStore
-from airflow_paimon.core.table.read_once import KeepingStore, KeptFiles
+from airflow_paimon.core.table.read_cache import CachingStore, KeptFiles
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.settings import MANIFEST_CACHE_MB
 
@@ -21,4 +21,4 @@ def keeping_manifests(view: Table, scope: Hashable) -> Table:
     """
     if isinstance(view.store, NoStore):
         return view
-    return replace(view, store=KeepingStore(view.store, _KEPT, scope))
+    return replace(view, store=CachingStore(view.store, _KEPT, scope))

@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import read_table
 from airflow_paimon.spark.datasource import register

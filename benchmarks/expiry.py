@@ -16,7 +16,7 @@ from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from benchmarks.metadata import make_large_table, new_file

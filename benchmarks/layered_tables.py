@@ -13,8 +13,8 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.partitions import partition_types
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from benchmarks.metadata import BUCKETS, new_file
 

@@ -22,9 +22,10 @@ from airflow_paimon.core.format.avro.container import read_header
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
 from airflow_paimon.core.format.manifest_blocks import indexed_blocks
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import all_manifests, live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from benchmarks.metadata import new_file
 from tests.oracles import layout

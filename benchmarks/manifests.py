@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from airflow_paimon.core.format.manifest_io import read_manifest
-from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from benchmarks.metadata import make_large_table
 
 FILES, ROUNDS = 100_000, 5

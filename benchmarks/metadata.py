@@ -23,8 +23,8 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
-from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.stores import CountingStore
@@ -72,7 +72,7 @@ def change_files(table: Table, count: int, selection: Selection | None = None) -
 
     ``selection``: partitions that have so many files, of a large table.
     """
-    from airflow_paimon.core.table.scan import live_entries
+    from airflow_paimon.core.table.live_entries import live_entries
 
     schema = table.schema()
     live = live_entries(table, table.latest_snapshot(), selection).values()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table
 from benchmarks.metadata import make_large_table
 

@@ -21,7 +21,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.spark import read_table, register, write_table

@@ -69,8 +69,9 @@ class Look:
 
 def look(view: Table) -> Look:
     """Read a branch, and stat its files: name, inode, modification time."""
+    from airflow_paimon.core.table.data_file_paths import data_file_path
     from airflow_paimon.core.table.partitions import format_partition
-    from airflow_paimon.core.table.scan import data_file_path, plan_scan
+    from airflow_paimon.core.table.scan import plan_scan
     from airflow_paimon.data import read_arrow
 
     plan = plan_scan(view)

@@ -7,10 +7,11 @@ from airflow_paimon.core.metadata_expiry.file_index import store_index
 from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.reachability import entry_paths
-from airflow_paimon.core.table.scan import live_entries, read_entries
 from airflow_paimon.core.table.table import Table
 
 

@@ -24,7 +24,7 @@ from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
-from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.compact_keyed import compact_written
@@ -131,7 +131,7 @@ class Written:
 
 
 @verified_commits()
-@reading_once()
+@cached_reads()
 def write_once(
     table: Table,
     operation: str,

@@ -19,8 +19,9 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.streaming.stream import StepUnits, Stream
 from airflow_paimon.core.streaming.stream_plan import Content, Position, Unit
 from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import ScanPlan, read_index
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
 from airflow_paimon.data.diff.keyed import Unit as KeyedUnit
 from airflow_paimon.data.diff.unkeyed import COUNT, surplus
@@ -102,7 +103,7 @@ def _reads(stream: Stream, step: StepUnits, columns: Sequence[str]) -> list[Chan
 def _side(
     stream: Stream, snapshot: Snapshot | None, splits: Sequence[BucketSplit], columns: Sequence[str]
 ) -> tuple[TableRead, dict[int, ReadSplit]]:
-    index = tuple(read_index(stream.table, snapshot)) if snapshot is not None and splits else ()
+    index = tuple(read_index_entries(stream.table, snapshot)) if snapshot is not None and splits else ()
     scan = ScanPlan(stream.table, snapshot, stream.schema, tuple(splits), index)
     read, planned = plan_read(scan, columns=columns, time_travel=True, layered=True, in_key_order=True)
     return read, {id(s.bucket): s for s in planned}

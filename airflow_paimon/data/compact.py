@@ -17,7 +17,7 @@ from airflow_paimon.core.commit.committer import CommitIdentity, require_committ
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of, commit_identity, digest_of
 from airflow_paimon.core.errors import ConflictError, PaimonError
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -83,7 +83,7 @@ def compaction_fits(context: Context, request: Compact, memory_bytes: int) -> bo
     return fits((f for one in planned.groups for f in one.files), planned.write.schema, memory_bytes)
 
 
-def _plan(table: Table, request: Compact, began: KnownHead | None = None) -> Planned:
+def _plan(table: Table, request: Compact, began: SnapshotRef | None = None) -> Planned:
     schema = table.schema()
     choice = choose_partitions(schema, request.partitions, table.label)
     selection = choice.selection(schema) if request.partitions else None

@@ -28,15 +28,17 @@ from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity
 from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
-from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Operation, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, SnapshotRef
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_mergeable
 from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.manifest_entries import selected_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.open_writers import OpenBucket, open_buckets
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, read_delta_lists, selected_entries
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.compact_append import wrong_count
@@ -195,7 +197,7 @@ class KeyedCompaction:
 
 
 def plan_keyed(
-    table: Table, request: Compact, selection: Selection | None, began: KnownHead | None = None
+    table: Table, request: Compact, selection: Selection | None, began: SnapshotRef | None = None
 ) -> KeyedCompaction:
     """Plan the compaction of the selected partitions (None: all); see ``plan_buckets``."""
     limit = request.max_sorted_runs
@@ -212,7 +214,7 @@ def plan_buckets(
     chosen: Callable[[BucketSplit], bool],
     *,
     writers_stopped: bool = False,
-    began: KnownHead | None = None,
+    began: SnapshotRef | None = None,
 ) -> KeyedCompaction:
     """Plan the compaction of the chosen buckets of the selected partitions (None: all).
 
@@ -247,7 +249,7 @@ def plan_buckets(
     if head is not None:
         bucket_of = StoredPartitions(schema).bucket
         places = {bucket_of(g.bucket): g for g in groups}
-        stopped_at = (began or KnownHead.of(head)) if writers_stopped else None
+        stopped_at = (began or SnapshotRef.of(head)) if writers_stopped else None
         left_open = open_buckets(table, schema, places.keys(), head, time.time_ns() // 1_000_000, stopped_at)
         still_open = {found.bucket for found in left_open}
         groups = [g for place, g in places.items() if place not in still_open]
@@ -307,7 +309,7 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: 
     new = [e for e in delta if e.kind == FileKind.ADD and e.file.level == 0]
     if not new:
         return Compacted()
-    began = KnownHead.of(landed)
+    began = SnapshotRef.of(landed)
     identity = replace(commit_identity(landed.commit_user, table.branch_name, f"compact {landed.id}"), began=began)
     names = {e.file.file_name for e in new}
     selection = StoredPartitions(table.schema()).those({e.partition for e in new})
@@ -348,7 +350,7 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: 
 def _earlier(table: Table, identity: CommitIdentity, landed: Snapshot) -> int | None:
     """Return the compaction of an earlier try; None: somebody else's, or it has expired."""
     try:
-        found = find_landed(table, identity, KnownHead.of(landed))
+        found = find_landed(table, identity, SnapshotRef.of(landed))
     except OutcomeUnknownError:
         return None
     return None if found is None else found.id

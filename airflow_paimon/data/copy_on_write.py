@@ -33,12 +33,13 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.stats import ColumnStats
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.row_tracking.row_ids_plan import is_stored
+from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.scan import ScanPlan, data_file_path, plan_snapshot
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER
 from airflow_paimon.data.files.kept_columns import kept_columns

@@ -45,10 +45,10 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     known_hashes,
 )
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.key_places import KeyPlaces, read_places
 
@@ -297,7 +297,7 @@ def plan_dynamic_buckets(
         return DynamicBuckets(store=table.store, label=table.label, schema=schema, rules=rules, places=places)
     form = StoredPartitions(schema).canonical
     indexes: dict[bytes, tuple[IndexEntry, ...]] = {}
-    for entry in read_index(table, head):
+    for entry in read_index_entries(table, head):
         if entry.index_type == INDEX_TYPE:
             key = form(entry.partition)
             indexes[key] = (*indexes.get(key, ()), entry)

@@ -18,20 +18,14 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
 from airflow_paimon.core.table.branch_record import read_branch_record
+from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import (
-    ScanPlan,
-    choose_state,
-    count_live,
-    plan_state,
-    with_schemas,
-    with_schemas_of_branch,
-)
+from airflow_paimon.core.table.read_cache import cached_reads
+from airflow_paimon.core.table.scan import ScanPlan, choose_state, plan_state, with_schemas, with_schemas_of_branch
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.files.key_lookup import chosen_files
 from airflow_paimon.data.files.pruning import bind_where, keep
@@ -67,9 +61,9 @@ def pin_layers(table: Table, version: int | str | None = None, timestamp: int | 
     Raises:
         PaimonError: as ``plan_layers``.
     """
-    with reading_once():
+    with cached_reads():
         chosen = choose_layers(table, version, timestamp)
-        if sum(count_live(s.table, s.snapshot) for s in chosen.states) > FEW_FILES:
+        if sum(count_live_files(s.table, s.snapshot) for s in chosen.states) > FEW_FILES:
             return replace(chosen, states=tuple(map(with_schemas_of_branch, chosen.states)))
         plans = shown_files(chosen.states, [None] * len(chosen.states), statistics=True)
         return replace(chosen, whole=tuple(map(with_schemas, plans)))

@@ -35,12 +35,13 @@ from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.features import check_writable, is_chain_main, is_chain_part
 from airflow_paimon.core.table.history import publish_target
+from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
-from airflow_paimon.core.table.scan import ScanPlan, live_columns, plan_snapshot
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table, resolve_version, viewed_table
 from airflow_paimon.data.correction_work import Amount, Work, selection_for, together, work_of
 from airflow_paimon.data.read_schema import read_schema

@@ -14,11 +14,12 @@ import pyarrow as pa
 from airflow_paimon.core.check.live_states import live_states_for_read
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.table.manifest_entries import each_columns, read_index_entries
 from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
-from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import ScanPlan, each_columns, read_index
+from airflow_paimon.core.table.read_cache import cached_reads
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero
 from airflow_paimon.data.chain.plan import plan_chain, plan_chain_columns, plan_pinned_chain
@@ -67,7 +68,7 @@ def pin(table: Table, version: int | str | None = None, timestamp: int | str | N
 def plan_rows(table: Table, request: ReadRequest | None = None, sizes: Sizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of one state of a view (None: of all that it has); raises as ``plan_layers`` and ``plan_chain``."""
     request = ReadRequest() if request is None else request
-    with reading_once():
+    with cached_reads():
         if request.mode is not None:
             return plan_chain(table, request, sizes)
         return plan_layers(choose_layers(table, request.version, request.timestamp), request, sizes)
@@ -97,7 +98,7 @@ def plan_layers(pinned: PinnedLayers, request: ReadRequest, sizes: Sizes = IN_PR
         UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
         FormatError: a manifest is missing or corrupt. ConflictError: the branch was deleted or made anew meanwhile.
     """
-    with reading_once():
+    with cached_reads():
         if pinned.whole is not None:
             return _at_once(pinned, request, pinned.whole)
         by_bucket = len(pinned.states) == 1
@@ -208,7 +209,9 @@ def _branch(
 
 
 def _row_ids(state: ScanPlan, manifests: Sequence[ManifestFile]) -> RowIdDivisions:
-    ranges = (one for entry in read_index(state.table, state.snapshot) for one in entry.deletion_vector_ranges or ())
+    ranges = (
+        one for entry in read_index_entries(state.table, state.snapshot) for one in entry.deletion_vector_ranges or ()
+    )
     marked = {one.data_file for one in ranges if one is not None}
     return divide_row_ids((columns for _, columns in each_columns(state.table, manifests)), marked)
 

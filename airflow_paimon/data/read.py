@@ -17,11 +17,11 @@ from airflow_paimon.core.format.deletion_vectors import Positions, read_deletion
 from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, FileSource
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.data_file_paths import data_file_path, legacy_schema
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.reachability import Deletion
-from airflow_paimon.core.table.scan import data_file_path, legacy_schema
 from airflow_paimon.data.files.arrow_types import (
     SEQUENCE_FIELD,
     SEQUENCE_NUMBER,

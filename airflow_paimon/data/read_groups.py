@@ -16,16 +16,10 @@ from typing import Any, NamedTuple
 
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.table.features import check_index
-from airflow_paimon.core.table.scan import (
-    ScanPlan,
-    all_manifests,
-    each_entries,
-    live_of_entries,
-    read_index,
-    splits_of,
-    with_schemas,
-    without_statistics,
-)
+from airflow_paimon.core.table.live_entries import live_of_entries, without_statistics
+from airflow_paimon.core.table.manifest_entries import each_entries, read_index_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
+from airflow_paimon.core.table.scan import ScanPlan, splits_of, with_schemas
 from airflow_paimon.core.table.sorted_runs import Kept, SortedRuns
 from airflow_paimon.data.chain.splits import ChainSplit, Inputs
 from airflow_paimon.data.scan import ReadSplit, TableRead
@@ -201,7 +195,7 @@ def _parts(branch: BranchFiles, schema_ids: set[int], at_once: int, *, statistic
 
 def _vectors_of_groups(branch: BranchFiles) -> dict[int, list[IndexEntry]]:
     """Divide the deletion vectors of a snapshot by the groups of their files."""
-    entries = read_index(branch.state.table, branch.state.snapshot)
+    entries = read_index_entries(branch.state.table, branch.state.snapshot)
     check_index(entries, table=branch.state.table.label)
     found: dict[int, list[IndexEntry]] = {}
     for entry in entries:

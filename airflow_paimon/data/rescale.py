@@ -38,11 +38,13 @@ from airflow_paimon.core.requests.requests import Rescale
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import check_alterable, set_option
 from airflow_paimon.core.table.features import check_rescalable
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY, RESCALE
-from airflow_paimon.core.table.scan import ScanPlan, live_entries, read_index
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, run_here
 from airflow_paimon.data.memory_plan import fits
@@ -137,7 +139,7 @@ def _gather(view: Table, request: Rescale) -> _Gathered:
         check_alterable(view, [SetOption(key="bucket", value=str(option))])
     splits = _splits(view, schema, head, chosen)
     due = tuple(s for s in splits if s.total_buckets != bucket_num)
-    index = tuple(read_index(view, head)) if due else ()
+    index = tuple(read_index_entries(view, head)) if due else ()
     scan = ScanPlan(view, head, schema, due, index)
     before = tuple(sorted({s.total_buckets for s in due}))
     return _Gathered(scan=scan, chosen=chosen, bucket_num=bucket_num, before=before, option_before=now,

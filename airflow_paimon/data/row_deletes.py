@@ -17,12 +17,13 @@ from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.deletion_vectors import MAX_POSITION_32, Positions, write_deletion_vectors
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.scan import ScanPlan, live_columns
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.copy_on_write import touched
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.scan import deletions_of

@@ -17,7 +17,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.schema.columns_plan import ids_on_main
 from airflow_paimon.core.table.branch_record import read_branch_record
-from airflow_paimon.core.table.history import snapshots_there
+from airflow_paimon.core.table.history import existing_snapshots
 from airflow_paimon.core.table.masking import Masks, masks_of
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 from airflow_paimon.core.table.paths import MAIN
@@ -135,7 +135,7 @@ def _states(view: Table) -> list[_ReadableState]:
     ids = view.snapshot_ids()
     out = [
         _ReadableState(snapshot=s, version=s.id, tags=tuple(tags.pop(s.identity, ())))
-        for s in snapshots_there(view, ids)
+        for s in existing_snapshots(view, ids)
     ]
     expired = [
         _ReadableState(snapshot=tagged[identity].snapshot, version=names[0], tags=tuple(names))

@@ -26,15 +26,17 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows, function_problem, hash_rows
+from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.dynamic_buckets_plan import BUCKET_BITS, BUCKET_MASK, Assigner
 from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, escape_path_name
 from airflow_paimon.core.table.partitions import BucketSelection, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
-from airflow_paimon.core.table.scan import ScanPlan, bucket_folder, live_columns
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_dynamic_buckets

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.format.snapshot import KnownHead, approved_head
+from airflow_paimon.core.format.snapshot import SnapshotRef, approved_head
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators._diff_upstream import diff_text, diff_upstream
@@ -42,7 +42,7 @@ class Publishes(PaimonOperator):
         request = super()._request(hook, context)
         assert isinstance(request, PublishBranch)
         expected = request.expected_branch_snapshot
-        seen = None if expected is None else KnownHead.named(expected).id
+        seen = None if expected is None else SnapshotRef.named(expected).id
         self._diff = diff_text(self.diff) or diff_upstream(self, context, request.table, request.branch, seen)
         return request
 

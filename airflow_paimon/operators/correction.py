@@ -79,11 +79,11 @@ def start_from_base(
         UnsafeOperationError: the branch belongs to somebody else, or holds somebody else's commits.
     """
     from airflow_paimon.core.requests.arguments import build_request
-    from airflow_paimon.core.table.branch_record import verified_branch_record
+    from airflow_paimon.core.table.branch_record import matching_branch_record
     from airflow_paimon.execution import run_operation
 
     view = main.branch(request.branch).require()
-    record = verified_branch_record(main, request.branch)
+    record = matching_branch_record(main, request.branch)
     if record is None or record.snapshot_id is None or record.owner != branch_owner(context):
         whose = f"it belongs to {record.owner}" if record is not None else "its record was deleted"
         raise UnsafeOperationError(

@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_paimon.core.format.snapshot import KnownHead
+from airflow_paimon.core.format.snapshot import SnapshotRef
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -176,7 +176,7 @@ def how_to_remove(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list
         return []
     commands, note = [], _about_options(params)
     if branch:
-        seen = KnownHead.of(main.branch(planned["branch"]).latest_snapshot()).text
+        seen = SnapshotRef.of(main.branch(planned["branch"]).latest_snapshot()).text
         by_name = f"--branch {planned['branch']} --expected-branch-snapshot {seen}"
         commands.append(f"{_job(params, 'delete_branch', planned['table'])} {by_name} --if-missing skip")
     if tag:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import ConflictError, NotFoundError, PaimonError
-from airflow_paimon.core.format.snapshot import KnownHead
+from airflow_paimon.core.format.snapshot import SnapshotRef
 from airflow_paimon.core.table.paths import MAIN, RUN_TAG_PREFIX, is_run_tag
 from airflow_paimon.runbooks.form import corrected_table, form_of_table, open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
@@ -131,9 +131,9 @@ def _leftovers_of(main: Table) -> list[Leftover]:
 def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
     from airflow_paimon.core.branches.branch_plan import protection_text
     from airflow_paimon.core.publish.published import brings_all
-    from airflow_paimon.core.table.branch_record import verified_branch_record
+    from airflow_paimon.core.table.branch_record import matching_branch_record
 
-    record = verified_branch_record(main, name)
+    record = matching_branch_record(main, name)
     if record is None or record.owner is None or record.snapshot_id is None:
         return None
     if not _is_of_run(record, record.owner) or record.from_branch != main.branch_name:
@@ -150,7 +150,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
         owner=record.owner,
         branch=name,
         tag=tag if tag in tags else None,
-        head=None if head is None else KnownHead.of(head).text,
+        head=None if head is None else SnapshotRef.of(head).text,
         unpublished=0 if is_on_main else len(later),
         foreign=sum(not s.commit_user.startswith(own) for s in later),
         protected=protection_text(record) if record.protected else None,

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import conf
-from airflow_paimon.core.format.snapshot import KnownHead, approved_head
+from airflow_paimon.core.format.snapshot import SnapshotRef, approved_head
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.runbooks.form import corrected_table, form_of_table, open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
@@ -53,7 +53,7 @@ def plan_publishes(
     plans, sections = [], []
     for one, its in zip(planned, done, strict=True):
         form = form_of_table(params, one)
-        shown = KnownHead(int(its["wait"]), its["diff"]["details"].get("branch_identity") or "")
+        shown = SnapshotRef(int(its["wait"]), its["diff"]["details"].get("branch_identity") or "")
         plans.append(plan := plan_merge(form, one, shown))
         sections.append("\n\n".join(filter(None, _section(form, one, its, plan))))
     names = " and ".join(map(corrected_table, planned))
@@ -199,7 +199,7 @@ def noticed_by(lines: Sequence[str]) -> str:
     return f"Who will notice:\n\n{listed}" if lines else ""
 
 
-def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], shown: KnownHead) -> dict[str, Any]:
+def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], shown: SnapshotRef) -> dict[str, Any]:
     """Plan the publish, as the form asks for it; returns the details of the plan, and whether it `changes` anything.
     ``shown``: the branch's head that the approver sees.
 

@@ -12,7 +12,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.required_checks import MISSING, outcomes_of
 from airflow_paimon.core.rules.results import FAILED, PASSED, SKIPPED, WARNED
 from airflow_paimon.core.table.branch_record import READY as TAKES_COMMITS
-from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, verified_branch_record
+from airflow_paimon.core.table.branch_record import BranchRecord, matching_branch_record, read_branch_record
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
@@ -100,7 +100,7 @@ def branch_facts(main: Table, name: str) -> BranchFacts:
     newest = ids[-1] if ids else None
     if name == MAIN:
         return BranchFacts(head, newest)
-    sure = verified_branch_record(main, name)
+    sure = matching_branch_record(main, name)
     checks: Mapping[str, str] | str
     try:
         checks = "" if head is None else outcomes_of(main, branch, head)

@@ -9,10 +9,11 @@ import pyarrow as pa
 from airflow_paimon.core.format.manifest import FileSource
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.data_file_paths import bucket_folder
+from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import bucket_folder, live_columns
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.shown.listing import Listing, Noted, heads, utc_time
 from airflow_paimon.shown.lists import STORED_ROWS

@@ -48,7 +48,7 @@ from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch, Request
 from airflow_paimon.core.store.secrets import secret_values
-from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.connect import connect_session, uses_connect
@@ -216,7 +216,7 @@ def _without_pandas(request: Request) -> Iterator[None]:
 
 @verified_commits()
 @same_versions()
-@reading_once()
+@cached_reads()
 def _run_operation(arguments: JobArguments) -> OperationResult:
     with _without_pandas(arguments.request), running_in_spark() if _is_submitted() else nullcontext():
         return _run_where_it_belongs(arguments)

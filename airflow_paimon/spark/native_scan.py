@@ -24,11 +24,11 @@ from airflow_paimon.core.format.types import (
     nested_ids,
     types_within,
 )
+from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
 from airflow_paimon.core.table.reachability import Deletion
-from airflow_paimon.core.table.scan import data_file_path
 from airflow_paimon.data.files.arrow_types import (
     FILE_NAME,
     FILE_NAME_FIELD,

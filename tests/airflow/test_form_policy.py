@@ -15,7 +15,7 @@ from airflow.sdk import DAG, Param, task
 from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.table.branch_record import verified_branch_record
+from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.form_policy import FormPolicy, parse_policy
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import (
@@ -278,7 +278,7 @@ def test_text_of_a_form_is_not_rendered_again(warehouse: Path, run_dag: RunDag) 
         CreateBranchOperator(task_id="text", table="d.t", branch="text", snapshot=1, reason="{{ params.reason }}")
         CreateBranchOperator.partial(task_id="mapped", table="d.t", snapshot=1).expand_kwargs(kwargs())
     assert run_dag(made).state == "success"
-    lineages = [verified_branch_record(main, name) for name in ("given", "text", "mapped")]
+    lineages = [matching_branch_record(main, name) for name in ("given", "text", "mapped")]
     assert [one and one.reason for one in lineages] == [secret] * 3
 
 

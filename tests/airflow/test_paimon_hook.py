@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.scan import live_columns
+from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.data import write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook, SparkSettings
 from airflow_paimon.kept_manifests import keeping_manifests

@@ -24,8 +24,9 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
 from airflow_paimon.core.schema.tables import check_alterable, create_table
 from airflow_paimon.core.store import open_store
+from airflow_paimon.core.table.data_file_paths import bucket_folder
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.partitions import partition_types
-from airflow_paimon.core.table.scan import bucket_folder, live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform, run_operation
 from tests.clock import next_millisecond

@@ -18,7 +18,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
     error_to_json,
 )
-from airflow_paimon.core.format.snapshot import KnownHead
+from airflow_paimon.core.format.snapshot import SnapshotRef
 from airflow_paimon.core.publish.published import (
     last_publish,
     publishes,
@@ -537,7 +537,7 @@ def test_the_approver_reads_what_streaming_readers_see(
     main, _ = corrected(warehouse)
     alter_table(main, [SetOption(key="changelog-producer", value=producer)])
     params = form("data_correction", {"table": "d.t", "publish": "merge", "changelog": changelog})
-    plan = report.plan_merge(params, planned(main), KnownHead(3))
+    plan = report.plan_merge(params, planned(main), SnapshotRef(3))
     assert seen in report.publish_facts("merge", "fix", plan)
 
 

@@ -15,7 +15,8 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.table.scan import data_file_path, plan_scan, plan_state
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.scan import plan_scan, plan_state
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import layers, read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows, read_group

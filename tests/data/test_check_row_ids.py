@@ -14,7 +14,7 @@ import pytest
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.check_rows import duplicate_row_ids
 from airflow_paimon.data.write import plan_write, write_rows

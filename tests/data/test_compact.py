@@ -21,7 +21,10 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.bucket import bucket_of_rows
-from airflow_paimon.core.table.scan import data_file_path, live_entries, plan_scan, read_index
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
@@ -82,7 +85,7 @@ def test_lives_of_the_connector(golden: Golden, tmp_path: Path) -> None:
         before = with_ids(table)
         changed += run(table, min_files=2).changed
         assert with_ids(table) == before
-        index = read_index(table, table.latest_snapshot())
+        index = read_index_entries(table, table.latest_snapshot())
         assert not [r for e in index for r in e.deletion_vector_ranges or ()]
         assert not run(table, min_files=2).changed or len(names(table)) > 1
     assert changed > 8

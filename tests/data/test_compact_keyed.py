@@ -30,15 +30,12 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import ManifestListRef, read_manifest_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import (
-    NamedList,
-    data_file_path,
-    live_entries,
-    plan_scan,
-    read_entries,
-    read_named_lists,
-)
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import compact_keyed, read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
@@ -263,7 +260,7 @@ def changes(table: Table, snapshot: int) -> list[str]:
     found = table.snapshot(snapshot)
     if found.changelog_manifest_list is None:
         return []
-    (manifests,) = read_named_lists(table, [NamedList(found.changelog_manifest_list, None, "changelog")])
+    (manifests,) = read_manifest_lists(table, [ManifestListRef(found.changelog_manifest_list, None, "changelog")])
     out = []
     for entry in (e for part in read_entries(table, manifests) for e in part):
         assert (entry.file.file_name.startswith("changelog-"), entry.file.level, entry.file.file_source) == (

@@ -14,7 +14,7 @@ import pytest
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import arrow_write, compact_keyed, read_arrow, write_arrow
 from airflow_paimon.data import write as data_write

@@ -21,7 +21,10 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, WidenColumn
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries, plan_scan, read_delta_lists, read_entries, read_index
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
@@ -212,7 +215,7 @@ def test_deleted_rows_of_a_rewritten_file_are_gone_and_the_others_stay_deleted(g
     for name in ("d.r1", "d.r5", "d.r9", "d.r12", "d.r16", "d.r17"):
         table = open_table(str(tmp_path / "wh"), name)
         before = with_ids(table)
-        vectors = [e for e in read_index(table, table.latest_snapshot()) if e.deletion_vector_ranges]
+        vectors = [e for e in read_index_entries(table, table.latest_snapshot()) if e.deletion_vector_ranges]
         one = before[len(before) // 2]
         statement(table, lambda row, one=one: {**row, "data": "new"} if row["_ROW_ID"] == one[-2] else row)  # type: ignore[misc]
         head = table.latest_snapshot()
@@ -220,7 +223,7 @@ def test_deleted_rows_of_a_rewritten_file_are_gone_and_the_others_stay_deleted(g
         changed = (one[0], "new", *one[2:-1], head.id)
         assert with_ids(table) == [changed if row == one else row for row in before]
         live = {e.file.file_name for e in live_entries(table, head).values()}
-        left = {r.data_file for e in read_index(table, head) for r in e.deletion_vector_ranges or () if r}
+        left = {r.data_file for e in read_index_entries(table, head) for r in e.deletion_vector_ranges or () if r}
         assert left <= live
         assert len(left) <= sum(len(e.deletion_vector_ranges or ()) for e in vectors)
 

@@ -12,7 +12,7 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, PaimonErr
 from airflow_paimon.core.format.manifest import GlobalIndex
 from airflow_paimon.core.format.manifest_io import write_index_manifest
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.tables import alter_table, run
@@ -61,7 +61,7 @@ def empty(table: Table) -> None:
 
 
 def of_a_later_type(table: Table) -> None:
-    entries = read_index(table, table.latest_snapshot())
+    entries = read_index_entries(table, table.latest_snapshot())
     more = entries[0]._replace(index_type="PARTIAL_DELETES", file_name="index-later")
     table.store.create(f"index/{more.file_name}", b"later")
     table.store.replace(manifest_of(table), write_index_manifest([*entries, more._replace(file_size=5)]))
@@ -70,7 +70,7 @@ def of_a_later_type(table: Table) -> None:
 def test_an_index_of_a_later_type_that_only_speeds_up_scans(table: Table) -> None:
     """Paimon adds types with each release; all of them say which row ids or source files they cover."""
     before = read_arrow(table)
-    (first, *_) = entries = read_index(table, table.latest_snapshot())
+    (first, *_) = entries = read_index_entries(table, table.latest_snapshot())
     covered = GlobalIndex(row_range_start=0, row_range_end=9, index_field_id=0)
     more = first._replace(index_type="ivf-hnsw", file_name="index-later", global_index=covered, file_size=5)
     table.store.create(f"index/{more.file_name}", b"later")
@@ -151,6 +151,6 @@ def test_a_publish_brings_indexes_of_a_later_type_along(table: Table) -> None:
     """Whoever knows them finds them beside the files that they belong to."""
     of_a_later_type(table.branch("fix"))
     run(table, "merge_branch", branch="fix", writers_stopped=True)
-    assert "PARTIAL_DELETES" in {e.index_type for e in read_index(table, table.latest_snapshot())}
+    assert "PARTIAL_DELETES" in {e.index_type for e in read_index_entries(table, table.latest_snapshot())}
     with pytest.raises(UnsupportedFeatureError, match="PARTIAL_DELETES"):
         read_arrow(table)

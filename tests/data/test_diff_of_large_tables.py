@@ -14,7 +14,8 @@ from airflow_paimon.core.format.manifest_io import write_index_manifest
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
-from airflow_paimon.core.table.scan import all_manifests, read_index
+from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff import scan
@@ -118,7 +119,7 @@ def test_a_count_is_not_exact_where_vectors_do_not_say_how_many_rows_they_delete
     assert head is not None and head.index_manifest is not None
     entries = [
         entry._replace(deletion_vector_ranges=tuple(r and r._replace(cardinality=None) for r in ranges))
-        for entry in read_index(table, head)
+        for entry in read_index_entries(table, head)
         if (ranges := entry.deletion_vector_ranges) is not None
     ]
     assert len(entries) == 2

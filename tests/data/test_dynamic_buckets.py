@@ -24,8 +24,9 @@ from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import plan_scan, read_index
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import dynamic_buckets, read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write
@@ -134,7 +135,7 @@ def test_a_write_planned_before_another_commit_is_planned_again(table: Table, me
     check_indexes(table)
     write_arrow(table, rows(range(25), "last"))
     assert set(shown(table).values()) == {"last"}
-    assert index_files(table) >= {e.file_name for e in read_index(table, table.latest_snapshot())}
+    assert index_files(table) >= {e.file_name for e in read_index_entries(table, table.latest_snapshot())}
 
 
 def test_a_commit_to_another_partition_does_not_disturb(table: Table) -> None:
@@ -156,7 +157,7 @@ def test_files_of_a_refused_write_are_deleted_with_its_index(table: Table) -> No
     with pytest.raises(ConflictError, match="partition p=x after the dynamic buckets"):
         commit_write(table, write, messages, "append", None, CommitOptions())
     discard_files(write, messages)
-    live = {e.file_name for e in read_index(table, table.latest_snapshot())}
+    live = {e.file_name for e in read_index_entries(table, table.latest_snapshot())}
     assert index_files(table) & before - live != before - live
 
 
@@ -320,18 +321,18 @@ def test_tasks_that_get_rows_as_they_come_agree(table: Table, case: int, overwri
 
 
 def _remove(table: Table) -> None:
-    name = read_index(table, table.latest_snapshot())[0].file_name
+    name = read_index_entries(table, table.latest_snapshot())[0].file_name
     table.store.delete(f"index/{name}")
 
 
 def _cut(table: Table) -> None:
-    name = read_index(table, table.latest_snapshot())[0].file_name
+    name = read_index_entries(table, table.latest_snapshot())[0].file_name
     table.store.replace(f"index/{name}", table.store.read(f"index/{name}")[:-4])
 
 
 def _copy(table: Table) -> None:
     """The hashes of bucket 0 in bucket 1 as well: what two writers leave who don't see each other."""
-    first, second = sorted(read_index(table, table.latest_snapshot()), key=lambda e: e.bucket)[:2]
+    first, second = sorted(read_index_entries(table, table.latest_snapshot()), key=lambda e: e.bucket)[:2]
     table.store.replace(f"index/{second.file_name}", table.store.read(f"index/{first.file_name}"))
 
 
@@ -374,7 +375,7 @@ def test_a_damaged_index_stops_writes_until_the_partition_is_written_anew(table:
 def _lose(table: Table) -> None:
     """An index without some keys of its bucket: what another writer's commit leaves of ours."""
     head = table.latest_snapshot()
-    index = read_index(table, head)
+    index = read_index_entries(table, head)
     name = f"index-{uuid.uuid4()}-0"
     table.store.create(f"index/{name}", table.store.read(f"index/{index[0].file_name}")[8:])
     fewer = index[0]._replace(file_name=name, row_count=index[0].row_count - 2, file_size=index[0].file_size - 8)

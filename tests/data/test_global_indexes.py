@@ -16,7 +16,8 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
@@ -59,7 +60,7 @@ def add_indexes(table: Table, suffix: str = "") -> None:
 
 
 def indexes(table: Table) -> set[str]:
-    return {e.file_name for e in read_index(table, table.latest_snapshot())}
+    return {e.file_name for e in read_index_entries(table, table.latest_snapshot())}
 
 
 def ids(table: Table) -> list[int]:

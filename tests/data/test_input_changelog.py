@@ -12,7 +12,8 @@ import pytest
 
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.scan import NamedList, read_entries, read_named_lists
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import ManifestListRef, read_manifest_lists
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import arrow_write
 from airflow_paimon.data.arrow_write import commit_write
@@ -37,7 +38,7 @@ def stored(table: Table) -> list[Row]:
     assert found is not None
     if found.changelog_manifest_list is None:
         return []
-    (manifests,) = read_named_lists(table, [NamedList(found.changelog_manifest_list, None, "changelog")])
+    (manifests,) = read_manifest_lists(table, [ManifestListRef(found.changelog_manifest_list, None, "changelog")])
     out: list[Row] = []
     for entry in (e for part in read_entries(table, manifests) for e in part):
         assert (entry.file.level, entry.file.file_source) == (0, 0)

@@ -25,8 +25,9 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import plan_scan, read_index
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.key_merge import merge_by_key
@@ -239,7 +240,7 @@ def test_a_key_stays_in_a_dynamic_bucket_that_has_lost_its_rows(tmp_path: Path) 
 
 
 def hashes_of(table: Table) -> dict[int, list[int]]:
-    index = [i for i in read_index(table, table.latest_snapshot()) if i.index_type == INDEX_TYPE]
+    index = [i for i in read_index_entries(table, table.latest_snapshot()) if i.index_type == INDEX_TYPE]
     read = [(i, table.store.read(f"{INDEX_DIR}/{i.file_name}")) for i in index]
     return {i.bucket: read_hash_index(data, i.row_count, name=i.file_name).tolist() for i, data in sorted(read)}
 

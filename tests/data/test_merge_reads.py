@@ -15,7 +15,8 @@ from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.table.scan import choose_state, live_entries, plan_scan, plan_state
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.scan import choose_state, plan_scan, plan_state
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.read import read_versions

@@ -14,7 +14,8 @@ import pytest
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data import write as data_write

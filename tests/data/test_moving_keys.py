@@ -21,7 +21,8 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.table.bucket import hash_rows
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import key_places, read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows

@@ -15,8 +15,11 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.schema.schema_plan import SetOption
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import ManifestListRef, read_manifest_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import NamedList, data_file_path, plan_scan, read_entries, read_named_lists
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sections import Section
@@ -39,7 +42,7 @@ def told_by(table: Table, snapshot: int) -> list[str]:
     found = table.snapshot(snapshot)
     if found.changelog_manifest_list is None:
         return []
-    (manifests,) = read_named_lists(table, [NamedList(found.changelog_manifest_list, None, "changelog")])
+    (manifests,) = read_manifest_lists(table, [ManifestListRef(found.changelog_manifest_list, None, "changelog")])
     out = []
     for entry in (e for part in read_entries(table, manifests) for e in part):
         values = StoredPartitions(table.schema()).values(entry.partition)

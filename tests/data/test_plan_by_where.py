@@ -14,8 +14,9 @@ import pytest
 from airflow_paimon.core.format import manifest_blocks
 from airflow_paimon.core.format.avro import encoder
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.predicate import AllOf, Condition
-from airflow_paimon.core.table.scan import all_manifests, live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import layers, read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows

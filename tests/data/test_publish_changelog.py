@@ -19,8 +19,11 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import ManifestListRef, read_manifest_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import NamedList, data_file_path, plan_scan, read_entries, read_named_lists
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
@@ -233,7 +236,7 @@ def named(table: Table) -> set[Path]:
     out = set()
     for snapshot in table.snapshots():
         if snapshot.changelog_manifest_list is not None:
-            (rows,) = read_named_lists(table, [NamedList(snapshot.changelog_manifest_list, None, "changelog")])
+            (rows,) = read_manifest_lists(table, [ManifestListRef(snapshot.changelog_manifest_list, None, "changelog")])
             for entry in (e for part in read_entries(table, rows) for e in part):
                 values = StoredPartitions(table.schema()).values(entry.partition)
                 path = data_file_path(table.schema(), values, entry.bucket, entry.file)

@@ -11,7 +11,7 @@ import pytest
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import publish_row_ids, write_arrow
 from tests.core.tables import run

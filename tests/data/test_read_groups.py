@@ -27,10 +27,12 @@ from airflow_paimon.core.format.manifest import (
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.live_entries import live_entries, without_statistics
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.predicate import AllOf, Condition
-from airflow_paimon.core.table.scan import all_manifests, live_entries, plan_scan, without_statistics
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import planner, read_groups, read_system_table, row_history, write_arrow
 from airflow_paimon.data.layers import choose_layers, pin_layers
@@ -330,7 +332,7 @@ def test_an_index_that_is_not_read_here(monkeypatch: pytest.MonkeyPatch) -> None
     table = make("append")
     put(table, random.Random(12))
     strange = IndexEntry(0, b"", 0, "STRANGE", "index", 1, 1, (DeletionVectorRange("f", 0, 1), None))
-    monkeypatch.setattr(read_groups, "read_index", lambda *_: [strange])
+    monkeypatch.setattr(read_groups, "read_index_entries", lambda *_: [strange])
     with pytest.raises(UnsupportedFeatureError, match="index files of type 'STRANGE'"):
         in_groups(table)
 

@@ -33,8 +33,10 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.requests.requests import Rescale
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.bucket import bucket_of_rows
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketSplit
-from airflow_paimon.core.table.scan import live_entries, plan_scan, read_index
+from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compaction_tasks import TaskOutput, Work, run_here
@@ -222,7 +224,7 @@ def test_rows_that_wait_for_a_compaction_are_told_once(tmp_path: Path, engine: s
     run(table, 3)
     assert set(shown(table)) == expected
     assert_in_their_buckets(table)
-    assert not read_index(table, table.latest_snapshot())
+    assert not read_index_entries(table, table.latest_snapshot())
     if follower:
         new = follower.all()
         assert sorted(r[1] for r in new if r[-1] == "+I") == list(range(20, 30))
@@ -299,7 +301,7 @@ def test_deleted_rows_of_append_tables_go(tmp_path: Path) -> None:
     assert len(left) == 40 + 7
     run(table, 2)
     assert sorted(r["n"] for r in read_arrow(table).to_pylist()) == left
-    assert not read_index(table, table.latest_snapshot()) and counts(table) == {"x": {2}, "gone": {2}}
+    assert not read_index_entries(table, table.latest_snapshot()) and counts(table) == {"x": {2}, "gone": {2}}
 
 
 def test_a_bucket_key_whose_type_has_changed(tmp_path: Path) -> None:
@@ -339,11 +341,11 @@ def test_a_rollback_gives_the_old_files_back(tmp_path: Path, options: dict[str, 
     table = of_engine(tmp_path, bucket="4", **options)
     put(table, *(("x", k, 1, "a") for k in range(20)))
     put(table, *(("x", k, 2, "b") for k in range(5)))
-    before, files, index = shown(table), identifiers(table), read_index(table, table.latest_snapshot())
+    before, files, index = shown(table), identifiers(table), read_index_entries(table, table.latest_snapshot())
     result = run(table, 2)
     back = operate(table, "rollback_to", snapshot=result.snapshot_before, keep_later=keep_later)
     assert (shown(table), identifiers(table)) == (before, files)
-    assert {i.file_name for i in read_index(table, table.latest_snapshot())} == {i.file_name for i in index}
+    assert {i.file_name for i in read_index_entries(table, table.latest_snapshot())} == {i.file_name for i in index}
     assert (option(table), back.details["option"], "warnings" in back.details) == ("4", 4, False)
     put(table, ("x", 1, 3, "after"))
     assert ("x", 1, 3, "after") in shown(table) and counts(table) == {"x": {4}}

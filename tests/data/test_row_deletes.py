@@ -16,7 +16,8 @@ from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.snapshot import CommitKind, Operation
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_columns, live_entries, plan_scan
+from airflow_paimon.core.table.live_entries import live_columns, live_entries
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write

@@ -24,7 +24,8 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.scan import data_file_path, plan_snapshot
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.arrow_write import write_once

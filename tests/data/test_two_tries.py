@@ -15,7 +15,7 @@ import pytest
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import bucket_folder
+from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions

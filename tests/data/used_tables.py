@@ -19,7 +19,8 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.schema_plan import AddColumn, WidenColumn
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema

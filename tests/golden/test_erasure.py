@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from tests.core.tables import run
@@ -43,6 +43,6 @@ def test_a_row_behind_a_deletion_vector_is_erased(table: Table) -> None:
     first = erase(table, where="k = 2").details
     assert [(e["files"], e["rows"]) for e in first["erased"]] == [(1, 0)] and not first["complete"]
     assert read_arrow(table).column("k").to_pylist() == [1, 3]
-    assert not [e for e in read_index(table, table.latest_snapshot()) if e.deletion_vector_ranges]
+    assert not [e for e in read_index_entries(table, table.latest_snapshot()) if e.deletion_vector_ranges]
     assert erase(table, where="k = 2", **ALL).details["complete"] and holding(table, "k", 2) == {}
     assert read_arrow(table).column("k").to_pylist() == [1, 3]

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import plan_scan, read_index
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.read import read_split
@@ -39,7 +40,7 @@ def keyed_tables(archive: Path, name: str) -> list[Table]:
 
 
 def hashes(table: Table) -> set[str]:
-    return {i.file_name for i in read_index(table, table.latest_snapshot()) if i.index_type == "HASH"}
+    return {i.file_name for i in read_index_entries(table, table.latest_snapshot()) if i.index_type == "HASH"}
 
 
 @pytest.mark.parametrize("name", ARCHIVES)
@@ -59,7 +60,7 @@ def test_rows_stay(golden: Golden, tmp_path: Path, name: str) -> None:
             assert_same_rows(read_arrow(table), before)
         assert not run(table).changed
         assert hashes(table) == index
-        assert not any(i.deletion_vector_ranges for i in read_index(table, table.latest_snapshot()))
+        assert not any(i.deletion_vector_ranges for i in read_index_entries(table, table.latest_snapshot()))
         if not TableOptions(table.schema().options).chain_table:
             assert all(s.is_raw for s in plan_read(plan_scan(table), time_travel=True, layered=True)[1])
         done["changed" if changed else "unchanged"] += 1

@@ -14,8 +14,10 @@ import pytest
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.reachability import entry_paths
-from airflow_paimon.core.table.scan import all_manifests, live_entries, read_index
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
 from tests.core.metadata_expiry.test_remove_orphan_files import ORPHANS, Aged
@@ -35,7 +37,7 @@ def referenced(main: Table) -> set[str]:
             names = [m.file_name for m in all_manifests(view, snapshot)]
             names += [snapshot.base_manifest_list, snapshot.delta_manifest_list, snapshot.index_manifest or ""]
             found |= {f"manifest/{name}" for name in names if name}
-            found |= {f"index/{e.file_name}" for e in read_index(view, snapshot)}
+            found |= {f"index/{e.file_name}" for e in read_index_entries(view, snapshot)}
             found |= {f"statistics/{snapshot.statistics}"} if snapshot.statistics else set()
     return found
 

@@ -12,7 +12,7 @@ import pytest
 
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.publish.published import verify_publish
-from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.tables import run
@@ -37,7 +37,7 @@ def shown(table: Table) -> dict[int, Any]:
 
 
 def vectors(table: Table) -> int:
-    return sum(len(e.deletion_vector_ranges or ()) for e in read_index(table, table.latest_snapshot()))
+    return sum(len(e.deletion_vector_ranges or ()) for e in read_index_entries(table, table.latest_snapshot()))
 
 
 def test_a_correction_of_one_file_leaves_the_vector_of_another(table: Table) -> None:

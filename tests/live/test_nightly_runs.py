@@ -14,8 +14,9 @@ import pytest
 from airflow_paimon.core.chain.check import check_chain_table
 from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.requests.findings import INFO
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.airflow.processes import running, wait_until, writing_end
 from tests.data.chain.tables import Row, chain_table, day_is, seen

@@ -13,8 +13,9 @@ from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.dynamic_buckets import Assigners, with_hash_indexes

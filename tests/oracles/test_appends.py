@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import IndexEntry
-from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from tests.core.tables import run as operate
@@ -57,7 +57,7 @@ def table(made: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Table:
 
 
 def vectors(table: Table) -> IndexEntry:
-    (entry,) = [e for e in read_index(table, table.latest_snapshot()) if e.index_type == "DELETION_VECTORS"]
+    (entry,) = [e for e in read_index_entries(table, table.latest_snapshot()) if e.index_type == "DELETION_VECTORS"]
     assert entry.deletion_vector_ranges
     return entry
 

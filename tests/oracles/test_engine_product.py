@@ -19,8 +19,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.data.corrections import arrow, change, correct, whole_rows

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
-from airflow_paimon.core.table.scan import read_index
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from tests.core.metadata_expiry.test_remove_orphan_files import clean, sound
@@ -301,7 +301,7 @@ def test_files_beside_the_data_are_published_rolled_back_and_no_orphans(
 
 
 def indexes(table: Table) -> list[str]:
-    return [e.index_type for e in read_index(table, table.latest_snapshot())]
+    return [e.index_type for e in read_index_entries(table, table.latest_snapshot())]
 
 
 def read_ids(oracle: PypaimonOracle, warehouse: Path) -> list[int]:

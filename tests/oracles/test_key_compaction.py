@@ -16,7 +16,8 @@ import pytest
 from airflow_paimon.core.commit.copy_on_write import commit_compaction
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import ConflictError, PaimonError
-from airflow_paimon.core.table.scan import ScanPlan, plan_scan, read_index
+from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.scan import ScanPlan, plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.files.conform import conform_rows
@@ -264,14 +265,14 @@ def test_a_bucket_with_vectors_is_written_again(java_oracle: JavaOracle, tmp_pat
     put(dict.fromkeys(range(6), "old"))
     put({2: "new", 3: "gone"})
     put({3: "gone"}, "-D")
-    assert any(i.deletion_vector_ranges for i in read_index(table, table.latest_snapshot()))
+    assert any(i.deletion_vector_ranges for i in read_index_entries(table, table.latest_snapshot()))
     put({4: "waits", 9: "waits"}, options={"write-only": "true"})
     assert seen() == {0: "old", 1: "old", 2: "new", 4: "old", 5: "old"}
     plan, message = rewritten({1: "corrected"})
     commit_buckets(table, [message], vectors=plan.index_entries)
     expected = {0: "old", 1: "corrected", 2: "new", 4: "waits", 5: "old", 9: "waits"}
     assert seen() == expected
-    assert not any(i.deletion_vector_ranges for i in read_index(table, table.latest_snapshot()))
+    assert not any(i.deletion_vector_ranges for i in read_index_entries(table, table.latest_snapshot()))
     put({0: "x", 5: "x"}, "-D")
     put({1: "java"})
     expected = {1: "java", 2: "new", 4: "waits", 9: "waits"}

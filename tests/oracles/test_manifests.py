@@ -15,8 +15,9 @@ from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.format import manifest_blocks
 from airflow_paimon.core.format.avro import encoder
 from airflow_paimon.core.format.avro.container import read_header
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import all_manifests, live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from tests.data.test_changes import Follower
 from tests.oracles.canonical import canonical_rows

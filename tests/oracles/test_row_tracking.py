@@ -17,7 +17,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact

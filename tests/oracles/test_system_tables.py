@@ -11,7 +11,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.inspect import inspect
-from airflow_paimon.core.table.scan import all_manifests
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.data import read_system_table, write_arrow
 from tests.oracles.canonical import canonical_rows
 from tests.oracles.drivers import JavaOracle

@@ -20,9 +20,9 @@ from airflow_paimon.core.metadata_expiry.references import read_names
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.reachability import entry_paths
 from airflow_paimon.core.table.record_kinds import HOLDS
-from airflow_paimon.core.table.scan import read_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.execution import perform

@@ -15,8 +15,8 @@ from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputE
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.bucket import hash_rows
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import encode_partition
-from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.files.conform import conform_rows
@@ -93,7 +93,7 @@ def test_a_hash_in_two_buckets_refuses_the_write_of_another_key(spark: SparkSess
     write_arrow(table, given)
     write_arrow(table, given.set_column(2, "dt", pa.array(["b"] * 8)))
     first, second = (
-        e for e in read_index(table, table.latest_snapshot()) if e.partition == encode_partition(("a",), DT)
+        e for e in read_index_entries(table, table.latest_snapshot()) if e.partition == encode_partition(("a",), DT)
     )
     hashes = table.store.read(f"index/{first.file_name}")
     mine = table.store.read(f"index/{second.file_name}")

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.data import layers, read_arrow, write_arrow
 from airflow_paimon.data.read_groups import Sizes
 from airflow_paimon.data.system_tables import AUDIT_LOG

@@ -15,7 +15,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store.local import LocalStore
-from airflow_paimon.core.table.scan import data_file_path, plan_snapshot, read_lists
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.manifest_lists import read_both_manifest_lists
+from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark import sql
 from tests.data.row_statements import with_ids
@@ -152,7 +154,7 @@ def referenced(table: Table) -> set[str]:
     for snapshot in table.snapshots():
         schema = table.schema(snapshot.schema_id)
         lists = [snapshot.base_manifest_list, snapshot.delta_manifest_list]
-        lists += [m.file_name for part in read_lists(table, snapshot) for m in part]
+        lists += [m.file_name for part in read_both_manifest_lists(table, snapshot) for m in part]
         out |= {f"manifest/{name}" for name in lists}
         for split in plan_snapshot(table, snapshot, schema).splits:
             out |= {data_file_path(schema, split.values, split.bucket, f) for f in split.files}

@@ -21,9 +21,10 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.hidden_names import HIDDEN
 from airflow_paimon.core.table.made_by import made_by
-from airflow_paimon.core.table.scan import data_file_path, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow

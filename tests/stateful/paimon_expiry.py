@@ -10,14 +10,11 @@ from __future__ import annotations
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests, read_both_manifest_lists
 from airflow_paimon.core.table.partitions import partition_types
-from airflow_paimon.core.table.scan import (
-    all_manifests,
-    data_file_path,
-    live_entries,
-    read_entries,
-    read_lists,
-)
 from airflow_paimon.core.table.table import Table
 
 
@@ -59,7 +56,7 @@ def delete_tag(main: Table, name: str) -> None:
 def _delete_data(main: Table, snapshot: Snapshot, tags: list[Snapshot]) -> int:
     earlier = [t for t in tags if t.id < snapshot.id]
     kept = {e.file.file_name for e in live_entries(main, earlier[-1]).values()} if earlier else set()
-    delta = [e for part in read_entries(main, read_lists(main, snapshot)[1]) for e in part]
+    delta = [e for part in read_entries(main, read_both_manifest_lists(main, snapshot)[1]) for e in part]
     again = {e.file.file_name for e in delta if e.kind == FileKind.ADD}
     gone = [e for e in delta if e.kind == FileKind.DELETE and e.file.file_name not in kept | again]
     for entry in gone:

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.table.scan import bucket_folder
+from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.table import Table
 from tests.core.metadata_expiry.test_remove_orphan_files import Aged, clean
 from tests.core.tables import append, files, make_table, message, overwrite, rewrite, run

@@ -19,7 +19,7 @@ from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, files, move, run

@@ -24,9 +24,9 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partitions import partition_types
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import run_operation
 from tests.core.tables import alter_table, append, files, make_table, message, run

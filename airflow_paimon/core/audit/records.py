@@ -10,7 +10,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.audit_properties import readable_snapshots
 from airflow_paimon.core.publish.earlier_publishes import undone_snapshots
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -93,7 +93,7 @@ def _recorded(view: Table, there: Iterable[Snapshot], since_ms: int | None) -> l
     files = [i for i in view.store.list(folder) if i.name.endswith(".json")]
     wanted = (i for i in files if oldest is None or i.modified_ms is None or i.modified_ms >= oldest)
     paths = sorted(f"{folder}/{info.name}" for info in wanted)
-    for path, data in read_present(view.store, paths).items():
+    for path, data in read_existing(view.store, paths).items():
         snapshot = parse_snapshot(data, f"{view.label}: {path}")
         found.setdefault(snapshot.identity, snapshot)
     return sorted((s for s in found.values() if not s.repeats_properties), key=lambda s: (s.id, s.time_millis))

@@ -10,7 +10,7 @@ from functools import partial
 from airflow_paimon.core.audit.audit_record import AuditRecord
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 AT_ONCE = 8
@@ -28,7 +28,7 @@ class TableAudit:
 
 def read_audits(tables: Sequence[Table], since_ms: int | None, until_ms: int | None) -> list[TableAudit]:
     """Read the audit of each table, as ``read_audit`` does; in the order of the tables."""
-    return in_threads(partial(_audit, since_ms=since_ms, until_ms=until_ms), tables, AT_ONCE)
+    return map_parallel(partial(_audit, since_ms=since_ms, until_ms=until_ms), tables, AT_ONCE)
 
 
 def records_of(audits: Sequence[TableAudit]) -> list[AuditRecord]:

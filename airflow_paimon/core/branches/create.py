@@ -49,7 +49,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch
-from airflow_paimon.core.store.base import read_if_there, side_by_side
+from airflow_paimon.core.store.base import read_if_exists, run_parallel
 from airflow_paimon.core.table.branch_record import (
     CREATING,
     DELETED,
@@ -58,10 +58,10 @@ from airflow_paimon.core.table.branch_record import (
     BranchRecord,
     branch_record_path,
     is_unfinished,
+    matching_branch_record,
     not_ready,
     read_branch_record,
     require_ready,
-    verified_branch_record,
 )
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.options import TableOptions
@@ -91,7 +91,7 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
     looks: list[Callable[[], Any]] = [partial(_ready_schema_ids, view)]
     if not is_empty:
         looks += [partial(_base, view, request), view.schema]
-    ids, *found = side_by_side(view.store, looks)
+    ids, *found = run_parallel(view.store, looks)
     if is_empty:
         schemas = schema_bytes(view, ids)
         latest = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
@@ -104,7 +104,7 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
         partial(schema_bytes, view, [i for i in ids if i <= snapshot.schema_id]),
         partial(snapshot_bytes, view, snapshot),
     ]
-    schemas, data = side_by_side(view.store, files)
+    schemas, data = run_parallel(view.store, files)
     if snapshot.schema_id not in schemas:
         raise FormatError(f"{view.label}: schema {snapshot.schema_id} of snapshot {snapshot.id} is missing")
     schema = parse_schema(schemas[snapshot.schema_id], f"{view.label}: schema-{snapshot.schema_id}")
@@ -175,7 +175,7 @@ def recheck_source(table: Table, source: BranchSource) -> None:
             raise NotFoundError("another snapshot has its id now")
         # Not its changelog's list: Paimon's expiry keeps the state of a tagged snapshot, and not the changes.
         state = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
-        there = side_by_side(table.store, [partial(table.store.exists, manifest_path(n)) for n in state])
+        there = run_parallel(table.store, [partial(table.store.exists, manifest_path(n)) for n in state])
         lost = [n for n, is_there in zip(state, there, strict=True) if not is_there]
         if not lost and source.tag is None:
             lost = lost_between(view, snapshot)
@@ -315,7 +315,7 @@ def _check_claim(table: Table, plan: CreatePlan) -> None:
     """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag."""
     tag = plan.protective_path
     protected = [] if tag is None else [partial(table.store.exists, tag)]
-    if not all(side_by_side(table.store, [partial(is_marked, table, plan.branch, plan.claim), *protected])):
+    if not all(run_parallel(table.store, [partial(is_marked, table, plan.branch, plan.claim), *protected])):
         raise ConflictError(f"{table.name}: the branch was deleted while it was being created; run it again")
 
 
@@ -334,7 +334,7 @@ def _has_same_base(table: Table, plan: CreatePlan) -> bool:
 
 
 def _holds(table: Table, action: PutNew) -> bool:
-    return read_if_there(table.store, action.path) == action.data
+    return read_if_exists(table.store, action.path) == action.data
 
 
 def _removal(context: Context, plan: CreatePlan, record: BranchRecord) -> Removal:
@@ -375,7 +375,7 @@ def _existing(table: Table, name: str) -> _Existing | None:
         partial(read_branch_record, table, name),
         partial(table.store.walk, BranchPaths(name).root.rstrip("/")),
     ]
-    record, files = side_by_side(table.store, looks)
+    record, files = run_parallel(table.store, looks)
     state = READY if record is None else record.state
     if state == READY and not files:
         return None
@@ -387,7 +387,7 @@ def _existing(table: Table, name: str) -> _Existing | None:
     half = (
         not view.exists() or state == CREATING or (head is None and record is not None and is_unfinished(view, record))
     )
-    return _Existing(record if half else verified_branch_record(table, name), state, half, head)
+    return _Existing(record if half else matching_branch_record(table, name), state, half, head)
 
 
 def stale_record(table: Table, name: str) -> list[Action]:

@@ -29,11 +29,11 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import KnownHead, Tag, find_hold, parse_snapshot, parse_tag
+from airflow_paimon.core.format.snapshot import SnapshotRef, Tag, find_hold, parse_snapshot, parse_tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch
-from airflow_paimon.core.store.base import read_if_there, read_present
+from airflow_paimon.core.store.base import read_existing, read_if_exists
 from airflow_paimon.core.table.branch_record import (
     CREATING,
     DELETED,
@@ -117,7 +117,7 @@ def _refuse_other_head(table: Table, removal: Removal, expected: int | str | Non
     """Refuse another head; ``remove_branch`` checks for later commits until no engine can commit any more."""
     if expected is None or removal.is_under_way:
         return
-    known, head = KnownHead.named(expected), removal.head or 0
+    known, head = SnapshotRef.named(expected), removal.head or 0
     path = BranchPaths(removal.branch).snapshot(head)
     if head == known.id and (not head or known.is_of(parse_snapshot(removal.files[path], path))):
         return
@@ -186,7 +186,7 @@ def gather_removal(
     for info in table.store.list(root):
         if info.is_dir:  # a link, which ``walk`` leaves out, is refused here
             table.store.list(f"{root}/{info.name}")
-    files = read_present(table.store, table.store.walk(root))
+    files = read_existing(table.store, table.store.walk(root))
     folder = f"{paths.schema_dir}/"
     ids = numbered([f.removeprefix(folder) for f in files if f.startswith(folder)], SCHEMA_PREFIX)
     schemas = {i: files[paths.schema(i)] for i in ids}
@@ -293,7 +293,7 @@ def _clear_folder(table: Table, branch: str, mark: bytes) -> None:
     root = BranchPaths(branch).root.rstrip("/")
     for _ in range(_LOOKS):
         execute_while(table, branch, mark, [DeleteFolders(path=root, reason="the branch's empty folders")])
-        late = read_present(table.store, table.store.walk(root))
+        late = read_existing(table.store, table.store.walk(root))
         if not late:
             return
         if stored_record(table, branch) != mark:  # else nothing of what was read belongs to a new branch
@@ -345,7 +345,7 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
     newest = view.latest_snapshot_id()
     if newest is None:
         return  # nothing is left to be lost
-    now = read_if_there(table.store, view.paths.snapshot(newest))
+    now = read_if_exists(table.store, view.paths.snapshot(newest))
     if now is None or newest != removal.head or now != removal.files.get(view.paths.snapshot(newest)):
         copied = "" if removal.copied_to is None else f", and {removal.copied_to!r} exists as well"
         raise ConflictError(
@@ -359,11 +359,11 @@ def _refuse_uncopied(table: Table, branch: str, copy: str) -> None:
     put since they were listed: engines can load the branch by it.
     """
     paths = BranchPaths(branch)
-    there = read_present(table.store, table.store.walk(paths.root.rstrip("/")))
+    there = read_existing(table.store, table.store.walk(paths.root.rstrip("/")))
     new = paths.schema_dir + "/" + SCHEMA_PREFIX
     late = {p: d for p, d in there.items() if is_history(paths, p) or p.startswith(new)}
     wanted = {BranchPaths(copy).root + p.removeprefix(paths.root): d for p, d in late.items()}
-    copied = read_present(table.store, list(wanted))
+    copied = read_existing(table.store, list(wanted))
     if missing := sorted(path for path, data in wanted.items() if copied.get(path) != data):
         raise ConflictError(
             f"{table.name}: branch {branch!r} was changed while it was copied to {copy!r} ({missing[0]} differs), and "
@@ -375,7 +375,7 @@ def protective_tags(table: Table, branch: str) -> dict[str, bytes]:
     """Read the tags, on main and on other branches, that keep the files of a branch, by path."""
     views = [v for v in all_views(table) if v.branch_name != branch]
     paths = [v.paths.tag(name) for v in views for name in v.tag_names() if protects(name) == branch]
-    return read_present(table.store, paths)
+    return read_existing(table.store, paths)
 
 
 def _tags_for_others(table: Table, branch: str, going: Mapping[str, bytes]) -> list[PutNew]:
@@ -430,7 +430,7 @@ def refuse_held(table: Table, name: str) -> None:
         UnsafeOperationError: names the tag, who holds it and why.
     """
     paths = table.branch(name).paths
-    there = read_present(table.store, [paths.tag(tag) for tag in table.branch(name).tag_names()])
+    there = read_existing(table.store, [paths.tag(tag) for tag in table.branch(name).tag_names()])
     for path, data in there.items():
         tag = find_hold(data, path.rpartition(f"/{TAG_PREFIX}")[2])
         if tag is not None:

@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, Invali
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterBranch
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.branch_record import BranchRecord, branch_record_path, read_branch_record, require_ready
 from airflow_paimon.core.table.made_by import bounded
 from airflow_paimon.core.table.options import requested_duration
@@ -57,7 +57,7 @@ def being_changed(table: Table, name: str) -> ConflictError:
 
 def stored_record(table: Table, name: str) -> bytes | None:
     """Return a branch's record without verifying it."""
-    return read_if_there(table.store, branch_record_path(name))
+    return read_if_exists(table.store, branch_record_path(name))
 
 
 def is_marked(table: Table, name: str, action: Action) -> bool:

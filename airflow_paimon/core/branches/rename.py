@@ -31,7 +31,7 @@ from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, Invali
 from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RenameBranch
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.branch_record import (
     CREATING,
     DELETING,
@@ -131,7 +131,7 @@ def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) 
     def recheck() -> None:
         """Give way to who deletes the old branch: its files are kept only if the copy stood before."""
         head = BranchPaths(removal.branch).snapshot(removal.head or 0)
-        there = removal.head is None or read_if_there(table.store, head) == removal.files.get(head)
+        there = removal.head is None or read_if_exists(table.store, head) == removal.files.get(head)
         if there and stored_record(table, removal.branch) == removal.record:
             return
         made = gather_removal(table, new, context.now_iso, context.request.operation)

@@ -25,9 +25,11 @@ from airflow_paimon.core.errors import LostMetadataError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.branch_record import read_branch_record
-from airflow_paimon.core.table.history import difference, snapshots_there
+from airflow_paimon.core.table.history import difference, existing_snapshots
+from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
+from airflow_paimon.core.table.manifest_lists import read_each_delta_list
 from airflow_paimon.core.table.options import parse_retention
 from airflow_paimon.core.table.paths import (
     HOLD_TAG_PREFIX,
@@ -47,7 +49,6 @@ from airflow_paimon.core.table.properties import (
     UNDO_RETENTION_PROPERTY,
     UNDO_TAG_PROPERTY,
 )
-from airflow_paimon.core.table.scan import read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 _HALF = 16
@@ -104,7 +105,7 @@ def _settled(view: Table, landed: Snapshot, held: str) -> Tag | None:
     """Return the tag that a held one becomes; None: it is gone. A name that another state has is extended."""
     tried = landed.properties[TRY_PROPERTY]
     name = RESERVED_TAG_PREFIX + held.removeprefix(_held_prefix(tried))
-    tag, other = side_by_side(view.store, [partial(view.find_tag, n) for n in (held, name)])
+    tag, other = run_parallel(view.store, [partial(view.find_tag, n) for n in (held, name)])
     if tag is None:
         return None
     retained = None
@@ -132,7 +133,7 @@ def plan_keep_tags(
             lambda: list(_before_deletions(view, after, head, returning)),
             lambda: list(_tagged_stretches(view, after, head, returning)),
         ]
-        found = side_by_side(view.store, ways)
+        found = run_parallel(view.store, ways)
         held |= {s.id: s for some in found for s in some}
     actions = tuple(
         PutNew(
@@ -159,14 +160,14 @@ def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[st
     Those that expire meanwhile are left out, as if they had expired before: their deletions are done.
     """
     there = [i for i in view.snapshot_ids() if after <= i <= head.id]
-    known = {s.id: s for s in snapshots_there(view, there)}
+    known = {s.id: s for s in existing_snapshots(view, there)}
     deleted = _deleted_data_files(view, [s for i, s in known.items() if i > after and i - 1 in known])
     for number in sorted(deleted):
         before, snapshot = known[number - 1], known[number]
         gone = deleted[number]
         with suppress(LostMetadataError):
             if before.index_manifest not in (None, snapshot.index_manifest):
-                gone |= index_files(read_index(view, before)) - index_files(read_index(view, snapshot))
+                gone |= index_files(read_index_entries(view, before)) - index_files(read_index_entries(view, snapshot))
         if not gone.isdisjoint(returning):
             yield before
 
@@ -247,10 +248,10 @@ def _is_left_over(view: Table, tag: Tag, put: Collection[str]) -> bool:
 def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
     """Plan the missing tags of a publish or rollback, according to its properties and its held tags."""
     looks: list[Callable[[], Any]] = [view.tag_names, partial(_wanted_tags, view, snapshot)]
-    present, of_it = side_by_side(view.store, looks)
+    present, of_it = run_parallel(view.store, looks)
     wanted = [(Tag(name=n, snapshot=snapshot), why) for n, why in of_it.items()]
     settled = [partial(_settled, view, snapshot, held) for held in _held_among(present, snapshot)]
-    for tag in side_by_side(view.store, settled):
+    for tag in run_parallel(view.store, settled):
         wanted += [] if tag is None else [(tag, f"keeps snapshot {tag.snapshot.id} for publish {snapshot.id}")]
     return [
         PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
@@ -292,7 +293,7 @@ def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
     if branch is None or not number.isdigit():
         return
     looks: list[Callable[[], Any]] = [partial(view.branch(branch).find_snapshot, int(number)), view.branch_names]
-    published, names = side_by_side(view.store, looks)
+    published, names = run_parallel(view.store, looks)
     if published is None or published.identity != snapshot.properties.get(BRANCH_IDENTITY_PROPERTY):
         return  # deleted; one of that name may have been created again
     living = set(names) - {view.branch_name}  # which may be the parent, in a chain table

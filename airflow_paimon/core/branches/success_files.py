@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from airflow_paimon.core.format.success_file import success_file
 from airflow_paimon.core.plan import Delete, Replace
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 
@@ -21,7 +21,7 @@ def makes_success_files(view: Table) -> bool:
 def plan_success_file(view: Table, tag: str, now_ms: int) -> Replace:
     """Mark a tag that has just been set."""
     path = _path(view, tag)
-    before = read_present(view.store, [path]).get(path)
+    before = read_existing(view.store, [path]).get(path)
     return Replace(path=path, data=success_file(before, now_ms, path), reason=f"tag {tag!r} is set")
 
 
@@ -29,7 +29,7 @@ def plan_deletions(view: Table, tags: Iterable[str]) -> list[Delete]:
     """Return the deletions of the marks of tags that go, as far as they exist."""
     names = set(view.store.names(_folder(view)))
     marks = {path: tag for tag in tags for path in [_path(view, tag)] if path.rpartition("/")[2] in names}
-    there = read_present(view.store, list(marks))
+    there = read_existing(view.store, list(marks))
     return [Delete(path=p, expected=data, reason=f"tag {marks[p]!r} was deleted") for p, data in there.items()]
 
 

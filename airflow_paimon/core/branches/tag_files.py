@@ -6,7 +6,7 @@ from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Tag, parse_tag
 from airflow_paimon.core.plan import Delete, PutNew, Replace
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.table import Table
 
 
@@ -39,7 +39,7 @@ def put_replacement(view: Table, action: Replace) -> None:
 
 
 def _as_stored(view: Table, tag: Tag) -> bytes:
-    data = read_if_there(view.store, view.paths.tag(tag.name))
+    data = read_if_exists(view.store, view.paths.tag(tag.name))
     if data is not None and parse_tag(data, tag.name) != tag:
         raise ConflictError(f"{view.label}: tag {tag.name!r} was changed by another process meanwhile, and stays")
     return tag.to_bytes() if data is None else data

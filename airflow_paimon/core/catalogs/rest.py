@@ -31,7 +31,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
 
 _KNOWN_FOR_S = 300
 _AT_ONCE = 8
@@ -77,7 +77,7 @@ class RestCatalog(Catalog):
             return []
 
     def locate(self, database: str, tables: Sequence[str]) -> list[Store | None]:
-        return in_threads(lambda table: self._locate(database, table), tables, _AT_ONCE)
+        return map_parallel(lambda table: self._locate(database, table), tables, _AT_ONCE)
 
     def place(self, database: str, table: str) -> Store:
         try:

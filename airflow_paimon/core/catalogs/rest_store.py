@@ -30,7 +30,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag, snapshot_from_json
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.store.none import NoStore
 from airflow_paimon.core.store.over import StoreOver
 from airflow_paimon.core.table.branch_record import DELETED, DELETING, BranchRecord, branch_record_path
@@ -226,7 +226,7 @@ class RestTableStore(StoreOver):
 
     def _is_being_deleted(self, branch: str | None) -> bool:
         """Whether this package deletes the branch: its files go with it, by the server's one call."""
-        record = None if branch is None else read_if_there(self.inner, branch_record_path(branch))
+        record = None if branch is None else read_if_exists(self.inner, branch_record_path(branch))
         return record is not None and BranchRecord.parse(record, branch_record_path(str(branch))).state in (
             DELETING,
             DELETED,
@@ -292,7 +292,7 @@ class RestTableStore(StoreOver):
             AlreadyExistsError: it isn't, or there is none.
         """
         path = BranchPaths(branch).snapshot(snapshot.id)
-        data = read_if_there(self, path)
+        data = read_if_exists(self, path)
         if data is None or parse_snapshot(data, path).identity != snapshot.identity:
             raise AlreadyExistsError(f"{self.uri}/{path}: another commit was faster")
 
@@ -328,7 +328,7 @@ class RestTableStore(StoreOver):
         if tag is None:
             return
         path = BranchPaths().snapshot(tag.snapshot.id)
-        data = read_if_there(self, path)
+        data = read_if_exists(self, path)
         if data is not None and parse_snapshot(data, path).identity == tag.snapshot.identity:
             self.table.client.delete(self.table.path(MAIN, "tags", name))
         elif name.startswith(RESERVED_TAG_PREFIX):
@@ -352,7 +352,7 @@ class RestTableStore(StoreOver):
         return [n.removeprefix(TAG_PREFIX) for n in self.inner.names("tag") if n.startswith(TAG_PREFIX)]
 
     def _tag(self, branch: str, name: str) -> Tag | None:
-        data = read_if_there(self.inner, BranchPaths(branch).tag(name))
+        data = read_if_exists(self.inner, BranchPaths(branch).tag(name))
         return None if data is None else parse_tag(data, name)
 
     # -- schemas ---------------------------------------------------------------------------------------------------

@@ -36,11 +36,13 @@ from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Delete, Replace
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.history import snapshots_between, touched
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
 from airflow_paimon.core.table.record_kinds import CHAIN
-from airflow_paimon.core.table.scan import ScanPlan, read_delta_lists, read_entries
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 
 _LISTED_ONE_BY_ONE = 8
@@ -137,7 +139,7 @@ class Records:
         return {p: r for p, r in zip(paths, self._read(paths), strict=True) if r is not None}
 
     def _read(self, paths: Sequence[str]) -> list[Provenance | None]:
-        content = read_present(self._table.store, paths)  # without those that were pruned meanwhile
+        content = read_existing(self._table.store, paths)  # without those that were pruned meanwhile
         return [_parse(self._layout, content.get(path)) for path in paths]
 
 
@@ -200,7 +202,7 @@ def records_of(table: Table, layout: ChainLayout) -> RecordOf:
 
     def record_of(part: Part) -> Provenance | None:
         path = _path(layout, part.values, part.files)
-        return _parse(layout, read_present(table.store, [path]).get(path))
+        return _parse(layout, read_existing(table.store, [path]).get(path))
 
     return record_of
 
@@ -270,7 +272,7 @@ def _prune(table: Table, state: ChainState, now_ms: int, groups: Collection[Valu
     moment = datetime.fromtimestamp(min(now_ms / 1000, time.time()), UTC)  # never later than the clock
     found = {path: r for path, r in found.items() if layout.group_of(r.values) in crowded}
     gone = superfluous(found, live, now.partitions.delta, moment)
-    there = read_present(table.store, list(gone))
+    there = read_existing(table.store, list(gone))
     actions = tuple(Delete(path=p, expected=data, reason="its partition was deleted") for p, data in there.items())
     execute(table, actions)
     return len(gone)

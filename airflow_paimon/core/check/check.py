@@ -59,6 +59,7 @@ from airflow_paimon.core.requests.findings import (
 )
 from airflow_paimon.core.requests.requests import CheckTable, Compact, RepairTable
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import (
     INDEX_DIR,
@@ -69,7 +70,6 @@ from airflow_paimon.core.table.paths import (
     protects,
 )
 from airflow_paimon.core.table.properties import FIGURES_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES
 from airflow_paimon.core.table.table import Table
 
@@ -308,7 +308,11 @@ def rebuild_hash_indexes(view: Table, partitions: Collection[bytes], keys: KeyHa
                 f"{view.label}: another commit came while hash indexes were built; stop the writers, then run it again"
             )
         form = StoredPartitions(schema).canonical
-        kept = [i for i in read_index(view, now) if i.index_type != INDEX_TYPE or form(i.partition) not in partitions]
+        kept = [
+            i
+            for i in read_index_entries(view, now)
+            if i.index_type != INDEX_TYPE or form(i.partition) not in partitions
+        ]
         return Draft(
             kind=CommitKind.APPEND,
             entries=(),

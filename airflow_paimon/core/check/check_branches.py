@@ -13,7 +13,7 @@ from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
-from airflow_paimon.core.store.base import read_if_there, read_present
+from airflow_paimon.core.store.base import read_existing, read_if_exists
 from airflow_paimon.core.table.branch_record import (
     CREATING,
     DELETED,
@@ -109,7 +109,7 @@ def _from_here(table: Table, actions: Sequence[Action]) -> tuple[Action, ...]:
             and action.path not in changed
             and action.path.startswith(BRANCHES.folder)
         ):
-            action = replace(action, expected=read_if_there(table.store, action.path))
+            action = replace(action, expected=read_if_exists(table.store, action.path))
         changed.add(action.path)
         out.append(action)
     return tuple(out)
@@ -134,7 +134,7 @@ def without_schema(view: Table) -> Finding:
     root = BranchPaths(view.branch_name).root.rstrip("/")
     name = view.branch_name
     own = _own_snapshots(view)
-    files = read_present(view.store, view.store.walk(root))
+    files = read_existing(view.store, view.store.walk(root))
     only_hints = set(files) <= {view.paths.latest_hint, view.paths.earliest_hint}
     kept = (
         f"snapshots {', '.join(map(str, own))} are perhaps its own, so only you can decide whether its folder may be "
@@ -208,9 +208,9 @@ def incomplete_branches(view: Table) -> Iterator[Finding]:
     name = view.branch_name
     was_to = f"start from snapshot {record.snapshot_id}" if record.snapshot_id else f"get schema {record.schema_id}"
     root = BranchPaths(name).root.rstrip("/")
-    files = read_present(view.store, view.store.walk(root))
+    files = read_existing(view.store, view.store.walk(root))
     tag = view.branch(record.from_branch).paths.tag(protective_tag(name))
-    protective = read_present(view.store, [tag])
+    protective = read_existing(view.store, [tag])
     actions: tuple[Action, ...] = (
         *(Delete(path=f, expected=files[f], reason="half made") for f in sorted(files, reverse=True)),
         DeleteFolders(path=root, reason="half made"),

@@ -8,9 +8,9 @@ from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.findings import ERROR, Finding
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.reachability import missing_index_files, unreadable_vectors
-from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 
 
@@ -24,7 +24,7 @@ def file_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
         subject = f"{view.branch_name}/{what.replace(' ', '-')}"
         try:
             lost = known.missing(view, schema, snapshot)
-            lost += missing_index_files(view, schema, read_index(view, snapshot))
+            lost += missing_index_files(view, schema, read_index_entries(view, snapshot))
         except FormatError as error:
             lost, message = ["?"], error.message
         else:
@@ -42,7 +42,7 @@ def file_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
 
 def vector_findings(view: Table) -> Iterator[Finding]:
     """Deletion vectors of the head that can't be read; missing files are findings of their own."""
-    schema, entries = view.schema(), read_index(view, view.latest_snapshot())
+    schema, entries = view.schema(), read_index_entries(view, view.latest_snapshot())
     gone = set(missing_index_files(view, schema, entries))
     there = [e for e in entries if f"{INDEX_DIR}/{e.file_name}" not in gone]
     wrong = list(unreadable_vectors(view, schema, there))

@@ -14,9 +14,9 @@ from airflow_paimon.core.publish.published import publishes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.schema_plan import KEY_OPTIONS
-from airflow_paimon.core.store.base import read_if_there, read_present
+from airflow_paimon.core.store.base import read_existing, read_if_exists
 from airflow_paimon.core.table.branch_record import read_branch_record
-from airflow_paimon.core.table.history import snapshots_there
+from airflow_paimon.core.table.history import existing_snapshots
 from airflow_paimon.core.table.open_writers_plan import is_streamed
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import CHANGELOG_PREFIX, MAIN, MANIFEST_DIR, PRIVATE_DIR, hint_number, numbered
@@ -47,7 +47,7 @@ def _left_behind(view: Table, ids: list[int]) -> list[int]:
     Their writers take them back at once, unless they are killed: no later snapshot is based on them.
     """
     gaps = [b for a, b in pairwise(ids) if b != a + 1]
-    data = read_if_there(view.store, view.paths.earliest_hint)
+    data = read_if_exists(view.store, view.paths.earliest_hint)
     hint = None if data is None else hint_number(data)
     return [i for i in ids if gaps and hint is not None and i < hint and hint <= gaps[-1] and i < gaps[-1]]
 
@@ -66,7 +66,7 @@ def _left_finding(view: Table, number: int) -> Finding:
 
 
 def _deletions(view: Table, paths: Sequence[str], reason: str) -> tuple[Delete, ...]:
-    there = read_present(view.store, paths)
+    there = read_existing(view.store, paths)
     return tuple(Delete(path=path, expected=data, reason=reason) for path, data in there.items())
 
 
@@ -101,7 +101,7 @@ def changelog_findings(view: Table) -> Iterator[Finding]:
         return
     told_by_files = TableOptions(view.schema().options).text("changelog-producer", "none").lower() == "none"
     there = set(view.store.names(MANIFEST_DIR))
-    for path, data in read_present(view.store, [view.paths.changelog(i) for i in ids]).items():
+    for path, data in read_existing(view.store, [view.paths.changelog(i) for i in ids]).items():
         one = parse_snapshot(data, f"{view.name}: {path}")
         needed = one.changelog_manifest_list
         if needed is None and told_by_files and one.commit_kind == CommitKind.APPEND:
@@ -130,9 +130,9 @@ def repeated_findings(main: Table) -> Iterator[Finding]:
         published = branch.find_snapshot(last)
         if published is None or published.identity != made.branch_identity:
             continue
-        theirs = snapshots_there(branch, [i for i in branch.snapshot_ids() if i <= last])
+        theirs = existing_snapshots(branch, [i for i in branch.snapshot_ids() if i <= last])
         known = {(s.commit_user, s.commit_identifier): s.id for s in theirs if is_streamed(s)}
-        later = snapshots_there(main, [i for i in main.snapshot_ids() if i > made.snapshot.id])
+        later = existing_snapshots(main, [i for i in main.snapshot_ids() if i > made.snapshot.id])
         for again in later:
             first = known.get((again.commit_user, again.commit_identifier))
             if first is not None and not any(takes_back(s, again) for s in later if s.id > again.id):
@@ -235,7 +235,7 @@ def _hints(view: Table, ids: list[int]) -> Iterator[Finding]:
     )
     for path, right in hints:
         name = path.rsplit("/", 1)[-1]
-        data = read_if_there(view.store, path)
+        data = read_if_exists(view.store, path)
         text = "" if data is None else data.decode("utf-8", "replace").strip()
         if data is None or right is None or text == str(right):
             continue

@@ -25,10 +25,10 @@ from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.row_tracking.row_ids_plan import beyond, files_without_ids, overlapping, ranged, torn_groups
 from airflow_paimon.core.table.dynamic_buckets_plan import pack
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hold_each_key_once
 
@@ -53,7 +53,7 @@ def hash_index_findings(
     for partition, bucket in known.live_buckets(view, head):
         buckets.setdefault(stored.canonical(partition), set()).add(bucket)
     indexes: dict[bytes, list[IndexEntry]] = {p: [] for p in buckets}
-    for entry in read_index(view, head):
+    for entry in read_index_entries(view, head):
         if entry.index_type == INDEX_TYPE:
             indexes.setdefault(stored.canonical(entry.partition), []).append(entry)
     wrong = {

@@ -15,7 +15,7 @@ from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.requests.findings import WARNING, Finding
 from airflow_paimon.core.rules.results import CheckRecord
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.streaming.replays import ReplayRecord
 from airflow_paimon.core.table.branch_record import BranchRecord
 from airflow_paimon.core.table.paths import PRIVATE_DIR
@@ -36,7 +36,7 @@ _PARSERS: Mapping[RecordKind, Callable[[bytes, str], object]] = {
 def unreadable_records(table: Table) -> Iterator[Finding]:
     """Find the files that are damaged. None is repaired unasked: some are the only proof of what was done."""
     for kind, parse in _PARSERS.items():
-        for path, data in read_present(table.store, list(filter(is_record, table.store.walk(kind.folder)))).items():
+        for path, data in read_existing(table.store, list(filter(is_record, table.store.walk(kind.folder)))).items():
             try:
                 parse(data, f"{table.name}: {path}")
             except PaimonError as error:

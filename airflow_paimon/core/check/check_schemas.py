@@ -12,9 +12,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.requests.findings import ERROR, Finding
-from airflow_paimon.core.table.history import snapshots_there
+from airflow_paimon.core.table.history import existing_snapshots
+from airflow_paimon.core.table.live_entries import live_columns
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.open_writers import began_with
-from airflow_paimon.core.table.scan import live_columns, read_delta_lists, read_entries
 from airflow_paimon.core.table.table import Table
 
 
@@ -92,7 +94,7 @@ def _versions(
     if not all(_is_same(newest, sources, number) for number in missing):
         return (), []
     users = {s.commit_user for v in sources for s in v.snapshots() if s.id > began_with(v)}
-    since = snapshots_there(view, list(range(before + 1, head.id + 1)))
+    since = existing_snapshots(view, list(range(before + 1, head.id + 1)))
     if any(s.commit_user not in users and _brings(view, s, missing) for s in since):
         return (), []
     reason = "live files name it; it has the columns of the newest schema"

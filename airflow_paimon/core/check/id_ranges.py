@@ -12,8 +12,10 @@ from airflow_paimon.core.check.live_states import live_entries_of
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids, ids_of, stored_ids
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import each_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests, digests_of_bytes
-from airflow_paimon.core.table.scan import all_manifests, each_entries, live_entries
 from airflow_paimon.core.table.table import Table
 
 _Longs = npt.NDArray[np.int64]

@@ -21,13 +21,16 @@ from airflow_paimon.core.format.manifest import EntryColumns, FileKind, Manifest
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store.base import Store, batches
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
+from airflow_paimon.core.table.data_file_paths import bucket_folder
+from airflow_paimon.core.table.live_entries import live_columns
+from airflow_paimon.core.table.manifest_entries import each_columns
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes, places_in
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import is_file_name, is_outside
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
-from airflow_paimon.core.table.scan import all_manifests, bucket_folder, each_columns, live_columns
 from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES, Ranges, Run, SortedRuns, cuts_for, joined
 from airflow_paimon.core.table.table import Table
 
@@ -190,7 +193,7 @@ class LiveStates:
         for parent, some in of_parent.items():
             groups += [some] if parent else [{path: n} for path, n in some.items()]
         for at_once in batches(groups):
-            for places in in_threads(partial(_list, self.main.store), at_once, LISTINGS_AT_ONCE):
+            for places in map_parallel(partial(_list, self.main.store), at_once, LISTINGS_AT_ONCE):
                 listed.add(places)
         listed.seal()
 

@@ -10,16 +10,11 @@ from typing import Any
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import net_change, never_added
+from airflow_paimon.core.table.manifest_entries import selected_entries
+from airflow_paimon.core.table.manifest_lists import ManifestListRef, base_list, delta_list, read_manifest_lists
 from airflow_paimon.core.table.partitions import Selection, selection_key
-from airflow_paimon.core.table.scan import (
-    NamedList,
-    base_list,
-    delta_list,
-    live_entries,
-    read_named_lists,
-    selected_entries,
-)
 from airflow_paimon.core.table.table import Table
 
 _Live = Mapping[FileId, ManifestEntry]
@@ -144,10 +139,10 @@ class CommitCache:
             raise never_added(where, next(iter(change.deleted.values())).file.file_name)
         return change.added
 
-    def _read(self, wanted: Sequence[NamedList]) -> list[Sequence[ManifestFile]]:
+    def _read(self, wanted: Sequence[ManifestListRef]) -> list[Sequence[ManifestFile]]:
         new = [w for w in wanted if w.name not in self._lists]
         if new:
-            self._lists.update(zip([w.name for w in new], read_named_lists(self.table, new), strict=True))
+            self._lists.update(zip([w.name for w in new], read_manifest_lists(self.table, new), strict=True))
         return [self._lists[w.name] for w in wanted]
 
 

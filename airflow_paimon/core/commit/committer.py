@@ -47,8 +47,8 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
+from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.branch_record import BranchRecord, require_ready
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
@@ -125,8 +125,8 @@ class _Commit:
     make_draft: MakeDraft
     options: CommitOptions
     cache: CommitCache = field(init=False)
-    looked: KnownHead | None = field(init=False)
-    began: KnownHead | None = field(init=False)
+    looked: SnapshotRef | None = field(init=False)
+    began: SnapshotRef | None = field(init=False)
     draft: Draft | None = None
     changes: Changes | None = None
     in_doubt: Snapshot | None = None
@@ -175,7 +175,7 @@ class _Commit:
     def _plan_newest(self, attempt: int) -> _Planned | Receipt | None:
         """Plan on the newest head; None: that is another one meanwhile, and what this one needs is gone."""
         at = _newest_state(self.table, self.cache)
-        at.began = self.began = self.began or KnownHead.of(at.head)
+        at.began = self.began = self.began or SnapshotRef.of(at.head)
         try:
             return self._plan(at, attempt)
         except FormatError as error:
@@ -199,7 +199,7 @@ class _Commit:
             if landed is not None:
                 self._discard_changes()
                 return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
-            self.looked = KnownHead.of(head)
+            self.looked = SnapshotRef.of(head)
         draft = self.draft = _followed(self.draft, head) or self.make_draft(at)
         if draft is None:
             self._discard_changes()
@@ -283,7 +283,7 @@ class _Commit:
             partial(read_back, table, staged, put.branch, certain=certain),
             partial(head_is_unchanged, table, put.head),
         ]
-        landed, in_order = side_by_side(table.store, looks)
+        landed, in_order = run_parallel(table.store, looks)
         if landed is None:
             self.in_doubt = None
             discard(table, [*staged.files, *staged.changes.files])
@@ -316,7 +316,7 @@ def _newest_state(table: Table, cache: CommitCache) -> HeadState:
             return table.schema()
         return None
 
-    found: list[Any] = side_by_side(table.store, [table.latest_snapshot, schema])
+    found: list[Any] = run_parallel(table.store, [table.latest_snapshot, schema])
     head, known = found
     if head is not None and known is not None and known.id < head.schema_id:
         known = None  # the branch was altered, and the head written, after the schema was read

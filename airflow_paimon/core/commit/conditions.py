@@ -17,15 +17,16 @@ from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import KEYS_PROPERTY
-from airflow_paimon.core.table.scan import ScanPlan, read_index
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class HeadState:
     head: Snapshot | None
     cache: CommitCache
     _schema: TableSchema | None = None
-    began: KnownHead = field(default_factory=KnownHead)
+    began: SnapshotRef = field(default_factory=SnapshotRef)
     _stored: StoredPartitions | None = None
     _index: Sequence[IndexEntry] | None = None
     _read: dict[frozenset[bytes], Mapping[BucketKey, list[ManifestEntry]]] = field(default_factory=dict)
@@ -69,7 +70,7 @@ class HeadState:
     @property
     def index(self) -> Sequence[IndexEntry]:
         if self._index is None:
-            self._index = read_index(self.table, self.head)
+            self._index = read_index_entries(self.table, self.head)
         return self._index
 
     def index_without(self, dropped: Callable[[bytes], bool] | None) -> Sequence[IndexEntry] | None:
@@ -380,7 +381,7 @@ def has_moving_keys(schema: TableSchema) -> bool:
 def _hash_indexes(table: Table, snapshot: Snapshot | None, selection: Selection) -> set[tuple[int, str]]:
     """Return bucket and name of the hash indexes of some partitions; what differs from all if they can't be read."""
     try:
-        found = read_index(table, snapshot)
+        found = read_index_entries(table, snapshot)
     except FormatError:  # expired meanwhile
         return {(-1, "")}
     return {(i.bucket, i.file_name) for i in found if i.index_type == INDEX_TYPE and selection(i.partition)}

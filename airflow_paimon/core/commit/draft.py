@@ -15,9 +15,9 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import (
     BATCH_COMMIT_IDENTIFIER,
     CommitKind,
-    KnownHead,
     Operation,
     Snapshot,
+    SnapshotRef,
 )
 from airflow_paimon.core.table.live_files import BucketKey
 
@@ -60,8 +60,8 @@ class CommitIdentity:
 
     user: str = field(default_factory=new_commit_user)
     identifier: int = BATCH_COMMIT_IDENTIFIER
-    since: KnownHead | None = None
-    began: KnownHead | None = None
+    since: SnapshotRef | None = None
+    began: SnapshotRef | None = None
     retry_mark: str | None = None
 
 

@@ -42,10 +42,10 @@ from airflow_paimon.core.errors import (
     UnsupportedError,
 )
 from airflow_paimon.core.format.records import Record, is_record
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.record_kinds import CHECKS, EXPIRY_PLANS, MARKS, OPERATIONS, RESULTS
 from airflow_paimon.core.table.table import Table
@@ -114,7 +114,7 @@ class Attempt:
     table: Table
     operation_id: str | None = None
     branch: str = MAIN
-    head: KnownHead = field(default_factory=KnownHead)
+    head: SnapshotRef = field(default_factory=SnapshotRef)
     retried: bool = False
     number: int = 0
 
@@ -174,7 +174,7 @@ def attempt(
     """
     if operation_id is None:
         view = table.branch(branch)
-        yield Attempt(table=table, branch=branch, head=_head_of(view, True) if writers_stopped else KnownHead())
+        yield Attempt(table=table, branch=branch, head=_head_of(view, True) if writers_stopped else SnapshotRef())
         return
     entered = _enter(table, operation_id, branch, request, content, commits)
     try:
@@ -359,20 +359,20 @@ def _enter(table: Table, operation_id: str, branch: str, request: str, content: 
         except AlreadyExistsError:
             if _is_refused(table, operation_id, number):
                 continue
-        head = KnownHead(found.head, found.head_identity, found.head_time)
+        head = SnapshotRef(found.head, found.head_identity, found.head_time)
         return Attempt(table=table, operation_id=operation_id, branch=branch, head=head, retried=True, number=number)
     raise AssertionError("some record is new")
 
 
-def _head_of(view: Table, commits: bool) -> KnownHead:
+def _head_of(view: Table, commits: bool) -> SnapshotRef:
     """Return the branch's newest snapshot; of an operation without commits its id alone."""
     number = view.latest_snapshot_id() or 0
     if not number or not commits:
-        return KnownHead(number)
+        return SnapshotRef(number)
     try:
-        return KnownHead.of(view.snapshot(number))
+        return SnapshotRef.of(view.snapshot(number))
     except (FormatError, NotFoundError):  # the operation may be there to mend it
-        return KnownHead(number)
+        return SnapshotRef(number)
 
 
 def _is_refused(table: Table, operation_id: str, number: int) -> bool:
@@ -402,7 +402,7 @@ def _check_same(table: Table, operation_id: str, found: AttemptRecord, record: A
 
 def _read_record(table: Table, operation_id: str, number: int) -> AttemptRecord:
     path = OPERATIONS.path(name_of_try(operation_id, number))
-    return AttemptRecord.parse(read_if_there(table.store, path) or b"", f"{table.name}: {path}")
+    return AttemptRecord.parse(read_if_exists(table.store, path) or b"", f"{table.name}: {path}")
 
 
 def _mark_path(operation_id: str, number: int) -> str:

@@ -18,17 +18,13 @@ from airflow_paimon.core.errors import (
     PaimonError,
 )
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.table.branch_record import BranchRecord, still_exists
 from airflow_paimon.core.table.history import changed_files
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import selected_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests, read_both_manifest_lists, read_delta_lists
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import (
-    all_manifests,
-    live_entries,
-    read_delta_lists,
-    read_lists,
-    selected_entries,
-)
 from airflow_paimon.core.table.table import Table
 
 _READ_AT_ONCE = 64
@@ -36,7 +32,7 @@ BEING_CHANGED = "its branch is being renamed or deleted, or was recreated"
 
 
 def find_landed(
-    table: Table, identity: CommitIdentity, after: KnownHead, head: Snapshot | None = None
+    table: Table, identity: CommitIdentity, after: SnapshotRef, head: Snapshot | None = None
 ) -> Snapshot | None:
     """Search the snapshots that came later than ``after`` for a commit of this identity, the newest first.
 
@@ -66,7 +62,7 @@ def find_landed(
 
 
 def later_snapshots(
-    table: Table, after: KnownHead, head: Snapshot | None = None
+    table: Table, after: SnapshotRef, head: Snapshot | None = None
 ) -> Iterator[tuple[int, Snapshot | None]]:
     """Read the snapshots that came later than ``after``, by id, the newest first; None: it has expired, and so have
     those before it. Where another engine has rolled the branch back below ``after``, all that there are: which of them
@@ -88,7 +84,7 @@ def later_snapshots(
             yield number, table.find_snapshot(number)
 
 
-def _is_kept(snapshot: Snapshot | None, known: KnownHead) -> bool:
+def _is_kept(snapshot: Snapshot | None, known: SnapshotRef) -> bool:
     return snapshot is None or known.is_of(snapshot)
 
 
@@ -131,7 +127,9 @@ def took_expired_id(table: Table, snapshot: Snapshot) -> bool:
     try:
         following = table.find_snapshot(snapshot.id + 1)
         if following is not None:
-            return any(changed_files(table, all_manifests(table, snapshot), read_lists(table, following)[0]))
+            return any(
+                changed_files(table, all_manifests(table, snapshot), read_both_manifest_lists(table, following)[0])
+            )
         table.snapshot(snapshot.id)
     except (FormatError, NotFoundError) as error:
         raise unknown_outcome(table, snapshot, f"it expires right now ({error.message})") from error

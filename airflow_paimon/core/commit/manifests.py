@@ -16,9 +16,9 @@ from airflow_paimon.core.format.manifest_io import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import net_change
+from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
-from airflow_paimon.core.table.scan import read_entries
 from airflow_paimon.core.table.table import Table
 
 

@@ -28,8 +28,8 @@ from airflow_paimon.core.plan import (
     SetTag,
     UpdateCatalog,
 )
-from airflow_paimon.core.store.base import side_by_side
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.base import run_parallel
+from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.table import Table
 
 _DELETE_TRIES = 3
@@ -73,7 +73,7 @@ def execute_at_once(table: Table, actions: Sequence[Action]) -> None:
     The first failure is raised when all that were begun have ended; others may have been carried out.
     """
     require_committable(table)
-    side_by_side(table.store, [partial(_perform, table, action) for action in actions])
+    run_parallel(table.store, [partial(_perform, table, action) for action in actions])
 
 
 def _perform(table: Table, action: Action) -> None:
@@ -141,4 +141,4 @@ def delete_files(table: Table, paths: Sequence[str]) -> list[str]:
                 continue
         return path
 
-    return [path for path in in_threads(delete, paths, _DELETES_AT_ONCE) if path is not None]
+    return [path for path in map_parallel(delete, paths, _DELETES_AT_ONCE) if path is not None]

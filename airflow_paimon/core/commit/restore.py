@@ -9,8 +9,10 @@ from airflow_paimon.core.errors import ConflictError, LostMetadataError, NotFoun
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries, selected_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.scan import live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 
 
@@ -40,10 +42,12 @@ def restore_draft(
         return None
     index = None
     if before is not None and before.index_manifest:
-        now = read_index(table, head)
+        now = read_index_entries(table, head)
         names = {i.file_name for i in now}
         wanted = {form(e.partition) for e in missing}
-        back = [i for i in read_index(table, before) if form(i.partition) in wanted and i.file_name not in names]
+        back = [
+            i for i in read_index_entries(table, before) if form(i.partition) in wanted and i.file_name not in names
+        ]
         _refuse_second_index(table, now, back, form)
         index = [*now, *back]
     return Draft(

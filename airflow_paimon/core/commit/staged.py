@@ -22,12 +22,12 @@ from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
 from airflow_paimon.core.format.snapshot import WRITER, Snapshot
 from airflow_paimon.core.row_tracking.row_ids_plan import stamped
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.features import check_manifest_format
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.older_files import older_files_property
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -122,7 +122,7 @@ def stage(
     reads: list[Callable[[], object]] = [partial(cache.before, head)] if draft.only_new else []
     if draft.base is None:
         reads.append(partial(cache.manifests, head))
-    side_by_side(cache.table.store, reads)  # ``cache`` keeps it
+    run_parallel(cache.table.store, reads)  # ``cache`` keeps it
     base = base_rows(cache, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
     snapshot = _snapshot(cache, head, draft, given, changes, base_list)
@@ -181,7 +181,7 @@ def write(table: Table, files: Mapping[str, bytes], beside: Sequence[Callable[[]
                 f"{table.label}: a manifest could not be written, nothing was published ({error.message})"
             ) from error
 
-    return side_by_side(table.store, [put, *beside])[1:]
+    return run_parallel(table.store, [put, *beside])[1:]
 
 
 def discard(table: Table, names: Iterable[str]) -> None:

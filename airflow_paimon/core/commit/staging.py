@@ -29,10 +29,11 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import Action, HeadIs, PutNew, Replace
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_index
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.store.unpublished import Unpublished
 from airflow_paimon.core.table.branch_record import BranchRecord, branch_record_path
 from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import (
@@ -45,7 +46,6 @@ from airflow_paimon.core.table.paths import (
     BranchPaths,
     numbered,
 )
-from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ def discard_staging(view: Table) -> None:
     record = BranchRecord(branch=view.branch_name, created_at="")
     try:
         files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
-        recorded = read_if_there(view.store, branch_record_path(view.branch_name))
+        recorded = read_if_exists(view.store, branch_record_path(view.branch_name))
         plan = plan_delete_branch("stage", view.name, record, dict.fromkeys(files), {}, {}, recorded=recorded)
         execute(view, plan.whole().actions)
     except PaimonError as error:  # hides no failure of the operation
@@ -211,7 +211,9 @@ def take_over(
     )
 
     # statements that only delete rows by deletion vectors change no file
-    moved = isinstance(staging.view.store, Unpublished) and index is not None and index != read_index(onto, head)
+    moved = (
+        isinstance(staging.view.store, Unpublished) and index is not None and index != read_index_entries(onto, head)
+    )
 
     def make(at: HeadState) -> Draft | None:
         if removed or fresh or moved:
@@ -282,8 +284,8 @@ def _merged(staging: Staging) -> _Change:
     ]
     index = None
     if head.index_manifest or staged.index_manifest:
-        index = read_index(staging.view, staged)
+        index = read_index_entries(staging.view, staged)
         if not isinstance(staging.view.store, Unpublished):  # what the head has beside is not an engine's to take away
             bucket_of = StoredPartitions(staging.schema).bucket
-            index = merged_index(read_index(onto, head), index, changes, bucket_of)
+            index = merged_index(read_index_entries(onto, head), index, changes, bucket_of)
     return [e for c in changes for e in c.delete], [e for c in changes for e in c.add], index

@@ -17,7 +17,7 @@ from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.format.records import Record
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.table.record_kinds import STREAMS
 from airflow_paimon.core.table.table import Table
 
@@ -56,7 +56,7 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
     if found is None:
         return _first_try(table, query, batch, head), None
     _check(table, query, batch, found)
-    since = KnownHead(found.head, found.identity)
+    since = SnapshotRef(found.head, found.identity)
     identity = CommitIdentity(user=query, identifier=batch, since=since)
     if found.batch < batch:
         landed = _landed_unrecorded(table, identity, since, head)
@@ -111,11 +111,11 @@ def branch_of_stream(table: Table, query: str) -> str | None:
 
 def _first_try(table: Table, query: str, batch: int, head: Snapshot | None) -> CommitIdentity:
     _write(table, query, batch, head)
-    return CommitIdentity(user=query, identifier=batch, since=KnownHead.of(head))
+    return CommitIdentity(user=query, identifier=batch, since=SnapshotRef.of(head))
 
 
 def _landed_unrecorded(
-    table: Table, identity: CommitIdentity, since: KnownHead, head: Snapshot | None
+    table: Table, identity: CommitIdentity, since: SnapshotRef, head: Snapshot | None
 ) -> Snapshot | None:
     """Search for a batch that the record does not hold: a try of an earlier batch that was stopped right before it
     wrote the record has replaced a later one when it went on.
@@ -149,7 +149,7 @@ def _check(table: Table, query: str, batch: int, found: BatchRecord) -> None:
         )
 
 
-def _check_history(table: Table, query: str, batch: int, since: KnownHead, head: Snapshot | None) -> None:
+def _check_history(table: Table, query: str, batch: int, since: SnapshotRef, head: Snapshot | None) -> None:
     newest = 0 if head is None else head.id
     before = table.find_snapshot(since.id) if since.id else None
     if newest < since.id or (before is not None and before.identity != since.identity):

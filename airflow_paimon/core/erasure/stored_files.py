@@ -22,9 +22,9 @@ from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.schema.columns_plan import ids_on_main, under_ids
 from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, PRIVATE_DIR
-from airflow_paimon.core.table.scan import read_entries
 from airflow_paimon.core.table.table import Table
 
 OTHER = "other"

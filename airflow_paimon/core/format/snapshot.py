@@ -156,7 +156,7 @@ _text = json.encoder.encode_basestring
 
 
 @dataclass(frozen=True, slots=True)
-class KnownHead:
+class SnapshotRef:
     """A branch's newest snapshot as somebody has seen it (id 0: none): another engine may roll the branch back below
     it, and other snapshots get its id. ``identity`` empty: it could not be read.
     """
@@ -166,11 +166,11 @@ class KnownHead:
     time_millis: int = 0
 
     @classmethod
-    def of(cls, snapshot: Snapshot | None) -> KnownHead:
+    def of(cls, snapshot: Snapshot | None) -> SnapshotRef:
         return cls() if snapshot is None else cls(snapshot.id, snapshot.identity, snapshot.time_millis)
 
     @classmethod
-    def named(cls, text: int | str) -> KnownHead:
+    def named(cls, text: int | str) -> SnapshotRef:
         """Read the id that a request names, or id and identity as ``text`` has them."""
         number, _, identity = str(text).partition(":")
         return cls(int(number), identity)
@@ -191,7 +191,7 @@ class KnownHead:
 def approved_head(said: Mapping[str, Any], whose: str) -> str | None:
     """Return the head of ``branch`` or ``main`` that a diff, a plan or an approval says, with its identity."""
     number, identity = said.get(f"{whose}_snapshot"), said.get(f"{whose}_identity")
-    return None if number is None else KnownHead(number, identity or "").text
+    return None if number is None else SnapshotRef(number, identity or "").text
 
 
 def _json_text(value: Any, line: str) -> str:

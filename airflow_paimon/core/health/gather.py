@@ -35,6 +35,9 @@ from airflow_paimon.core.requests.findings import ERROR
 from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record
 from airflow_paimon.core.table.consumers import Consumer, read_consumers
 from airflow_paimon.core.table.history import files_only_in
+from airflow_paimon.core.table.live_entries import live_columns
+from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
@@ -46,9 +49,8 @@ from airflow_paimon.core.table.paths import (
     numbered,
     protects,
 )
-from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.record_kinds import TRASH_ENTRIES
-from airflow_paimon.core.table.scan import all_manifests, live_columns, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero
 
@@ -82,7 +84,7 @@ def read_health(table: Table, now_ms: int, rules: HealthRules | None = None) -> 
     for number in range(1, _TRIES + 1):
         ids = main.snapshot_ids()
         try:
-            with reading_once():
+            with cached_reads():
                 return plan_health(_observe(main, now_ms, rules or HealthRules()))
         except (FormatError, NotFoundError):  # an expiry may take away what was listed
             if number == _TRIES or main.snapshot_ids() == ids:
@@ -116,7 +118,7 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
         most_snapshots=options.number("snapshot.num-retained.min", 10),
         groups=groups,
         unreadable_files=sum(i not in schema_ids for i in live.schema_ids) if live is not None else 0,
-        index=read_index(main, head),
+        index=read_index_entries(main, head),
         manifests=() if head is None else all_manifests(main, head),
         held=_held(main, views, head, now_ms, rules),
         chain=None if check is None else _chain_figures(check),

@@ -12,7 +12,7 @@ from airflow_paimon.core.health.gather import HealthRules, read_health
 from airflow_paimon.core.health.health_plan import TableHealth
 from airflow_paimon.core.requests.context import Context, OperationResult, tables_of
 from airflow_paimon.core.requests.requests import TableHealthCheck
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.paths import MAIN, is_pattern
 from airflow_paimon.core.table.table import Table
 
@@ -68,7 +68,7 @@ def health_json(found: TableHealth) -> dict[str, Any]:
 
 def read_healths(tables: Iterable[Table], now_ms: int, rules: HealthRules | None = None) -> list[TableReport]:
     """Judge several tables side by side, the worst first; those that can't be read come before all others."""
-    return worst_first(in_threads(partial(_report, now_ms=now_ms, rules=rules), tables, _AT_ONCE))
+    return worst_first(map_parallel(partial(_report, now_ms=now_ms, rules=rules), tables, _AT_ONCE))
 
 
 def worst_first(reports: Sequence[TableReport]) -> list[TableReport]:

@@ -30,11 +30,12 @@ from airflow_paimon.core.requests.requests import CompactManifest
 from airflow_paimon.core.table.features import check_manifest_format
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.live_files import net_change, never_added
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import all_manifests, read_entries
 from airflow_paimon.core.table.table import Table
 
 _STEP = "compact_manifest"

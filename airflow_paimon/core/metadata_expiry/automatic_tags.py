@@ -45,7 +45,7 @@ from airflow_paimon.core.metadata_expiry.root_values import Roots
 from airflow_paimon.core.plan import Action, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireTags, TriggerTagAutomaticCreation
-from airflow_paimon.core.table.history import snapshots_there
+from airflow_paimon.core.table.history import existing_snapshots
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_tag_name
@@ -139,7 +139,7 @@ def _period_tags(view: Table, rules: TagRules) -> NewTags:
     tagged = {t.name: t.snapshot.id for t in view.tags() if rules.is_automatic(t.name)}
     newest = newest_automatic(rules.periods, (name for name in names if name in tagged))
     after = 0 if newest is None else tagged[newest]
-    snapshots = snapshots_there(view, [i for i in view.snapshot_ids() if i > after])
+    snapshots = existing_snapshots(view, [i for i in view.snapshot_ids() if i > after])
     return plan_new_tags(rules, tagged, newest, [_timed(rules, s) for s in snapshots])
 
 

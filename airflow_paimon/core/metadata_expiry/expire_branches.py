@@ -26,9 +26,9 @@ from airflow_paimon.core.requests.requests import ExpireBranches
 from airflow_paimon.core.table.branch_record import (
     DELETED,
     BranchRecord,
+    matching_branch_record,
     read_branch_record,
     recorded_branches,
-    verified_branch_record,
 )
 from airflow_paimon.core.table.history import difference, greatest_shared, publish_target
 from airflow_paimon.core.table.paths import MAIN, STAGING_BRANCH_PREFIX, BranchPaths, protects
@@ -132,7 +132,7 @@ def _described(age: BranchAge) -> dict[str, Any]:
 def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
     """Delete a branch whose time is over; return why it stays, None if it is gone (or would be)."""
     table, record = context.table, age.record
-    fits = record is not None and (not record.known_origin or verified_branch_record(table, age.name) is not None)
+    fits = record is not None and (not record.known_origin or matching_branch_record(table, age.name) is not None)
     why = why_kept(record, fits=fits)
     if why is not None or record is None:
         return why

@@ -31,7 +31,7 @@ from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireSnapshots, ExpireTags, Expiry
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.consumers import Consumer, consumer_path
 from airflow_paimon.core.table.options import TableOptions, parse_duration
@@ -191,7 +191,7 @@ def _latest_hint(view: Table, plan: BranchExpiry) -> list[Action]:
 
     Paimon takes a hinted snapshot for the newest one if the next id is free, even if it is gone itself.
     """
-    data = read_if_there(view.store, view.paths.latest_hint) if plan.expired and plan.first_kept is not None else None
+    data = read_if_exists(view.store, view.paths.latest_hint) if plan.expired and plan.first_kept is not None else None
     hint = hint_number(data or b"")
     if data is None or hint is None or plan.first_kept is None or hint >= plan.first_kept.snapshot.id:
         return []
@@ -223,7 +223,7 @@ def changelog_hints(view: Table, plan: BranchExpiry) -> list[Action]:
 
 def _is_below(view: Table, first: int) -> bool:
     """Whether an interrupted expiry has left the hint at a snapshot that is gone."""
-    data = read_if_there(view.store, view.paths.earliest_hint)
+    data = read_if_exists(view.store, view.paths.earliest_hint)
     hint = None if data is None else hint_number(data)
     return hint is not None and hint < first
 

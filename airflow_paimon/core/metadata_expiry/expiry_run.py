@@ -27,7 +27,7 @@ from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireSnapshots, Expiry
-from airflow_paimon.core.store.base import batches, read_present
+from airflow_paimon.core.store.base import batches, read_existing
 from airflow_paimon.core.table.consumers import Consumer, read_consumers
 from airflow_paimon.core.table.table import Table
 
@@ -258,7 +258,7 @@ def _take_back(context: Context, choice: Choice) -> None:
     """Delete what was put before something could be taken away that was replaced then: in a table that was dropped and
     made anew it would be of another table.
     """
-    now = read_present(context.table.store, [r.path for r in choice.dead])
+    now = read_existing(context.table.store, [r.path for r in choice.dead])
     for root in (r for r in choice.dead if now.get(r.path, r.data) != r.data):
         put = (*choice.before.get(root.path, ()), *_to_trash(context, root, choice.reason))
         done = [Delete(path=a.path, expected=a.data, reason="put too late") for a in put if isinstance(a, Replace)]
@@ -296,7 +296,7 @@ def _still_right(table: Table, choice: Choice) -> list[Action]:
     """Return the actions at the end, but for hints of what is gone: in a table that was dropped and made anew, an old
     hint would prove that its snapshots were lost.
     """
-    now = read_present(table.store, [r.path for r in choice.hinted.values()])
+    now = read_existing(table.store, [r.path for r in choice.hinted.values()])
     wrong = {hint for hint, root in choice.hinted.items() if now.get(root.path) != root.data}
     return [action for action in choice.after if action.path not in wrong]
 
@@ -321,7 +321,7 @@ def _in_turns(roots: Iterable[Root]) -> list[Root]:
 
 def _as_chosen(table: Table, roots: Sequence[Root]) -> list[Root] | None:
     """Return those of some roots that are still there; None: one has been replaced."""
-    now = read_present(table.store, [r.path for r in roots])
+    now = read_existing(table.store, [r.path for r in roots])
     there = [r for r in roots if r.path in now]
     return there if all(now[r.path] == r.data for r in there) else None
 

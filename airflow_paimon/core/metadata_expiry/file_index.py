@@ -18,8 +18,8 @@ from airflow_paimon.core.format.manifest import EntryColumns, FileKind, Manifest
 from airflow_paimon.core.metadata_expiry.file_index_plan import Changes, FileIndex, Mask, NamedFiles
 from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.table.manifest_entries import each_columns
 from airflow_paimon.core.table.name_digests import Digests, digests_of, places_in
-from airflow_paimon.core.table.scan import each_columns
 from airflow_paimon.core.table.sorted_runs import Ranges, Run, SortedRuns, pieces_between
 from airflow_paimon.core.table.table import Table
 

@@ -25,11 +25,11 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     columns_of,
 )
 from airflow_paimon.core.store.base import FileInfo
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE
-from airflow_paimon.core.table.scan import all_manifests
 from airflow_paimon.core.table.sorted_runs import Kept, Ranges, Run, SortedRuns, joined
 from airflow_paimon.core.table.table import Table
 
@@ -128,7 +128,7 @@ def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFi
         return found
     folders, objects = table.store.divided("")
     found.add(_part_of(objects, prefixes, found.is_whole, found.most_examples))
-    in_threads(add_all, folders, LISTINGS_AT_ONCE)
+    map_parallel(add_all, folders, LISTINGS_AT_ONCE)
     return found
 
 

@@ -25,12 +25,13 @@ from airflow_paimon.core.metadata_expiry.references import (
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
 from airflow_paimon.core.plan import Action, Delete, Replace
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
+from airflow_paimon.core.table.data_file_paths import legacy_schema
 from airflow_paimon.core.table.history import files_only_in
+from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, STATISTICS_DIR, is_outside, manifest_path
 from airflow_paimon.core.table.reachability import entry_paths
-from airflow_paimon.core.table.scan import legacy_schema, read_entries
 from airflow_paimon.core.table.table import Table
 
 _TRIES = 3
@@ -111,7 +112,7 @@ def carry_out_groups(
 
     The first error is raised once the groups that have begun have ended; no other begins then.
     """
-    in_threads(lambda actions: carry_out(table, actions, on_action), groups, _AT_ONCE)
+    map_parallel(lambda actions: carry_out(table, actions, on_action), groups, _AT_ONCE)
 
 
 @dataclass(slots=True)
@@ -211,7 +212,7 @@ def _changes(
             return None
 
     pairs = list(zip(own, successors, strict=True))
-    return [(*pair, found) for pair, found in zip(pairs, in_threads(change, pairs, _AT_ONCE), strict=True)]
+    return [(*pair, found) for pair, found in zip(pairs, map_parallel(change, pairs, _AT_ONCE), strict=True)]
 
 
 def _add_changelog(

@@ -17,10 +17,11 @@ from airflow_paimon.core.format.manifest_io import read_index_manifest
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.table.manifest_entries import each_columns
+from airflow_paimon.core.table.manifest_lists import ManifestListRef, base_list, delta_list, read_manifest_lists
 from airflow_paimon.core.table.older_files import is_based_on_another
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path
-from airflow_paimon.core.table.read_once import read_files
-from airflow_paimon.core.table.scan import NamedList, base_list, delta_list, each_columns, read_named_lists
+from airflow_paimon.core.table.read_cache import read_files
 from airflow_paimon.core.table.table import Table
 
 MOST_READERS = 3
@@ -78,12 +79,12 @@ def read_names(table: Table, roots: Sequence[Root]) -> list[RootNames]:
     unkept, lists = _kept_for_nobody(roots), dict[str, tuple[ManifestFile, ...]]()
     for some in batches(list(named.values())):
         try:
-            rows = read_named_lists(table, some)
+            rows = read_manifest_lists(table, some)
         except FormatError:
             gone = (unkept & {one.name for one in some}) - set(table.store.names(MANIFEST_DIR))
             lists |= dict.fromkeys(gone, ())
             some = [one for one in some if one.name not in gone]
-            rows = read_named_lists(table, some)
+            rows = read_manifest_lists(table, some)
         lists |= {one.name: tuple(found) for one, found in zip(some, rows, strict=True)}
     index = _read_indexes(table, roots)
     return [_names_of(root, lists, index) for root in roots]
@@ -134,7 +135,7 @@ def _names_of(
     )
 
 
-def _state_lists(root: Root) -> list[NamedList]:
+def _state_lists(root: Root) -> list[ManifestListRef]:
     """The lists that determine the live files. Of a long-lived changelog with a list of its own Paimon deletes them."""
     snapshot = root.snapshot
     if root.is_changelog and snapshot.changelog_manifest_list is not None:
@@ -142,9 +143,9 @@ def _state_lists(root: Root) -> list[NamedList]:
     return [base_list(snapshot, root.label), delta_list(snapshot, root.label)]
 
 
-def _changelog_list(root: Root) -> list[NamedList]:
+def _changelog_list(root: Root) -> list[ManifestListRef]:
     name, size = root.snapshot.changelog_manifest_list, root.snapshot.changelog_manifest_list_size
-    return [NamedList(name, size, root.label)] if name else []
+    return [ManifestListRef(name, size, root.label)] if name else []
 
 
 def _read_indexes(table: Table, roots: Sequence[Root]) -> dict[str, tuple[IndexEntry, ...]]:

@@ -40,7 +40,7 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import Usage, added,
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
-from airflow_paimon.core.store.base import batches, read_present
+from airflow_paimon.core.store.base import batches, read_existing
 from airflow_paimon.core.streaming.replays import find_replay, stream_key
 from airflow_paimon.core.table.branch_record import read_branch_record, recorded_branches
 from airflow_paimon.core.table.paths import MAIN
@@ -92,7 +92,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     streams = stream_leftovers(table, now_ms - records_age_ms)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
     old = [Delete(path=path, reason=_OLD_RECORD) for path in records]
-    left = read_present(table.store, streams)
+    left = read_existing(table.store, streams)
     old += [Delete(path=path, expected=data, reason=_OLD_STREAM) for path, data in left.items()]
     plan = Plan(operation=request.operation, table=request.table, actions=(*orphans, *old))
     if not request.dry_run:

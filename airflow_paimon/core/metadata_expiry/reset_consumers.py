@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.plan import Action, Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ClearConsumers, ResetConsumer
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.streaming.consumers import check_consumer_id, position_at
 from airflow_paimon.core.table.consumers import Consumer, consumer_path, find_consumer, read_consumers
 from airflow_paimon.core.table.options import requested_duration
@@ -37,7 +37,7 @@ def reset_consumer(context: Context, request: ResetConsumer) -> OperationResult:
             known = ", ".join(sorted(c.name for c in read_consumers(view))[:10]) or "none"
             raise NotFoundError(f"{view.label} has no consumer {name!r} (its consumers: {known})")
         path = consumer_path(view, name)
-        action: Action = Delete(path=path, expected=read_if_there(view.store, path), reason="asked for")
+        action: Action = Delete(path=path, expected=read_if_exists(view.store, path), reason="asked for")
     else:
         _check_position(view, request.next_snapshot)
         action = position_at(view, name, request.next_snapshot, "asked for")

@@ -33,7 +33,7 @@ from airflow_paimon.core.metadata_expiry.root_values import (
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root as Root
 from airflow_paimon.core.publish.hold import Hold
-from airflow_paimon.core.store.base import FileInfo, read_present
+from airflow_paimon.core.store.base import FileInfo, read_existing
 from airflow_paimon.core.table.branch_record import READY, read_branch_record, recorded_branches
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.paths import (
@@ -89,7 +89,9 @@ class RootReader:
         self._check_listed(now)
         known = {(r.path, r.data): r for r in now.roots}
         gone = [r for key, r in self._ever.items() if key not in known and key not in moved]
-        unread = read_present(self.table.store, [r.path for r in gone if r.branch in now.unread and r.kind == SNAPSHOT])
+        unread = read_existing(
+            self.table.store, [r.path for r in gone if r.branch in now.unread and r.kind == SNAPSHOT]
+        )
         before = (r for r in gone if unread.get(r.path) != r.data)  # the others are among those that are not read yet
         roots = sorted((*known.values(), *before), key=lambda r: r.path)
         return replace(now, roots=tuple(roots))
@@ -157,7 +159,7 @@ class RootReader:
 
         def read(ids: Sequence[int]) -> Sequence[Root]:
             paths = {view.paths.snapshot(number): str(number) for number in ids}
-            files = read_present(view.store, list(paths))
+            files = read_existing(view.store, list(paths))
             self._lost |= len(files) < len(paths)
             found = [_root(view, path, SNAPSHOT, name, files[path]) for path, name in paths.items() if path in files]
             self._ever |= {(r.path, r.data): r for r in found}
@@ -189,7 +191,7 @@ class RootReader:
         """Read the files that aren't known as they are; one that is gone by then is left out."""
         files: dict[str, _Stamp] = {path: (info.size, info.modified_ms) for path, info in infos.items()}
         old = {p for p, stamp in files.items() if None not in stamp and p in self._read and self._read[p][0] == stamp}
-        content = read_present(self.table.store, [p for p in files if p not in old])
+        content = read_existing(self.table.store, [p for p in files if p not in old])
         self._lost |= len(old) + len(content) < len(files)
         for path, stamp in files.items():
             if path in content:
@@ -255,7 +257,7 @@ def _operations(main: Table, since_ms: int | None) -> Iterator[OperationRecord]:
         if not info.is_dir and is_record(info.name) and info.name not in ended
         if since_ms is None or info.modified_ms is None or info.modified_ms >= since_ms
     ]
-    for path, data in read_present(main.store, young).items():
+    for path, data in read_existing(main.store, young).items():
         name = f"{main.name}: {path}"
         if path.startswith(STREAMS.folder):
             batch = BatchRecord.parse(data, name)

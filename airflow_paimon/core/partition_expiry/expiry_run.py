@@ -38,7 +38,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.records import Record
-from airflow_paimon.core.format.snapshot import KnownHead
+from airflow_paimon.core.format.snapshot import SnapshotRef
 from airflow_paimon.core.plan import DropPartition, HeadIs, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -101,10 +101,10 @@ class ExpiryPlan(Record):
     def keys(self, branch: str) -> frozenset[str]:
         return frozenset(d.key for s in self.steps if s.branch == branch for d in s.drops)
 
-    def head(self, branch: str) -> KnownHead:
+    def head(self, branch: str) -> SnapshotRef:
         """The branch's newest snapshot when this was planned."""
-        heads = (KnownHead(p.snapshot_id or 0, p.identity or "") for p in self.preconditions if p.branch == branch)
-        return next(heads, KnownHead())
+        heads = (SnapshotRef(p.snapshot_id or 0, p.identity or "") for p in self.preconditions if p.branch == branch)
+        return next(heads, SnapshotRef())
 
     def to_plan(self, operation: str, table: str) -> Plan:
         """Return the printable plan: an action for each partition, in the order of execution."""
@@ -291,7 +291,7 @@ def _execute(
     return _Commit(step=step, before=before, snapshot=receipt.snapshot.id if receipt.snapshot else None)
 
 
-def _since(view: Table, plan: ExpiryPlan) -> KnownHead | None:
+def _since(view: Table, plan: ExpiryPlan) -> SnapshotRef | None:
     """Where to look for another living try's commit; None where the head of that time has expired, or another engine
     has rolled the branch back below it: the drop compares files.
     """

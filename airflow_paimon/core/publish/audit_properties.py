@@ -16,7 +16,7 @@ from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError, FormatError
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, summarize
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.made_by import bounded, made_by, stored_bytes
 from airflow_paimon.core.table.properties import (
     CHANGES_PROPERTY,
@@ -57,7 +57,7 @@ def _changes(ids: Sequence[int], commits: Sequence[Mapping[str, Any]]) -> str:
 
 def readable_snapshots(view: Table, ids: Sequence[int]) -> list[Snapshot]:
     """Read snapshots, without those that have expired meanwhile or that can't be read: no publish fails for them."""
-    data = read_present(view.store, [view.paths.snapshot(i) for i in ids])
+    data = read_existing(view.store, [view.paths.snapshot(i) for i in ids])
     found = []
     for path, content in data.items():
         try:
@@ -112,7 +112,7 @@ def recorded_between(view: Table, after: int, up_to: int) -> list[Snapshot]:
     folder = f"{AUDIT.folder}/{view.branch_name}"
     names = [n for n in view.store.names(folder) if n.endswith(".json") and n.partition("-")[0].isdigit()]
     wanted = sorted(n for n in names if after < int(n.partition("-")[0]) <= up_to)
-    data = read_present(view.store, [f"{folder}/{n}" for n in wanted])
+    data = read_existing(view.store, [f"{folder}/{n}" for n in wanted])
     return sorted((parse_snapshot(d, f"{view.label}: {p}") for p, d in data.items()), key=lambda s: s.id)
 
 

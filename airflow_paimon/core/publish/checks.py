@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
-from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, SnapshotRef
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     bucket_namer,
@@ -23,11 +23,11 @@ from airflow_paimon.core.publish.planners import Merge, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.relatives import refuse_other_ids
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 
 
@@ -85,7 +85,7 @@ def check_approved(planner: Merge, compared: Compared, planned: Publication) -> 
     main, head, said = planner.main, compared.head, planner.request.approved_main_snapshot
     if said is None or not (planned.changes or planned.schemas.new or planned.is_begun):
         return
-    approved = KnownHead.named(said)
+    approved = SnapshotRef.named(said)
     there = head if head.id == approved.id else main.find_snapshot(approved.id)
     known = approved.id <= head.id and (there is None or approved.is_of(there))
     if known and (approved.id == head.id or planned.merge is not None):

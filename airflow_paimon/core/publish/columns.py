@@ -14,9 +14,9 @@ from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.publish.replace_main_plan import same_version, with_columns_of
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.properties import BRANCH_PROPERTY
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ def bring_schemas(main: Table, new: Sequence[TableSchema], *, latest_first: bool
 
 def is_put(main: Table, schema: TableSchema) -> bool:
     """Whether a schema version of main is this one, and not another writer's of the same id."""
-    return read_if_there(main.store, main.paths.schema(schema.id)) == schema.to_bytes()
+    return read_if_exists(main.store, main.paths.schema(schema.id)) == schema.to_bytes()
 
 
 def take_back(main: Table, branch: str, before: TableSchema, brought: Sequence[TableSchema]) -> None:

@@ -39,7 +39,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
 from airflow_paimon.core.publish.hold import UnfinishedPublish
 from airflow_paimon.core.publish.relatives import came_and_went, with_their_states
 from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import (
     Difference,
     branch_point,
@@ -50,12 +50,13 @@ from airflow_paimon.core.table.history import (
     touched,
 )
 from airflow_paimon.core.table.live_files import BucketKey, together
+from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
+from airflow_paimon.core.table.manifest_lists import read_each_delta_list
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
 from airflow_paimon.core.table.reachability import find_deletions
-from airflow_paimon.core.table.scan import read_each_delta_list, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Operation.WRITE])
@@ -118,7 +119,7 @@ def gather_sides(
         partial(difference, main, base, head),
         partial(snapshots_between, branch, base.id, theirs.id),
     ]
-    between, their_diff, our_diff, history = side_by_side(main.store, reads)
+    between, their_diff, our_diff, history = run_parallel(main.store, reads)
     seen = _Seen(
         main=main,
         branch=branch,
@@ -487,7 +488,7 @@ def _merge(
     return merge_files(
         view.name,
         sides,
-        read_index(view, head),
+        read_index_entries(view, head),
         name_bucket=bucket_namer(schema),
         bucket_of=bucket_of,
         keep_appended=keep_appended,
@@ -552,7 +553,7 @@ def _marked(view: Table, before: Snapshot, after: Snapshot, bucket_of: BucketOf)
     """Return the data files whose deletion vectors differ, by bucket."""
     if before.index_manifest == after.index_manifest:
         return {}
-    old, new = (_ranges(read_index(view, s)) for s in (before, after))
+    old, new = (_ranges(read_index_entries(view, s)) for s in (before, after))
     found: dict[BucketKey, set[str]] = {}
     for name in old.keys() | new.keys():
         if old.get(name) != new.get(name):
@@ -571,7 +572,7 @@ def _vectors(view: Table, snapshot: Snapshot, schema: TableSchema) -> dict[str, 
         return {}
     return {
         r.data_file: Vector(e, r, (e.file_name, r.offset, r.length))
-        for e in read_index(view, snapshot)
+        for e in read_index_entries(view, snapshot)
         for r in e.deletion_vector_ranges or ()
         if r is not None
     }

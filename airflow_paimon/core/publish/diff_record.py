@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.fold import is_folded
 from airflow_paimon.core.requests.requests import DiffBranches, PublishBranch
 from airflow_paimon.core.table.made_by import FULL, MASKED, bounded, record_sql, stored_bytes
@@ -53,7 +53,7 @@ def kept_diff(request: PublishBranch, branch: Table, theirs: Snapshot, schemas: 
         return KeptDiff()
     details = _details(request, request.diff)
     seen = details.get("branch_snapshot")
-    known = KnownHead(seen, str(details.get("branch_identity") or "")) if isinstance(seen, int) else None
+    known = SnapshotRef(seen, str(details.get("branch_identity") or "")) if isinstance(seen, int) else None
     if known is None or not (known.is_of(theirs) or is_folded(branch, theirs, known)):
         text = f"the audit does not contain the diff: it compared snapshot {seen} of the branch, not {theirs.id}"
         log.warning("%s: %s", branch.label, text)

@@ -17,7 +17,7 @@ from airflow_paimon.core.publish.hold import UnfinishedPublish
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.branch_record import read_branch_record, state_text
-from airflow_paimon.core.table.history import Difference, difference, snapshots_there
+from airflow_paimon.core.table.history import Difference, difference, existing_snapshots
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -160,7 +160,7 @@ def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
     found = {s.id: s for s in recorded_between(main, base.id, head.id)}
     found |= {t.snapshot.id: t.snapshot for t in main.tags_once() if base.id < t.snapshot.id <= head.id}
     there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
-    found |= {s.id: s for s in snapshots_there(main, there)}
+    found |= {s.id: s for s in existing_snapshots(main, there)}
     return [found[number] for number in sorted(found)]
 
 
@@ -222,7 +222,7 @@ def _of_relative(main: Table, schema: TableSchema, snapshot: Snapshot) -> Branch
 
 def rollbacks_before(branch: Table, then: Snapshot) -> list[Snapshot]:
     """Return the rollbacks of a branch to before a snapshot of its own."""
-    later = snapshots_there(branch, [number for number in branch.snapshot_ids() if number > then.id])
+    later = existing_snapshots(branch, [number for number in branch.snapshot_ids() if number > then.id])
     targets = ((s, s.number(TARGET_PROPERTY)) for s in later)
     return [s for s, target in targets if target is not None and target < then.id]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -46,7 +46,7 @@ def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int]
     return head
 
 
-def is_folded(branch: Table, head: Snapshot, approved: KnownHead) -> bool:
+def is_folded(branch: Table, head: Snapshot, approved: SnapshotRef) -> bool:
     """Whether only folds of interrupted publishes came after the approved snapshot: they have changed no row."""
     later = [branch.find_snapshot(i) for i in range(approved.id + 1, head.id + 1)]
     known = branch.find_snapshot(approved.id)

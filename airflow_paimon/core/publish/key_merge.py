@@ -27,11 +27,12 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.features import check_writable
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.paths import POSTPONED_BUCKET
-from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 TAKE_BRANCH = "branch"
@@ -191,7 +192,7 @@ def state_of(view: Table, snapshot: Snapshot, buckets: Collection[BucketKey], sc
     chosen = stored.those({b.partition for b in buckets})
     live = live_entries(view, snapshot, chosen) if snapshot.id and buckets else {}
     found = stored.by_bucket(live.values())
-    index = [i for i in read_index(view, snapshot) if stored.bucket(i) in buckets]
+    index = [i for i in read_index_entries(view, snapshot) if stored.bucket(i) in buckets]
     return BucketsAtSnapshot(entries={b: group for b, group in found.items() if b in buckets}, index=index)
 
 

@@ -19,7 +19,7 @@ from airflow_paimon.core.errors import (
     InvalidInputError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.audit_properties import changes_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
@@ -47,7 +47,7 @@ from airflow_paimon.core.publish.run import Decide, run_publication
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import (
     publish_target,
 )
@@ -95,7 +95,7 @@ def publish_branch(
     if request.branch == MAIN:
         raise InvalidInputError(f"{main.name}: branch main can't be published onto itself")
     first: list[Callable[[], Any]] = [partial(_refuse_branch, main, branch), partial(publish_target, main, branch)]
-    _, target = side_by_side(main.store, first)
+    _, target = run_parallel(main.store, first)
     if target.branch_name != MAIN:
         context = replace(context, table=target)
         check_chain_publish(target, branch, request.operation)
@@ -104,7 +104,7 @@ def publish_branch(
         partial(planner_of, context, request, branch),
         main.schemas,
     ]
-    theirs, planner, schemas = side_by_side(target.store, reads)
+    theirs, planner, schemas = run_parallel(target.store, reads)
     diff, keys = kept_diff(request, branch, theirs, schemas), KeyFiles(merge_by_key)
 
     def make_decide() -> Decide:
@@ -114,7 +114,7 @@ def publish_branch(
             planner.check,
             partial(unfinished_publishes, branch),
         ]
-        record, gate, _, unfinished = side_by_side(target.store, looks)
+        record, gate, _, unfinished = run_parallel(target.store, looks)
         about = {**publish_properties(record), **family_properties(record), **diff.properties}
         return _Merging(planner, theirs, unfinished, gate, about, fold, RowsStay(find_shared_id), keys).decide
 
@@ -209,7 +209,7 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
             f"{branch.label} is empty: it has no snapshot to publish. Write rows into it; or, if it should have begun "
             "with main's, delete it and create it from a tag or snapshot of main"
         )
-    known = None if expected is None else KnownHead.named(expected)
+    known = None if expected is None else SnapshotRef.named(expected)
     if known is not None and not known.is_of(theirs) and not is_folded(branch, theirs, known):
         raise ConflictError(
             f"{branch.label} is at snapshot {theirs.id}, not at {known.beside(theirs.id)} as approved; review the new "
@@ -234,7 +234,7 @@ def gather_merge(
     """
     target, branch = planner.main, planner.branch
     reads: list[Callable[[], Any]] = [planner.base, *([] if head is None else [target.schemas])]
-    base, *logs = side_by_side(target.store, reads)
+    base, *logs = run_parallel(target.store, reads)
     onto = target.branch_name
     if base is None or head is None:
         instead = ", or let the branch take main's place with replace_main --discard-main if it was created empty"

@@ -13,8 +13,9 @@ from airflow_paimon.core.publish.parts import texts_of
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, has_row_ids, is_stored, stored_ids
 from airflow_paimon.core.table.history import difference
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 
@@ -46,7 +47,7 @@ class RowsStay:
             return
         found = None
         if self.find_shared_id is not None:
-            found = self.find_shared_id(branch, suspects, main, others, read_index(main, compared.head), space)
+            found = self.find_shared_id(branch, suspects, main, others, read_index_entries(main, compared.head), space)
         if self.find_shared_id is None or found is not None:
             where = listed(texts_of(compared.schema, {e.partition for e in others}))
             raise UnsafeOperationError(

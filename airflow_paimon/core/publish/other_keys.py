@@ -10,8 +10,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys, replaced_hash_indexes
 from airflow_paimon.core.table.live_files import Difference
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.scan import read_index
 from airflow_paimon.core.table.table import Table
 
 
@@ -30,7 +30,7 @@ def refuse_other_keys(
     Raises:
         UnsafeOperationError: lists the buckets.
     """
-    replaced = replaced_hash_indexes(changes, theirs, read_index(target, head), schema)
+    replaced = replaced_hash_indexes(changes, theirs, read_index_entries(target, head), schema)
     other = [bucket for bucket, (new, old) in replaced.items() if not _same_keys(target, new, old)]
     if other:
         raise other_keys(target.label, other, schema, whose)

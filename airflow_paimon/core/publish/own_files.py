@@ -27,11 +27,13 @@ from airflow_paimon.core.publish.key_merge import (
 from airflow_paimon.core.publish.publication import BucketReach, Publication, draft_of
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.properties import MERGED_KEYS_PROPERTY
-from airflow_paimon.core.table.scan import data_file_path, live_entries, read_index
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -265,7 +267,7 @@ def _replaced(d: Publication) -> ReplacedBuckets:
             after.pop(entry.identifier, None)
     new = {s.id: s for s in d.schemas.new}
     ids = {e.file.schema_id for e in (*before.values(), *after.values())}
-    index = read_index(d.target, d.head)
+    index = read_index_entries(d.target, d.head)
     return ReplacedBuckets(
         target=d.target,
         schema=schema,

@@ -56,8 +56,8 @@ from airflow_paimon.core.publish.replace_main_plan import (
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
-from airflow_paimon.core.table.branch_record import verified_branch_record
-from airflow_paimon.core.table.history import before_first, branch_point, difference, snapshots_between
+from airflow_paimon.core.table.branch_record import matching_branch_record
+from airflow_paimon.core.table.history import branch_point, difference, empty_snapshot, snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import streaming_users
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope
@@ -334,10 +334,10 @@ class Replacing(Forward):
         found = branch_point(self.main, self.branch)
         if found is not None or not self.request.discard_main:
             return found
-        record = verified_branch_record(self.main, self.branch.branch_name)
+        record = matching_branch_record(self.main, self.branch.branch_name)
         if record is None or record.snapshot_id is not None or record.schema_id is None:
             return None
-        return before_first(record.schema_id)
+        return empty_snapshot(record.schema_id)
 
     def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         since = changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)

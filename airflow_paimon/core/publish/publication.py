@@ -44,6 +44,8 @@ from airflow_paimon.core.table.consumers import consumer_names
 from airflow_paimon.core.table.global_indexes import without_global_indexes
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey, index_origin
+from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
@@ -55,7 +57,6 @@ from airflow_paimon.core.table.properties import (
     ROW_VERSIONS_PROPERTY,
     TARGET_PROPERTY,
 )
-from airflow_paimon.core.table.scan import read_delta_lists, read_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import not_visible
 
@@ -202,7 +203,7 @@ def completed(request: Publish, decided: Publication, *, writes_rows: bool) -> P
     schema = d.schema
     index = None
     if d.changes and (d.head.index_manifest or d.wanted.index_manifest):
-        now = read_index(d.target, d.head)
+        now = read_index_entries(d.target, d.head)
         index = _index_of(d, schema, now)
         own = index_files(() if d.merged is None else d.merged.index)
         returning |= index_files(index or ()) - index_files(now) - own
@@ -257,7 +258,7 @@ def _index_of(d: Publication, schema: TableSchema, now: Sequence[IndexEntry]) ->
     else:
         bucket_of = StoredPartitions(schema).bucket
         taken = [c for c in d.changes if d.merged is None or c.bucket not in d.merged.files]
-        index = merged_index(now, read_index(d.source, d.wanted), taken, bucket_of)
+        index = merged_index(now, read_index_entries(d.source, d.wanted), taken, bucket_of)
         index = index if d.merged is None else with_merged_index(index, d.merged, bucket_of)
     if index is None or d.id_space is None or not d.id_space.moves(None):
         return index
@@ -273,7 +274,7 @@ def _without_updated_columns(
     index: Sequence[IndexEntry] | None,
 ) -> Sequence[IndexEntry] | None:
     """Leave out what the target's indexes say of columns that are now in files that only came."""
-    entered = read_index(d.target, d.head) if index is None else index
+    entered = read_index_entries(d.target, d.head) if index is None else index
     bucket_of = StoredPartitions(schema).bucket
     updated = {bucket_of(e).partition for e in entries if e.kind == FileKind.ADD and columns.is_there(e.file)}
     left = without_global_indexes(entered, updated, bucket_of)

@@ -7,11 +7,11 @@ from typing import Any
 
 from airflow_paimon.core.publish.overlap import compare
 from airflow_paimon.core.table.history import publish_target
+from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.partitions import StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import live_columns
 from airflow_paimon.core.table.table import Table
 
 

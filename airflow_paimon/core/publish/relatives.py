@@ -25,6 +25,8 @@ from airflow_paimon.core.publish.earlier_publishes import (
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, origin_name, stored_ids
 from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, state_text
 from airflow_paimon.core.table.live_files import BucketKey, Difference
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import read_each_delta_list
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -34,7 +36,6 @@ from airflow_paimon.core.table.properties import (
     FAMILY_PROPERTY,
     REBASED_BRANCH_PROPERTY,
 )
-from airflow_paimon.core.table.scan import read_each_delta_list, read_entries
 from airflow_paimon.core.table.table import Table
 
 

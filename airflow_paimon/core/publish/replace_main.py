@@ -42,7 +42,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.table.branch_record import KEPT_MAIN
 from airflow_paimon.core.table.consumers import consumer_names, consumer_path, find_consumer
-from airflow_paimon.core.table.history import difference, really_changed, snapshots_between, snapshots_there
+from airflow_paimon.core.table.history import difference, existing_snapshots, really_changed, snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
 from airflow_paimon.core.table.properties import (
@@ -254,7 +254,7 @@ def main_state(table: Table) -> dict[str, Any]:
         "branch_exists": False,
     }
     for found in _replacements(main):
-        later = snapshots_there(main, [i for i in main.snapshot_ids() if i > found.id])
+        later = existing_snapshots(main, [i for i in main.snapshot_ids() if i > found.id])
         undone = undone_snapshots([found, *later])
         if found.id in undone:
             continue

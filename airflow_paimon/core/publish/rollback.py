@@ -55,10 +55,10 @@ from airflow_paimon.core.schema.tables import set_option
 from airflow_paimon.core.table.history import (
     Difference,
     difference,
+    existing_snapshots,
     really_changed,
     snapshot_by_watermark,
     snapshots_between,
-    snapshots_there,
 )
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
@@ -276,7 +276,7 @@ def _bucket_option(view: Table, target: Snapshot, head: Snapshot, changes: Seque
     """
     if not other_bucket_counts(changes, view.schema()):
         return None
-    since = snapshots_there(view, list(range(target.id + 1, head.id + 1)))
+    since = existing_snapshots(view, list(range(target.id + 1, head.id + 1)))
     said = [s.values(DETAILS_PROPERTY, dict) for s in since if s.properties.get(OPERATION_PROPERTY) == RESCALE]
     set_by = [one for one in said if one.get("option") != one.get("option_before")]
     if not set_by or set_by[-1]["option"] != TableOptions(view.schema().options).bucket:

@@ -35,7 +35,7 @@ from airflow_paimon.core.commit.put import delete_files
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot, Tag
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
@@ -53,7 +53,7 @@ from airflow_paimon.core.publish.safeguards import (
 )
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
@@ -134,7 +134,7 @@ class _Try:
         store = self.target.store
         for snapshot in held:
             lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
-            if not all(side_by_side(store, [partial(store.exists, manifest_path(name)) for name in lists])):
+            if not all(run_parallel(store, [partial(store.exists, manifest_path(name)) for name in lists])):
                 path = self.target.paths.tag(
                     held_tag(self.identity.name, keep_tag(snapshot), self.context.now_local).name
                 )
@@ -224,7 +224,7 @@ def _finish(own: _Try, landed: Snapshot, *, is_whole: bool = False, just_now: bo
     """
     target = own.target
     try:
-        side_by_side(target.store, [partial(protect_published, target, landed), partial(_keep_record, target, landed)])
+        run_parallel(target.store, [partial(protect_published, target, landed), partial(_keep_record, target, landed)])
         warnings = [] if is_whole else complete(own.context, target, landed)
         drop_held(target, landed)
         if just_now and own.planned is not None and own.planned.has_columns:
@@ -280,7 +280,7 @@ def _head_said(request: Publish, head: Snapshot) -> dict[str, Any]:
 def _expected(request: Publish, target: Table) -> Sequence[HeadIs]:
     if request.expected_main_snapshot is None:
         return ()
-    known = KnownHead.named(request.expected_main_snapshot)
+    known = SnapshotRef.named(request.expected_main_snapshot)
     return (HeadIs(branch=target.branch_name, snapshot_id=known.id, identity=known.identity or None),)
 
 
@@ -300,7 +300,7 @@ def _protected(
     if draft.changelog is not None:
         own.say(changelog_counts(d, draft.changelog))
     tags = (*map(keep_tag, d.held), Tag(name=identity.undo_tag, snapshot=d.head))
-    side_by_side(d.target.store, [partial(own.hold_tag, tag) for tag in tags])
+    run_parallel(d.target.store, [partial(own.hold_tag, tag) for tag in tags])
     own.release_expired([s for s in d.held if s.identity != d.wanted.identity])
     check_files_exist(d.target, draft.schema, d.changes, d.index or (), own.checked)
     if isinstance(own.request, PublishBranch | RollbackTo) and own.request.writers_stopped:

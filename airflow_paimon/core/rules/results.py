@@ -12,7 +12,7 @@ from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.format.records import NOT_STORED, Record
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.rules.rules import ERROR, Rule
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.record_kinds import CHECKS
 from airflow_paimon.core.table.table import Table
 
@@ -102,7 +102,7 @@ def records_of(table: Table, branch: str, snapshots: Sequence[Snapshot]) -> list
         if info.name.startswith(begins)
     }
     known = {snapshot.identity for snapshot in snapshots}
-    data = read_present(table.store, list(put_at))
+    data = read_existing(table.store, list(put_at))
     found = [replace(CheckRecord.parse(d, path), modified_ms=put_at[path]) for path, d in data.items()]
     return [record for record in found if record.branch == branch and record.identity in known]
 

@@ -18,7 +18,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.plan import Delete, DeleteFolders
 from airflow_paimon.core.schema.drop_plan import RECORD, Dropping, DropPlan, division, plan_drop
-from airflow_paimon.core.store.base import read_if_there, read_present
+from airflow_paimon.core.store.base import read_existing, read_if_exists
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
@@ -45,7 +45,7 @@ def drop_table(table: Table) -> bool:
             f"{table.name}: DROP TABLE is not executed in {where}, which has to forget the table together with its "
             f"files; drop it with Paimon's own engines"
         )
-    record = read_if_there(table.store, RECORD)
+    record = read_if_exists(table.store, RECORD)
     if record is None and not table.exists():
         return False
     require_committable(table)
@@ -79,8 +79,8 @@ def _remove(table: Table, mark: bytes) -> None:
     """
     for _ in range(_TRIES):
         again, once = division(table.store.walk(""))
-        there = read_present(table.store, again)
-        if read_if_there(table.store, RECORD) != mark:
+        there = read_existing(table.store, again)
+        if read_if_exists(table.store, RECORD) != mark:
             raise ConflictError(
                 f"{table.name} was dropped by another process in the meantime; check whether a new one exists"
             )
@@ -166,4 +166,4 @@ def _gather(table: Table) -> Dropping:
 
 def _newest(table: Table) -> bytes | None:
     number = table.latest_snapshot_id()
-    return None if number is None else read_if_there(table.store, table.paths.snapshot(number))
+    return None if number is None else read_if_exists(table.store, table.paths.snapshot(number))

@@ -28,7 +28,7 @@ from airflow_paimon.core.schema.option_checks import check_options
 from airflow_paimon.core.schema.option_warnings import warn_of_changes, warn_of_options
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, check_opening, new_schema
 from airflow_paimon.core.schema.text import parse_change
-from airflow_paimon.core.table.branch_record import verified_branch_record
+from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS, READ_TOGETHER
 from airflow_paimon.core.table.paths import MAIN
@@ -141,7 +141,7 @@ def _check_protection(table: Table, changes: Sequence[SchemaChange]) -> None:
     touched = [c.key for c in changes if isinstance(c, SetOption | RemoveOption) and c.key in PROTECTIVE_OPTIONS]
     if not touched or table.branch_name == MAIN:
         return
-    record = verified_branch_record(table.branch(MAIN), table.branch_name)
+    record = matching_branch_record(table.branch(MAIN), table.branch_name)
     if record is not None and record.snapshot_id is not None:
         raise UnsafeOperationError(
             f"{table.label}: option {touched[0]} keeps every engine from expiring this branch, which shares files with "

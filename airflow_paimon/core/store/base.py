@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError
-from airflow_paimon.core.store.threads import AT_ONCE, in_threads
+from airflow_paimon.core.store.threads import AT_ONCE, map_parallel
 
 T = TypeVar("T")
 
@@ -143,7 +143,7 @@ class Store(Protocol):
         """
         if files:
             self.before_create()
-            side_by_side(self, [partial(self.create, path, data) for path, data in files.items()])
+            run_parallel(self, [partial(self.create, path, data) for path, data in files.items()])
 
     def hint(self, path: str, data: bytes) -> None:
         """Write a hint, as ``replace`` does; but after a power failure it may be an older one, empty or gone."""
@@ -181,7 +181,7 @@ class Store(Protocol):
 
     def _if_same(self, path: str, expected: bytes, act: Callable[[], None], what: str) -> bool | None:
         began = time.monotonic()
-        found = read_if_there(self, path)
+        found = read_if_exists(self, path)
         if found is None:
             return None
         if found != expected:
@@ -232,12 +232,12 @@ FEW = 1000
 """How many names ``few_names`` gives at most, about: what storages of objects give in one answer."""
 
 
-def side_by_side(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
+def run_parallel(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:
     """Make calls of a store that don't depend on each other: at once where each waits for a server, else in order.
 
-    Errors are as those of ``in_threads``.
+    Errors are as those of ``map_parallel``.
     """
-    return in_threads(lambda call: call(), calls, AT_ONCE if store.remote else 1)
+    return map_parallel(lambda call: call(), calls, AT_ONCE if store.remote else 1)
 
 
 def batches(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
@@ -245,7 +245,7 @@ def batches(values: Sequence[T], size: int = AT_ONCE) -> Iterator[Sequence[T]]:
     return (values[start : start + size] for start in range(0, len(values), size))
 
 
-def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
+def read_existing(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
     """Read files by path; leave out those that are gone."""
     found: dict[str, bytes] = {}
     for some in batches(paths):
@@ -260,7 +260,7 @@ def read_present(store: Store, paths: Sequence[str]) -> dict[str, bytes]:
     return found
 
 
-def read_if_there(store: Store, path: str) -> bytes | None:
+def read_if_exists(store: Store, path: str) -> bytes | None:
     """Read a file; None if there is none."""
     try:
         return store.read(path)

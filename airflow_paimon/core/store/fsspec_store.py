@@ -16,7 +16,7 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageEr
 from airflow_paimon.core.store.base import FileInfo, Store, folder_name, join, object_name
 from airflow_paimon.core.store.failures import Input, from_os_error
 from airflow_paimon.core.store.secrets import without_secrets
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
 
 _THREADS = 8
 _WRITABLE = "Reads and writes work on a path, file://, s3://, gs://, abfs:// and hdfs://"
@@ -80,7 +80,7 @@ class FsspecStore(Store):
         return data
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        return in_threads(self.read, paths, _THREADS)
+        return map_parallel(self.read, paths, _THREADS)
 
     def exists(self, path: str) -> bool:
         key = self._key(object_name(path))

@@ -33,13 +33,13 @@ from airflow_paimon.core.store.base import (
     inner_folder_name,
     join,
     object_name,
-    read_if_there,
+    read_if_exists,
 )
 from airflow_paimon.core.store.failures import Output
 from airflow_paimon.core.store.object_client import AT_ONCE
 from airflow_paimon.core.store.ranges import RangeInput
 from airflow_paimon.core.store.secrets import without_secrets
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ class HdfsStore(Store):
         return self._run("reading", path, lambda client: _content(client, key))
 
     def read_many(self, paths: Sequence[str]) -> list[bytes]:
-        return in_threads(self.read, paths, AT_ONCE)
+        return map_parallel(self.read, paths, AT_ONCE)
 
     def exists(self, path: str) -> bool:
         found = self._status(path, self._key(object_name(path)))
@@ -139,7 +139,7 @@ class HdfsStore(Store):
 
     def delete_same(self, path: str, data: bytes) -> bool | None:
         """Rename the file away if it is the one, and look again at what was renamed: another one gets its name back."""
-        found = read_if_there(self, path)
+        found = read_if_exists(self, path)
         if found is None:
             return None
         if found != data:
@@ -295,7 +295,7 @@ class HdfsStore(Store):
         found: list[Any] = []
         level = [self._key(folder_name(path))]
         while level:  # ends at the deepest folder
-            each = in_threads(lambda key: self._listed(path, key), level, AT_ONCE)
+            each = map_parallel(lambda key: self._listed(path, key), level, AT_ONCE)
             listed = [entry for entries in each for entry in entries]
             found += listed
             level = [entry.path for entry in listed if entry.isdir and recursive]

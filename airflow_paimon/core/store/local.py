@@ -31,7 +31,7 @@ from airflow_paimon.core.store.base import (
     inner_folder_name,
     join,
     object_name,
-    read_if_there,
+    read_if_exists,
 )
 from airflow_paimon.core.store.failures import Output, from_os_error
 
@@ -256,7 +256,7 @@ class LocalStore(Store):
 
     def delete_same(self, path: str, data: bytes) -> bool | None:
         """Rename the file away if it is the one, and look again at what was renamed: another one gets its name back."""
-        found = read_if_there(self, path)
+        found = read_if_exists(self, path)
         if found is None:
             return None
         if found != data:

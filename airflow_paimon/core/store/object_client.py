@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.store.base import FileInfo
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -62,7 +62,7 @@ class ObjectClient(Protocol):
         ...
 
     def get_many(self, bucket: str, keys: Sequence[str]) -> list[bytes]:
-        return in_threads(lambda key: self.get(bucket, key)[0], keys, AT_ONCE)
+        return map_parallel(lambda key: self.get(bucket, key)[0], keys, AT_ONCE)
 
     def tail(self, bucket: str, key: str, size: int) -> tuple[bytes, int]:
         """Read the last bytes of an object, as ``get`` does."""
@@ -101,7 +101,7 @@ class ObjectClient(Protocol):
         raise RequestError(501, "deletions take no condition here")
 
     def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
-        in_threads(lambda key: self.delete(bucket, key), keys, AT_ONCE)
+        map_parallel(lambda key: self.delete(bucket, key), keys, AT_ONCE)
 
     def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         """List the objects that start with ``prefix``, and, with a ``delimiter``, the folders.

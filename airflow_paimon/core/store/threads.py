@@ -19,7 +19,7 @@ MOST = 2 * AT_ONCE
 _pool = ThreadPoolExecutor(MOST, thread_name_prefix="paimon")
 
 
-def in_threads(call: Callable[[K], T], values: Iterable[K], at_once: int = AT_ONCE) -> list[T]:
+def map_parallel(call: Callable[[K], T], values: Iterable[K], at_once: int = AT_ONCE) -> list[T]:
     """Make a call for each value, up to ``at_once`` at the same time; return what they return, in order.
 
     The calling thread makes calls as well, so that calls inside of calls never wait for a free thread. After an error

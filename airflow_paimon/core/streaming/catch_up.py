@@ -308,11 +308,11 @@ def _head(view: Table, snapshot: Snapshot | None, condition: CatchUpCondition) -
 
 def _newest_change(view: Table, head: Snapshot) -> Snapshot:
     """Return the newest snapshot that may have changed rows; the earliest that there is, if none of them has."""
-    from airflow_paimon.core.table.history import snapshots_there
+    from airflow_paimon.core.table.history import existing_snapshots
 
     newest, step = head, 1  # mostly it is the one before
     while not _may_change_rows(newest):
-        earlier = snapshots_there(view, list(range(max(newest.id - step, 1), newest.id)))
+        earlier = existing_snapshots(view, list(range(max(newest.id - step, 1), newest.id)))
         if not earlier:
             break
         newest = next(filter(_may_change_rows, reversed(earlier)), earlier[0])
@@ -348,8 +348,8 @@ def _partitions(
 def _files(view: Table, snapshot: Snapshot | None, specs: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return the live files of each spec with their creation times."""
     # A poke without partitions needs none of these.
+    from airflow_paimon.core.table.live_entries import live_entries
     from airflow_paimon.core.table.partitions import StoredPartitions, parse_partition_spec
-    from airflow_paimon.core.table.scan import live_entries
 
     found: dict[str, dict[str, int]] = {spec: {} for spec in specs}
     if snapshot is None:

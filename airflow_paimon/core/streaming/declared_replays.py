@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.store.base import read_present
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.base import read_existing
+from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.streaming.replays import ReplayRecord
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.record_kinds import REPLAYS
@@ -35,7 +35,7 @@ def replays_of(source: Table) -> tuple[list[DeclaredReplay], int]:
         return [], 0
     main = source.branch(MAIN)
     others = [t for t in find_tables(source.catalog, source.name.partition(".")[0]) if t.name != source.name]
-    records = in_threads(_records, others, _AT_ONCE)
+    records = map_parallel(_records, others, _AT_ONCE)
     known = dict[int, str | None]()
     found = set[DeclaredReplay]()
     for table, one in ((t, r) for t, some in zip(others, records, strict=True) for r in some):
@@ -51,7 +51,7 @@ def replays_of(source: Table) -> tuple[list[DeclaredReplay], int]:
 def _records(table: Table) -> Sequence[ReplayRecord]:
     """Read the records in a table's folder; one that can't be read says nothing."""
     try:
-        blobs = read_present(table.store, REPLAYS.listed(table.store))
+        blobs = read_existing(table.store, REPLAYS.listed(table.store))
         return [ReplayRecord.parse(data, path) for path, data in blobs.items()]
     except PaimonError:
         return ()

@@ -13,9 +13,11 @@ from airflow_paimon.core.streaming import stream_plan
 from airflow_paimon.core.streaming.stream_plan import Position, Source, Start, Step, StreamRules, Unit
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import plan_snapshot, read_delta_lists, read_entries
+from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
 

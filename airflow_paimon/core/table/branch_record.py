@@ -141,7 +141,7 @@ def is_unfinished(view: Table, record: BranchRecord) -> bool:
     return record.snapshot_id is not None or max(view.schema_ids(), default=-1) < (record.schema_id or 0)
 
 
-def verified_branch_record(table: Table, branch: str) -> BranchRecord | None:
+def matching_branch_record(table: Table, branch: str) -> BranchRecord | None:
     """Return the record if the branch is ready and starts from the snapshot that the record names, else None."""
     record = read_branch_record(table, branch)
     if record is None or record.state != READY or not record.known_origin:

@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import load_json_object
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.paths import CONSUMER_PREFIX
 from airflow_paimon.core.table.table import Table
 
@@ -46,7 +46,7 @@ def read_consumers(view: Table) -> Iterator[Consumer]:
     """
     infos = [i for i in view.store.list(view.paths.consumer_dir) if i.name.startswith(CONSUMER_PREFIX)]
     names = {consumer_path(view, name): (name, i) for i in infos for name in [i.name.removeprefix(CONSUMER_PREFIX)]}
-    for path, data in read_present(view.store, list(names)).items():
+    for path, data in read_existing(view.store, list(names)).items():
         name, info = names[path]
         position = _next_snapshot(view, path, data)
         modified_ms = info.modified_ms

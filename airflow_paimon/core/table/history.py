@@ -9,16 +9,17 @@ from typing import Any
 from airflow_paimon.core.errors import LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.store.base import batches, side_by_side
-from airflow_paimon.core.table.branch_record import verified_branch_record
+from airflow_paimon.core.store.base import batches, run_parallel
+from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_change
 from airflow_paimon.core.table.live_files import Difference as Difference
+from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries, selected_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests, read_delta_lists
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import all_manifests, read_delta_lists, read_entries, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 
 MERGED_BYTES = 1 << 20
@@ -35,7 +36,7 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
     if before is not None and after is not None and before.identity == after.identity:
         return Difference()
     reads: list[Callable[[], Any]] = [*(partial(_manifests, table, s) for s in (before, after)), table.schema]
-    old, new, schema = side_by_side(table.store, reads)
+    old, new, schema = run_parallel(table.store, reads)
     added, removed = changed_files(table, old, new)
     stored = StoredPartitions(schema)
     index = _index_difference(table, before, after, stored)
@@ -82,21 +83,21 @@ def _index_difference(
     names = [s.index_manifest if s is not None else None for s in (before, after)]
     if names[0] == names[1]:
         return {}
-    old, new = (_index_by_bucket(read_index(table, s), stored) for s in (before, after))
+    old, new = (_index_by_bucket(read_index_entries(table, s), stored) for s in (before, after))
     none: frozenset[IndexEntry] = frozenset()
     return {b: new.get(b, none) for b in old.keys() | new.keys() if old.get(b, none) != new.get(b, none)}
 
 
 def index_of_buckets(table: Table, snapshot: Snapshot) -> dict[BucketKey, frozenset[IndexEntry]]:
     """Return a snapshot's index entries by bucket."""
-    return _index_by_bucket(read_index(table, snapshot), StoredPartitions(table.schema()))
+    return _index_by_bucket(read_index_entries(table, snapshot), StoredPartitions(table.schema()))
 
 
 def _index_by_bucket(entries: Iterable[IndexEntry], stored: StoredPartitions) -> dict[BucketKey, frozenset[IndexEntry]]:
     return {bucket: frozenset(group) for bucket, group in stored.by_bucket(entries).items()}
 
 
-def before_first(schema_id: int) -> Snapshot:
+def empty_snapshot(schema_id: int) -> Snapshot:
     """Return what a table or branch is before its first snapshot: the number 0, and no files."""
     return Snapshot(
         id=0,
@@ -133,7 +134,7 @@ def snapshots_between(table: Table, after: int, up_to: int) -> list[Snapshot] | 
         return None
 
 
-def snapshots_there(table: Table, ids: list[int]) -> list[Snapshot]:
+def existing_snapshots(table: Table, ids: list[int]) -> list[Snapshot]:
     """Read the snapshots of these ids, without those that have expired meanwhile."""
     try:
         return table.snapshots(ids)
@@ -208,7 +209,7 @@ def branch_point(main: Table, branch: Table) -> Snapshot | None:
     shared = greatest_shared(main, branch)
     if shared is not None:
         return shared
-    record = verified_branch_record(main, branch.branch_name)
+    record = matching_branch_record(main, branch.branch_name)
     if record is None or record.from_branch in (MAIN, branch.branch_name) or record.snapshot_id is None:
         return None
     parent = main.branch(record.from_branch)
@@ -220,7 +221,7 @@ def branch_point(main: Table, branch: Table) -> Snapshot | None:
 
 def publish_target(main: Table, branch: Table) -> Table:
     """Return the branch onto which one is published: main, or the branch of a chain table that it began with."""
-    record = verified_branch_record(main, branch.branch_name)
+    record = matching_branch_record(main, branch.branch_name)
     parent = main if record is None else main.branch(record.from_branch)
     return parent if _is_chain_part(parent) else main
 
@@ -233,18 +234,18 @@ def _is_chain_part(view: Table) -> bool:
 def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
     """Find the greatest snapshot that one branch's history and tags share with another's, by identity."""
     looks: list[Callable[[], Any]] = [partial(_known, branch), main.snapshot_ids]
-    theirs, listed = side_by_side(main.store, looks)
+    theirs, listed = run_parallel(main.store, looks)
     ours_ids = set(listed)
     main_tags = None if theirs.keys() <= ours_ids else _tagged(main)
 
     def both(snapshot_id: int) -> tuple[Snapshot | None, Snapshot | None]:
         known = theirs[snapshot_id]
         views = [*([branch] if known is None else []), *([main] if snapshot_id in ours_ids else [])]
-        found = side_by_side(main.store, [partial(view.find_snapshot, snapshot_id) for view in views])
+        found = run_parallel(main.store, [partial(view.find_snapshot, snapshot_id) for view in views])
         return known or found[0], found[-1] if snapshot_id in ours_ids else None
 
     for some in batches(sorted(theirs, reverse=True), _COMPARED_AT_ONCE if main.store.remote else 1):
-        for mine, ours in side_by_side(main.store, [partial(both, snapshot_id) for snapshot_id in some]):
+        for mine, ours in run_parallel(main.store, [partial(both, snapshot_id) for snapshot_id in some]):
             if mine is None:
                 continue
             if ours is None and main_tags is None:  # it has expired since it was listed

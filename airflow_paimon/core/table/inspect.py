@@ -20,18 +20,13 @@ from airflow_paimon.core.format.manifest import DataFile, FileSource, ManifestEn
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import DataType, field_to_json
-from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, verified_branch_record
+from airflow_paimon.core.table.branch_record import BranchRecord, matching_branch_record, read_branch_record
 from airflow_paimon.core.table.consumers import read_consumers
+from airflow_paimon.core.table.live_entries import live_columns, live_entries
+from airflow_paimon.core.table.manifest_lists import ManifestListRef, all_manifests, read_manifest_lists
 from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
-from airflow_paimon.core.table.scan import (
-    NamedList,
-    all_manifests,
-    live_columns,
-    live_entries,
-    read_named_lists,
-)
 from airflow_paimon.core.table.table import Table, resolve_version
 
 _TIME, _LONG, _TEXT = pa.timestamp("ms"), pa.int64(), pa.string()
@@ -149,7 +144,7 @@ def _branches(table: Table) -> pa.Table:
     main = table.branch(MAIN)
     rows: list[tuple[Any, ...]] = []
     for name in main.branch_names():
-        verified, record = verified_branch_record(main, name), read_branch_record(main, name)
+        verified, record = matching_branch_record(main, name), read_branch_record(main, name)
         made: datetime | None = None
         origin: tuple[Any, ...] = (None, None, None)
         if verified is None:
@@ -230,7 +225,7 @@ def _changelog(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     """The manifests of its changelog; Paimon's expiry keeps them for no tag and no branch's base."""
     name, size = snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
     try:
-        return read_named_lists(table, [NamedList(name, size, f"snapshot {snapshot.id}")])[0] if name else []
+        return read_manifest_lists(table, [ManifestListRef(name, size, f"snapshot {snapshot.id}")])[0] if name else []
     except LostMetadataError:
         return []
 

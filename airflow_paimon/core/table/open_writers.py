@@ -10,10 +10,10 @@ from typing import Any
 
 from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import KnownHead, Snapshot
-from airflow_paimon.core.store.base import batches, side_by_side
-from airflow_paimon.core.table.branch_record import verified_branch_record
-from airflow_paimon.core.table.history import greatest_shared, snapshots_there, touched
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
+from airflow_paimon.core.store.base import batches, run_parallel
+from airflow_paimon.core.table.branch_record import matching_branch_record
+from airflow_paimon.core.table.history import existing_snapshots, greatest_shared, touched
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers_plan import (
     CLOSED_AFTER,
@@ -56,7 +56,7 @@ def open_buckets(
     buckets: Collection[BucketKey],
     head: Snapshot,
     now_ms: int,
-    stopped_at: KnownHead | None = None,
+    stopped_at: SnapshotRef | None = None,
 ) -> list[OpenBucket]:
     """Return those of some buckets that a job may have open as of a snapshot of the branch, with the job.
 
@@ -74,7 +74,7 @@ def open_buckets(
     return _opened(writers)
 
 
-def _still_has(view: Table, known: KnownHead, head: Snapshot) -> bool:
+def _still_has(view: Table, known: SnapshotRef, head: Snapshot) -> bool:
     """Whether the branch was not rolled back below a head that it had, as far as can be told."""
     there = view.find_snapshot(known.id) if 0 < known.id <= head.id else None
     return known.id <= head.id and (there is None or known.is_of(there))
@@ -167,7 +167,7 @@ def _writers(
     write_only = TableOptions(schema.options).write_only
     running = running_writers(snapshots, now_ms=now_ms, is_cut=is_cut, write_only=write_only)
     looked_at = [s for writer in running for commits in writer.commits[:look_back] for s in commits]
-    changes = side_by_side(view.store, [partial(touched, view, [s]) for s in looked_at])
+    changes = run_parallel(view.store, [partial(touched, view, [s]) for s in looked_at])
     changed = dict(zip((s.id for s in looked_at), changes, strict=True))
     return [writer_at(writer, buckets, changed) for writer in running]
 
@@ -175,7 +175,7 @@ def _writers(
 def streaming_users(view: Table, since: Snapshot, head: Snapshot) -> list[str]:
     """Return the commit users of other engines' streaming jobs among a branch's newest snapshots, after ``since``."""
     ids = range(max(since.id + 1, head.id - _READ_AT_ONCE), head.id)
-    return sorted({s.commit_user for s in [*snapshots_there(view, list(ids)), head] if is_streamed(s)})
+    return sorted({s.commit_user for s in [*existing_snapshots(view, list(ids)), head] if is_streamed(s)})
 
 
 def _recent(view: Table, head: Snapshot, now_ms: int, *, whole: bool) -> tuple[list[Snapshot], bool]:
@@ -187,7 +187,7 @@ def _recent(view: Table, head: Snapshot, now_ms: int, *, whole: bool) -> tuple[l
     ids = [i for i in view.snapshot_ids() if began < i <= head.id]
     found: list[Snapshot] = []
     for some in batches(sorted(ids, reverse=True), _READ_AT_ONCE):
-        found += snapshots_there(view, list(some))
+        found += existing_snapshots(view, list(some))
         if not whole or any(s.time_millis < now_ms - WATCHED_MS for s in found):
             return found, False
     return found, min((s.id for s in found), default=began + 1) > began + 1
@@ -198,7 +198,7 @@ def began_with(view: Table) -> int:
     if view.branch_name == MAIN:
         return 0
     main = view.branch(MAIN)
-    record = verified_branch_record(main, view.branch_name)
+    record = matching_branch_record(main, view.branch_name)
     if record is not None:
         return record.snapshot_id or 0
     shared = greatest_shared(main, view)  # another engine has made the branch
@@ -212,7 +212,7 @@ def refuse_open(
     head: Snapshot,
     now_ms: int,
     done: str,
-    stopped_at: KnownHead | None = None,
+    stopped_at: SnapshotRef | None = None,
 ) -> None:
     """Refuse to replace files of buckets that a running job may have open. ``done``: such as ``published``;
     ``stopped_at``: see ``open_buckets``.

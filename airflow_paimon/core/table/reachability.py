@@ -15,12 +15,12 @@ from airflow_paimon.core.format.manifest import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
+from airflow_paimon.core.table.data_file_paths import bucket_folder, legacy_schema
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, checked_name, is_outside
-from airflow_paimon.core.table.scan import bucket_folder, legacy_schema
 from airflow_paimon.core.table.table import Table
 
 LISTINGS_AT_ONCE = 16
@@ -111,7 +111,7 @@ def _missing(table: Table, paths: Iterable[str]) -> list[str]:
         if not is_outside(path):
             folder, _, name = path.rpartition("/")
             by_parent.setdefault(folder.rpartition("/")[0], {}).setdefault(folder, set()).add(name)
-    found = in_threads(lambda group: _missing_below(table, *group), by_parent.items(), _PARTITIONS_AT_ONCE)
+    found = map_parallel(lambda group: _missing_below(table, *group), by_parent.items(), _PARTITIONS_AT_ONCE)
     return sorted(path for paths in found for path in paths)
 
 

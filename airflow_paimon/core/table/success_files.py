@@ -11,7 +11,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.success_file import modified_ms, success_file
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Delete, Replace
-from airflow_paimon.core.store.base import read_present
+from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import (
     StoredPartitions,
@@ -69,7 +69,7 @@ def unmarked(table: Table, texts: Sequence[str]) -> list[str]:
     """
     schema = table.schema()
     paths = {text: f"{partition_to_mark(schema, text, table.name).folder}/{NAME}" for text in texts}
-    there = read_present(table.store, list(paths.values()))
+    there = read_existing(table.store, list(paths.values()))
     return [text for text, path in paths.items() if path not in there]
 
 
@@ -89,7 +89,7 @@ def _naming(schema: TableSchema, count: int) -> tuple[Sequence[str], Sequence[Da
 def plan_success_files(table: Table, folders: Sequence[str], now_ms: int) -> list[Replace]:
     """Mark partitions; one that is marked keeps the time of its first mark."""
     paths = {folder: f"{folder}/{NAME}" for folder in folders}
-    there = read_present(table.store, list(paths.values()))
+    there = read_existing(table.store, list(paths.values()))
     return [
         Replace(path=path, data=success_file(there.get(path), now_ms, path), reason=f"{folder} is complete")
         for folder, path in paths.items()
@@ -103,7 +103,7 @@ def plan_unmark(view: Table, partitions: Iterable[bytes], before_ms: int) -> lis
         return []
     values = StoredPartitions(schema).values
     paths = [f"{partition_folder(schema, values(p))}/{NAME}" for p in partitions]
-    there = read_present(view.store, paths)
+    there = read_existing(view.store, paths)
     old = {p: data for p, data in there.items() if _is_older(data, p, before_ms)}
     return [Delete(path=p, expected=data, reason="its partition was deleted") for p, data in old.items()]
 

@@ -25,7 +25,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
-from airflow_paimon.core.store.base import read_if_there, side_by_side
+from airflow_paimon.core.store.base import read_if_exists, run_parallel
 from airflow_paimon.core.store.none import NoStore
 from airflow_paimon.core.table.branch_record import began_empty
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
@@ -192,7 +192,7 @@ class Table:
         if self.store.keeper is not None:
             return None
         paths = (self.paths.latest_hint, self.paths.earliest_hint)
-        latest, earliest = side_by_side(self.store, [partial(read_if_there, self.store, path) for path in paths])
+        latest, earliest = run_parallel(self.store, [partial(read_if_exists, self.store, path) for path in paths])
         at, first = hint_number(latest or b""), hint_number(earliest or b"") or 0
         if not at or at < first:
             return None
@@ -206,7 +206,7 @@ class Table:
     def _highest_above(self, number: int) -> int | None:
         """Look for snapshots with higher ids, ever farther; return the highest that is there."""
         above = [number + step for step in _STEPS]
-        there = side_by_side(self.store, [partial(self.store.exists, self.paths.snapshot(i)) for i in above])
+        there = run_parallel(self.store, [partial(self.store.exists, self.paths.snapshot(i)) for i in above])
         return max((i for i, found in zip(above, there, strict=True) if found), default=None)
 
     def latest_snapshot(self) -> Snapshot | None:
@@ -238,14 +238,14 @@ class Table:
 
         Only for waiting: a hint that is too low *and* followed by a gap would hide newer snapshots.
         """
-        hint = hint_number(read_if_there(self.store, self.paths.latest_hint) or b"")
+        hint = hint_number(read_if_exists(self.store, self.paths.latest_hint) or b"")
         if not hint:
             return self.latest_snapshot()
         looks: list[Callable[[], Any]] = [
             partial(self.find_snapshot, hint),
             partial(self.store.exists, self.paths.snapshot(hint + 1)),
         ]
-        snapshot, is_followed = side_by_side(self.store, looks)
+        snapshot, is_followed = run_parallel(self.store, looks)
         return self.latest_snapshot() if snapshot is None or is_followed else snapshot
 
     def snapshot(self, snapshot_id: int) -> Snapshot:

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
+from airflow_paimon.core.table.manifest_entries import each_columns
 from airflow_paimon.core.table.name_digests import Digests, digests_of
-from airflow_paimon.core.table.scan import each_columns
 from airflow_paimon.core.table.table import Table
 
 _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD))

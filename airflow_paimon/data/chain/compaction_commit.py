@@ -29,12 +29,12 @@ from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, Stora
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import partition_texts
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, choose_outputs, splits_of
 

@@ -14,7 +14,7 @@ from airflow_paimon.core.chain.state import ChainState
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.scan import ScanPlan, plan_state
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.groups import ChainGroups, count_files, divide_chain
@@ -47,7 +47,7 @@ def plan_chain(table: Table, request: ReadRequest, sizes: Sizes = IN_PROCESS) ->
             numbers of buckets.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
-    with reading_once():
+    with cached_reads():
         plan = partial(plan_state, statistics=request.has_filter)
         chosen = choose_chain(table, request.version, request.timestamp, plan, min(FEW_FILES, sizes.entries))
         return plan_pinned_chain(chosen, request, sizes)
@@ -55,7 +55,7 @@ def plan_chain(table: Table, request: ReadRequest, sizes: Sizes = IN_PROCESS) ->
 
 def plan_pinned_chain(pinned: PinnedChain, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of a pinned state; raises as ``plan_chain``."""
-    with reading_once():
+    with cached_reads():
         reads, state = partition_reads(pinned, request), pinned.state
         if pinned.counts is not None:
             files = count_files(reads, pinned.counts)

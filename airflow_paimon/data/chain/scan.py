@@ -23,17 +23,11 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.requests import GAP_POLICIES
 from airflow_paimon.core.table.features import is_chain_main
 from airflow_paimon.core.table.live_files import BucketSplit
+from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.read_once import reading_once
-from airflow_paimon.core.table.scan import (
-    ScanPlan,
-    choose_state,
-    count_live,
-    plan_state,
-    with_schemas,
-    with_schemas_of_branch,
-)
+from airflow_paimon.core.table.read_cache import cached_reads
+from airflow_paimon.core.table.scan import ScanPlan, choose_state, plan_state, with_schemas, with_schemas_of_branch
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.files.pruning import Filter, bind_where, keep, partition_bounds
 from airflow_paimon.data.layers import FEW_FILES, check_types, none_as_early, read_as_one, snapshot_at_time_of
@@ -95,7 +89,7 @@ def pin_chain(table: Table, version: int | str | None = None, timestamp: int | s
     Raises:
         PaimonError: as ``choose_chain``.
     """
-    with reading_once():
+    with cached_reads():
         return choose_chain(table, version, timestamp, lambda state: with_schemas(plan_state(state)), FEW_FILES)
 
 
@@ -118,7 +112,7 @@ def choose_chain(
     states = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
     for state in states[1:]:
         check_types(table.label, state.table.label, states[0].schema, state.schema)
-    if sum(count_live(s.table, s.snapshot) for s in states) <= few:
+    if sum(count_live_files(s.table, s.snapshot) for s in states) <= few:
         return PinnedChain(_chain_state(layout, map(plan, states)), travels)
     known = live_states_for_read(table)
     found = [_partitions_only(known, with_schemas_of_branch(state)) for state in states]

@@ -15,7 +15,10 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
 from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
+from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import (
     BucketOf,
@@ -25,13 +28,7 @@ from airflow_paimon.core.table.partitions import (
     choose_partitions,
 )
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.scan import (
-    ScanPlan,
-    count_live,
-    live_entries,
-    read_index,
-    with_schemas_of_branch,
-)
+from airflow_paimon.core.table.scan import ScanPlan, with_schemas_of_branch
 from airflow_paimon.core.table.table import Table, resolve_version, split_version
 from airflow_paimon.core.table.visibility import hides_level_zero, is_clustered, not_visible
 from airflow_paimon.data.files.arrow_types import ROW_ID, arrow_type
@@ -254,7 +251,7 @@ class _Buckets:
         self._schema_before = schema_before
         self._hides_new = hides_level_zero(schema)
         self._column_files = TableOptions(schema.options).data_evolution
-        self.index_before, self.index_after = read_index(branch, before), read_index(branch, after)
+        self.index_before, self.index_after = read_index_entries(branch, before), read_index_entries(branch, after)
         diff = difference(branch, before, after)
         moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, self._stored.bucket)
         changed = self._stored.those({key.partition for key in moved})
@@ -295,7 +292,7 @@ class _Buckets:
         """
         if after is None or after.total_record_count is None or self._column_files:
             return None
-        if count_live(branch, after) <= COUNTED_FILES:
+        if count_live_files(branch, after) <= COUNTED_FILES:
             return None
         rest = (e for e in self.index_after if not changed(e.partition))
         deleted = [r.cardinality for e in rest for r in e.deletion_vector_ranges or () if r is not None]

@@ -26,7 +26,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedCatalogError,
 )
-from airflow_paimon.core.format.snapshot import KnownHead
+from airflow_paimon.core.format.snapshot import SnapshotRef
 from airflow_paimon.core.metadata_expiry.ages import grace_millis
 from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
@@ -215,7 +215,7 @@ class _Erasure:
     tried: Attempt
     erased: list[dict[str, Any]] = field(default_factory=list)
     steps: dict[str, Any] = field(default_factory=dict)
-    began: dict[str, KnownHead] = field(default_factory=dict)
+    began: dict[str, SnapshotRef] = field(default_factory=dict)
     """With ``writers_stopped``, the heads of the branches."""
     refused: str = ""
     """Why the last commit was not made, of those that are tried again."""
@@ -251,7 +251,7 @@ class _Erasure:
         """Erase from every branch, one commit each, until no newest snapshot reaches such rows."""
         table = self.context.table
         if self.request.writers_stopped:
-            self.began = {b: KnownHead.of(table.branch(b).latest_snapshot()) for b in (MAIN, *table.branch_names())}
+            self.began = {b: SnapshotRef.of(table.branch(b).latest_snapshot()) for b in (MAIN, *table.branch_names())}
         for _ in range(_ROUNDS):
             look = _look(table, self.search)
             if not self.erased:  # one that is set later keeps its tag, which is among what stays

@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeat
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataField
 from airflow_paimon.core.sql_text.condition import parse_condition
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.features import check_file
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -109,7 +109,7 @@ def search_files(
 
     ``schemas``: all versions of the columns, for files without one.
     """
-    found = in_threads(lambda file: _searched(table, search, file, schemas), files, _AT_ONCE)
+    found = map_parallel(lambda file: _searched(table, search, file, schemas), files, _AT_ONCE)
     return [one for one in found if one is not None]
 
 

@@ -20,8 +20,8 @@ from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.format.stats import ColumnStats
 from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.data.files.arrow_types import write_schema
 from airflow_paimon.data.files.float_bounds import columns_with_nan, without_bounds, without_nan_bounds
 from airflow_paimon.data.files.parquet_footer import I16, MAGIC, Struct, Value, encoded_footer, footer_of, i64, structs

@@ -25,8 +25,8 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.stats import ColumnStats, bounds, encode_stats, encode_value_stats, stats_modes
 from airflow_paimon.core.format.types import AtomicType, DataField, with_nullable
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.scan import bucket_folder
 from airflow_paimon.data.files.arrow_types import (
     ROW_ID_FIELD,
     SEQUENCE_FIELD,

@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import OperationResult, open_context, running_in_spark
 from airflow_paimon.core.requests.operations import names_several
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.execution import run_each
 from airflow_paimon.spark.jobs.correction_sources import as_asked
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @same_versions()
-@reading_once()
+@cached_reads()
 @running_in_spark()
 def run_spark_operation(spark: SparkSession, request: Request) -> OperationResult:
     """Run an operation that reads or writes rows, or return the result of its first try if that has ended.

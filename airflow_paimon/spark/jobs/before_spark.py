@@ -28,7 +28,7 @@ from airflow_paimon.core.requests.requests import (
 from airflow_paimon.core.sql_text.checks import check_is_query, naming_statement
 from airflow_paimon.core.sql_text.columns import check_columns
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.data.chain.compact import check_compaction
 from airflow_paimon.data.compact import compaction_fits
 from airflow_paimon.data.diff.compare import small_diff
@@ -44,7 +44,7 @@ from airflow_paimon.spark.jobs.replay_check import check_replay
 from airflow_paimon.spark.statements.views import viewed_table
 
 
-@reading_once()
+@cached_reads()
 def run_before_spark(request: Request, local: str = ALL, *, without_spark: bool = False) -> OperationResult | None:
     """Check a request as far as that goes without Spark. Gives the result where no session is needed for it, where an
     earlier try of the operation has ended, or where no Spark is installed and this process can do the work.

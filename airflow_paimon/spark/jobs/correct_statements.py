@@ -25,9 +25,12 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace
 from airflow_paimon.core.sql_text.checks import naming_statement
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries, selected_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN
-from airflow_paimon.core.table.scan import data_file_path, live_entries, read_delta_lists, read_index, selected_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.write import delete_unused
 from airflow_paimon.data.publish_row_ids import rewrite_files
@@ -182,8 +185,8 @@ class _Together:
         others = (e for s in below for e in live_entries(base.table, s).values())
         names = {e.file.file_name for e in (*kept, *others)}
         unused = {_path(base.schema, e) for e in (*written, *self._rewritten) if e.file.file_name not in names}
-        indexes = {i.file_name for s in commits for i in read_index(self._working, s)}
-        indexes -= {i.file_name for s in (*below, landed) for i in read_index(base.table, s)}
+        indexes = {i.file_name for s in commits for i in read_index_entries(self._working, s)}
+        indexes -= {i.file_name for s in (*below, landed) for i in read_index_entries(base.table, s)}
         return [*sorted(unused), *(f"{INDEX_DIR}/{name}" for name in sorted(indexes))]
 
     def _below(self, commits: Sequence[Snapshot]) -> list[Snapshot] | None:

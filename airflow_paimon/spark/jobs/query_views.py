@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import ScanPlan, count_live, plan_snapshot
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.data.chain.scan import is_chain_read
 from airflow_paimon.data.layers import FEW_FILES, other_branch, pin_layers
 from airflow_paimon.data.planner import plan_layers
@@ -60,7 +61,7 @@ def branch_view(base: Base, sql: str | None) -> View:
 
 def is_large(base: Base) -> bool:
     """Whether the branch has so many files that it pays to know which are needed before they are read."""
-    return bool(base.schema.partition_keys) and count_live(base.table, base.head) > FEW_FILES
+    return bool(base.schema.partition_keys) and count_live_files(base.table, base.head) > FEW_FILES
 
 
 def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | None, sql: str | None) -> View:

@@ -7,8 +7,8 @@ from typing import Any
 
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.sql_text.recorded import statement_properties
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 
 OPERATION = "sql"

@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import running_in_spark
 from airflow_paimon.core.sql_text.call import is_call, parse_show_list
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
-from airflow_paimon.core.table.read_once import reading_once
+from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.core.table.table_sets import same_versions
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 @same_versions()
-@reading_once()
+@cached_reads()
 @running_in_spark()
 def sql(
     spark: SparkSession,

@@ -13,11 +13,13 @@ from dataclasses import replace
 import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.partition_filter import partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import ScanPlan, count_live, live_columns, plan_snapshot, with_schemas
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.layers import other_branch
 from airflow_paimon.data.scan import OPEN_BYTES
@@ -84,12 +86,12 @@ class TargetFiles:
         """Whether there are partitions to leave out, and so many files that it pays to know which before they are read:
         more than are read in this process.
         """
-        return not self._must_be_whole and self._whole is None and count_live(self.table, self.head) > _FEW_FILES
+        return not self._must_be_whole and self._whole is None and count_live_files(self.table, self.head) > _FEW_FILES
 
 
 def known_partitions(plan: ScanPlan) -> tuple[str, ...]:
     """Return the names of all partitions of a table of which a part was planned; none where there are many files."""
-    if not plan.schema.partition_keys or count_live(plan.table, plan.snapshot) > _NAMED_FILES:
+    if not plan.schema.partition_keys or count_live_files(plan.table, plan.snapshot) > _NAMED_FILES:
         return ()
     found = set(live_columns(plan.table, plan.snapshot).partitions)
     return tuple(sorted(shown_partition(plan.schema, v) for v in map(StoredPartitions(plan.schema).values, found)))

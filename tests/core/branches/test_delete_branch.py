@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.table.branch_record import verified_branch_record
+from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.table import Table
 from tests.core.branches.test_interrupted_branches import (
     CASES,
@@ -122,7 +122,7 @@ def test_a_slow_deletion_leaves_the_files_of_the_branch_that_was_made_anew(table
     store = when(table, "delete", fix.paths.latest_hint, lambda: run(table, "create_branch", **again))
     with pytest.raises(ConflictError, match="is being changed by another operation"):
         run_on(table, store, deleting())
-    assert verified_branch_record(table, "fix") is not None
+    assert matching_branch_record(table, "fix") is not None
     assert fix.latest_snapshot_id() == 2 and names(fix)
     assert run(table, "check_table").details["ok"]
 

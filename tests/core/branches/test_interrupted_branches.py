@@ -28,7 +28,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.branch_record import read_branch_record, verified_branch_record
+from airflow_paimon.core.table.branch_record import matching_branch_record, read_branch_record
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
@@ -356,7 +356,7 @@ def test_two_replaces_at_once_leave_what_stands_protected() -> None:
         except ConflictError:
             refused += 1
         base = table.snapshot(1).identity
-        assert verified_branch_record(table, "fix") is not None
+        assert matching_branch_record(table, "fix") is not None
         assert any(protects(t.name) == "fix" and t.snapshot.identity == base for t in table.tags()), number
         check(table)
         if store.left > 0:
@@ -373,7 +373,7 @@ def test_a_branch_that_is_made_while_its_deletion_looks_for_it_keeps_its_record_
         with suppress(ConflictError):
             run_on(table, store, Case("delete_branch", {"branch": "fix", "if_missing": "skip"}))
         if table.branch("fix").exists():
-            assert verified_branch_record(table, "fix") is not None, number
+            assert matching_branch_record(table, "fix") is not None, number
             check(table)
         if store.left > 0:
             return

@@ -20,7 +20,7 @@ from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.base import read_if_there
+from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, make_table, run
@@ -283,7 +283,7 @@ class Unconditional(_Wrapper):
         self.meanwhile = meanwhile
 
     def _if_same(self, path: str, expected: bytes, act: Callable[[], None], what: str) -> bool | None:
-        if read_if_there(self.inner, path) != expected:
+        if read_if_exists(self.inner, path) != expected:
             return False
         if path == "tag/tag-month":
             self.meanwhile()

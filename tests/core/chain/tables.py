@@ -26,9 +26,10 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.data_file_paths import bucket_folder
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.partitions import partition_types
-from airflow_paimon.core.table.scan import bucket_folder, live_entries
 from airflow_paimon.core.table.table import Table
 
 DAILY = {

@@ -13,7 +13,7 @@ from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.row_tracking.row_ids_plan import beyond, files_without_ids, overlapping, ranged, torn_groups
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from tests.core.tables import make_table
 
 

@@ -16,10 +16,10 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryColumns, ManifestEntry
 from airflow_paimon.core.format.manifest_io import read_manifest_columns, write_manifest
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import net_change
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.reachability import missing_files
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, message, overwrite, run
 from tests.stores import CountingStore

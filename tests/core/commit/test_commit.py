@@ -26,8 +26,9 @@ from airflow_paimon.core.errors import (
     OutcomeUnknownError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.format.snapshot import CommitKind, KnownHead
-from airflow_paimon.core.table.scan import all_manifests, live_entries
+from airflow_paimon.core.format.snapshot import CommitKind, SnapshotRef
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import append, files, make_table, message, names, overwrite, rewrite
 from tests.environment import REPO_ROOT
@@ -168,12 +169,12 @@ def test_find_landed_and_expired_history(table: Table) -> None:
     mine = CommitIdentity(user="op-1", identifier=7)
     commit_append(table, [message(table, "a")], CommitOptions(identity=mine), planned_on=None)
     append(table, "b")
-    assert find_landed(table, mine, after=KnownHead(0)).id == 1
-    assert find_landed(table, CommitIdentity(user="op-2", identifier=7), after=KnownHead(0)) is None
+    assert find_landed(table, mine, after=SnapshotRef(0)).id == 1
+    assert find_landed(table, CommitIdentity(user="op-2", identifier=7), after=SnapshotRef(0)) is None
     table.store.delete("snapshot/snapshot-1")
     with pytest.raises(OutcomeUnknownError, match="op-1"):
-        find_landed(table, mine, after=KnownHead(0))
-    assert find_landed(table, mine, after=KnownHead(1)) is None
+        find_landed(table, mine, after=SnapshotRef(0))
+    assert find_landed(table, mine, after=SnapshotRef(1)) is None
 
 
 def test_a_snapshot_that_another_engine_replaced_is_reported(table: Table) -> None:

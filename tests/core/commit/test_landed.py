@@ -28,11 +28,12 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
-from airflow_paimon.core.format.snapshot import CommitKind, KnownHead, Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, SnapshotRef
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import all_manifests, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
 from tests.core.tables import append, cut_off, files, make_table, message, names, rewrite, run
@@ -279,7 +280,7 @@ def test_an_index_that_stayed_when_its_files_were_dropped_stays_the_only_one(tab
     dropped = commit_overwrite(table, [], partitions=[{"dt": "a"}]).snapshot
     with_index(table, "a", "index-old")
     assert restore_partitions(table, before, dropped, only(table, "a"), beside_appends=True).changed
-    assert [i.file_name for i in read_index(table, table.latest_snapshot())] == ["index-old"]
+    assert [i.file_name for i in read_index_entries(table, table.latest_snapshot())] == ["index-old"]
 
 
 def test_nothing_is_restored_into_a_table_without_a_snapshot(table: Table, tmp_path: Path) -> None:
@@ -294,7 +295,7 @@ def with_index(table: Table, dt: str, name: str, kind: str = "DELETION_VECTORS",
     """Give a bucket an index, instead of the one of its kind that it has: what a compaction leaves, or an upsert."""
     table.store.replace(f"index/{name}", b"anything")
     entry = IndexEntry(FileKind.ADD.value, partition_of(table, dt), bucket, kind, name, 8, 1, ())
-    others = [i for i in read_index(table, table.latest_snapshot()) if _bucket_of(i) != _bucket_of(entry)]
+    others = [i for i in read_index_entries(table, table.latest_snapshot()) if _bucket_of(i) != _bucket_of(entry)]
     draft = Draft(kind=CommitKind.COMPACT, entries=[], index_entries=[*others, entry], schema=table.schema())
     landed = commit(table, lambda head: draft).snapshot
     assert landed is not None
@@ -306,7 +307,7 @@ def _bucket_of(index: IndexEntry) -> tuple[bytes, int, str]:
 
 
 def indexes(table: Table) -> set[str]:
-    return {i.file_name for i in read_index(table, table.latest_snapshot())}
+    return {i.file_name for i in read_index_entries(table, table.latest_snapshot())}
 
 
 def only(table: Table, dt: str) -> Selection:
@@ -406,18 +407,18 @@ def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tri
     for dt in "abc":
         append(table, dt)
     table.store.delete("snapshot/snapshot-2")
-    mine = CommitIdentity(user="op", identifier=7, since=KnownHead(1), retry_mark="_airflow_paimon/retried/op")
+    mine = CommitIdentity(user="op", identifier=7, since=SnapshotRef(1), retry_mark="_airflow_paimon/retried/op")
     if tried_twice:
         put_new(table, "_airflow_paimon/retried/op", b"")
         with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
-            find_landed(table, mine, KnownHead(1))
+            find_landed(table, mine, SnapshotRef(1))
         with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
             commit_append(
                 table, [message(table, "d")], CommitOptions(identity=mine), planned_on=table.latest_snapshot()
             )
         assert table.latest_snapshot_id() == 3
     else:
-        assert find_landed(table, mine, KnownHead(1)) is None
+        assert find_landed(table, mine, SnapshotRef(1)) is None
         done = commit_append(
             table, [message(table, "d")], CommitOptions(identity=mine), planned_on=table.latest_snapshot()
         )
@@ -427,13 +428,13 @@ def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tri
     found = commit_append(
         table, [message(table, "e")], CommitOptions(identity=anew), planned_on=table.latest_snapshot()
     )
-    assert find_landed(table, mine, KnownHead(0)).id == found.snapshot.id
+    assert find_landed(table, mine, SnapshotRef(0)).id == found.snapshot.id
 
 
 def test_what_has_expired_since_a_rollback_by_another_engine_is_unknown(table: Table) -> None:
     for dt in "abcd":
         append(table, dt)
-    known = KnownHead.of(table.latest_snapshot())
+    known = SnapshotRef.of(table.latest_snapshot())
     for number in (3, 4):
         table.store.delete(table.paths.snapshot(number))
     mine = CommitIdentity(user="op", identifier=7)
@@ -455,8 +456,8 @@ def test_a_commit_far_back_is_found(table: Table) -> None:
     assert base is not None
     for number in range(3, 150):
         table.store.create(table.paths.snapshot(number), replace(base, id=number, commit_user="other").to_bytes())
-    assert find_landed(table, mine, KnownHead(0)).id == 1
-    assert find_landed(table, mine, KnownHead(1)) is None
+    assert find_landed(table, mine, SnapshotRef(0)).id == 1
+    assert find_landed(table, mine, SnapshotRef(1)) is None
 
 
 # -- an id that an expiry has made free --------------------------------------------------------------------------------
@@ -500,7 +501,7 @@ def test_a_retry_does_not_take_a_commit_under_an_expired_id_for_its_own(table: T
     append(table, "c")
     run(table, "expire_snapshots", older_than="0 s", retain_min=1, retry_window="0 s")
     table.store.create(table.paths.snapshot(2), lost.to_bytes())
-    assert find_landed(table, mine, KnownHead(1)) is None
+    assert find_landed(table, mine, SnapshotRef(1)) is None
 
 
 def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
@@ -510,7 +511,7 @@ def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
     rewrite(table, "b", seq=5)
     run(table, "expire_snapshots", older_than="0 s", retain_min=2)
     assert table.snapshot_ids() == [2, 3]
-    found = find_landed(table, mine, KnownHead(1))
+    found = find_landed(table, mine, SnapshotRef(1))
     assert found is not None and found.id == 2
 
 

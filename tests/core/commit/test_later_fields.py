@@ -10,7 +10,7 @@ import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.table.scan import read_lists
+from airflow_paimon.core.table.manifest_lists import read_both_manifest_lists
 from airflow_paimon.core.table.table import Table
 from tests.core.format.avro_files import fastavro_records
 from tests.core.later_fields import JSON, VALUES, plant
@@ -33,7 +33,7 @@ def table(tmp_path: Path) -> Table:
 def kept(table: Table, planted: set[str]) -> set[str]:
     """The planted files that a branch's newest snapshot still describes with all later fields."""
     head = table.latest_snapshot()
-    base, delta = read_lists(table, head)
+    base, delta = read_both_manifest_lists(table, head)
     found = set()
     for row in base + delta:
         for record in fastavro_records(table.store.read(f"manifest/{row.file_name}")):

@@ -21,9 +21,10 @@ from airflow_paimon.core.errors import NotFoundError, OutcomeUnknownError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.store.base import Store
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import live_entries, read_delta_lists
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, files, make_table, message, names, overwrite, rewrite, run
 from tests.environment import REPO_ROOT

@@ -17,10 +17,11 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.branch_record import verified_branch_record
+from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.inspect import inspect
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.partitions import partition_types
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, make_table, run
@@ -113,4 +114,4 @@ def test_two_creators_of_one_branch_leave_it_protected(tmp_path: Path) -> None:
         perform(replace(context, table=Table(store, "d.t")), context.request, None)
     assert table.branch("fix").latest_snapshot_id() == 1
     assert table.tag("airflow-paimon-branch-fix").snapshot.id == 1
-    assert verified_branch_record(table, "fix").snapshot_id == 1
+    assert matching_branch_record(table, "fix").snapshot_id == 1

@@ -16,8 +16,8 @@ from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.paths import BranchPaths
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from tests.core.tables import alter_table, append, make_table, message, names, rewrite, run

@@ -29,9 +29,11 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests, read_both_manifest_lists
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import all_manifests, live_entries, read_entries, read_lists
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
 from tests.core.format.avro_files import fastavro_records
@@ -109,7 +111,7 @@ def test_one_sorted_manifest_without_deletions_and_nothing_to_do_afterwards() ->
     landed = table.latest_snapshot()
     assert (landed.id, landed.commit_kind, landed.operation) == (head.id + 1, CommitKind.COMPACT, None)
     assert (landed.total_record_count, landed.delta_record_count) == (head.total_record_count, 0)
-    assert read_lists(table, landed)[1] == []
+    assert read_both_manifest_lists(table, landed)[1] == []
     assert "operation" not in json.loads(table.store.read(table.paths.snapshot(landed.id)))
     again = compact(table)
     assert (again["changed"], again["rewritten"], table.latest_snapshot_id()) == (False, 0, landed.id)

@@ -18,8 +18,8 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.reachability import missing_files
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import append, rewrite, run
 

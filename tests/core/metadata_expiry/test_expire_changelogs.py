@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.metadata_expiry.test_remove_orphan_files import clean
 from tests.core.tables import append, cut_off, make_table, move, overwrite, run

@@ -33,8 +33,10 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.consumers import find_consumer
+from airflow_paimon.core.table.data_file_paths import bucket_folder
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import partition_types
-from airflow_paimon.core.table.scan import bucket_folder, live_entries, read_delta_lists
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, cut_off, forget_results, make_table, message, overwrite, rewrite, run

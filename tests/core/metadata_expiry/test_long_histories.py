@@ -19,9 +19,9 @@ from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.older_files import older_files_at
 from airflow_paimon.core.table.properties import OLDER_FILES_PROPERTY
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, copied, make_table, message, move, names, overwrite, rewrite, run

@@ -25,8 +25,9 @@ from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.streaming.replays import ReplayRecord, batch_key, record_replay, replay_path, stream_key
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import read_both_manifest_lists
 from airflow_paimon.core.table.paths import PRIVATE_DIR
-from airflow_paimon.core.table.scan import live_entries, read_lists
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.branches.test_interrupted_branches import At, forget
@@ -255,7 +256,7 @@ def held_by_keep_tag(main: Table) -> set[str]:
 
 
 def names_of(main: Table, tag: str) -> set[str]:
-    from airflow_paimon.core.table.scan import live_entries
+    from airflow_paimon.core.table.live_entries import live_entries
 
     return {e.file.file_name for e in live_entries(main, main.tag(tag).snapshot).values()}
 
@@ -362,8 +363,10 @@ DAMAGES: dict[str, Callable[[Table], None]] = {
     "consumer": lambda t: t.store.create("consumer/consumer-etl", b"{}"),
     "trash": lambda t: t.store.create("_airflow_paimon/trash/main/snapshot-1-x.json", b"{}"),
     "manifest list": lambda t: t.store.delete(f"manifest/{t.snapshot(1).delta_manifest_list}"),
-    "manifest": lambda t: t.store.delete(f"manifest/{read_lists(t, t.snapshot(2))[1][0].file_name}"),
-    "garbled manifest": lambda t: t.store.replace(f"manifest/{read_lists(t, t.snapshot(2))[1][0].file_name}", b"??"),
+    "manifest": lambda t: t.store.delete(f"manifest/{read_both_manifest_lists(t, t.snapshot(2))[1][0].file_name}"),
+    "garbled manifest": lambda t: t.store.replace(
+        f"manifest/{read_both_manifest_lists(t, t.snapshot(2))[1][0].file_name}", b"??"
+    ),
 }
 
 

@@ -16,8 +16,9 @@ from airflow_paimon.core.format.manifest import FileId
 from airflow_paimon.core.metadata_expiry.references import Holder, RootNames, read_names, readers_of
 from airflow_paimon.core.metadata_expiry.root_values import Roots, TrashEntry
 from airflow_paimon.core.metadata_expiry.roots import RootReader
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.record_kinds import TRASH_ENTRIES
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, forget_results, make_table, overwrite, rewrite, run
 from tests.stores import CountingStore, FaultStore, _Wrapper

@@ -7,8 +7,8 @@ import pytest
 
 from airflow_paimon.core.publish.key_merge import KeyMergeResult
 from airflow_paimon.core.publish.publication import BucketReach
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.scan import live_entries
 from tests.core.tables import append, make_table
 
 

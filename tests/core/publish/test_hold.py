@@ -15,10 +15,10 @@ from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.reachability import missing_files
 from airflow_paimon.core.table.record_kinds import HOLDS
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, cut_off, forget_results, make_table, rewrite, run

@@ -24,7 +24,7 @@ from airflow_paimon.core.publish.published import last_publish
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, CommentColumn, WidenColumn
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import (
     alter_table,
@@ -283,7 +283,7 @@ def test_a_new_column_of_the_branch_reaches_main_without_its_options(table: Tabl
 
 
 def _live(table: Table) -> list[Any]:
-    from airflow_paimon.core.table.scan import live_entries
+    from airflow_paimon.core.table.live_entries import live_entries
 
     return list(live_entries(table, table.latest_snapshot()).values())
 
@@ -384,7 +384,8 @@ def test_properties_of_another_program_are_named(table: Table, fix: Table) -> No
 
 def test_files_that_come_back_leave_no_deletion_behind_and_are_kept(table: Table, fix: Table) -> None:
     """Java drops every ADD that any DELETE of the same list names, and its expiry deletes what a DELETE names."""
-    from airflow_paimon.core.table.scan import all_manifests, read_entries
+    from airflow_paimon.core.table.manifest_entries import read_entries
+    from airflow_paimon.core.table.manifest_lists import all_manifests
 
     rewrite(fix, "a")
     undo = run(table, "merge_branch", branch="fix").details["undo_tag"]

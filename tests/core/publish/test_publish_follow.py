@@ -18,8 +18,8 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.properties import OLDER_FILES_PROPERTY
-from airflow_paimon.core.table.scan import live_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, files, make_table, message, rewrite, run

@@ -428,7 +428,7 @@ def test_what_is_refused_changes_nothing(template: Path, tmp_path: Path, name: s
 
 def lose_files(table: Table, tmp_path: Path, case: Case) -> None:
     """Delete the data files that the operation would bring to main."""
-    from airflow_paimon.core.table.scan import live_entries
+    from airflow_paimon.core.table.live_entries import live_entries
 
     def live(t: Table) -> set[str]:
         return {e.file.file_name for e in live_entries(t, t.latest_snapshot()).values()}

@@ -17,8 +17,9 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.store import Store
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX
-from airflow_paimon.core.table.scan import live_entries, read_index
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform, run_operation
 from tests.core.tables import alter_table, append, cut_off, files, make_table, message, rewrite, run
@@ -34,14 +35,14 @@ def delete_rows(view: Table, dt: str, name: str, kind: CommitKind = CommitKind.O
     entry = IndexEntry(FileKind.ADD.value, partition, 0, "DELETION_VECTORS", name, 6, 1, ())
 
     def draft(head: Snapshot | None) -> Draft:
-        others = [i for i in read_index(view, head) if i.partition != partition]
+        others = [i for i in read_index_entries(view, head) if i.partition != partition]
         return Draft(kind=kind, entries=[], index_entries=[*others, entry], schema=view.schema())
 
     commit(view, draft)
 
 
 def vectors(view: Table) -> set[str]:
-    return {i.file_name for i in read_index(view, view.latest_snapshot())}
+    return {i.file_name for i in read_index_entries(view, view.latest_snapshot())}
 
 
 def test_rows_that_main_deleted_by_vector_are_a_change_of_main(table: Table, fix: Table) -> None:

@@ -22,8 +22,10 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import read_both_manifest_lists
 from airflow_paimon.core.table.record_kinds import HOLDS
-from airflow_paimon.core.table.scan import live_entries, plan_scan, read_lists
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp, resolve_version
 from airflow_paimon.execution import perform
 from tests.core.tables import append, files, make_table, rewrite, run
@@ -117,7 +119,7 @@ def test_versions_that_are_not_there(table: Table) -> None:
 
 def _paths(table: Table) -> dict[str, str]:
     head = table.latest_snapshot()
-    manifest = read_lists(table, head)[1][0].file_name
+    manifest = read_both_manifest_lists(table, head)[1][0].file_name
     return {
         "snapshot": "snapshot/snapshot-2",
         "schema": "schema/schema-0",

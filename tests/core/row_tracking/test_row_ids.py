@@ -32,7 +32,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import (
     stored_ids,
 )
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import message, run
 

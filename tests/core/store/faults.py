@@ -98,7 +98,7 @@ class PutFaultsContract:
         store.replace_same("warm", b"", b"")  # finds out what the server does
         direct.create("tag/tag-x", b"1")
         client = type(store._client)  # type: ignore[attr-defined]
-        look = client.get_version if self.replaces_versions else base.read_if_there
+        look = client.get_version if self.replaces_versions else base.read_if_exists
         acts = [b"theirs"]
 
         def stalls(*where: Any) -> Any:
@@ -112,7 +112,7 @@ class PutFaultsContract:
             assert store.replace_same("tag/tag-x", b"ours", b"1") is False
             assert direct.read("tag/tag-x") == b"theirs"
             return
-        monkeypatch.setattr(base, "read_if_there", stalls)
+        monkeypatch.setattr(base, "read_if_exists", stalls)
         monkeypatch.setattr(base, "LOOK_S", 0.0)
         with pytest.raises(OutcomeUnknownError, match="tag/tag-x was replaced"):
             store.replace_same("tag/tag-x", b"ours", b"1")

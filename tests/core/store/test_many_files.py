@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from airflow_paimon.core.store import Store, azure_client, open_store
-from airflow_paimon.core.store.threads import in_threads
+from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.table import Table
 from tests import azure_server, gcs_server, s3_server, seaweed_server
 from tests.conftest import require
@@ -124,11 +124,11 @@ def _webhdfs(stack: ExitStack, folder: Path) -> Place:
 
 
 def _by(store: Store) -> Callable[[Sequence[str]], object]:
-    return lambda names: in_threads(lambda name: store.replace(name, b""), names)
+    return lambda names: map_parallel(lambda name: store.replace(name, b""), names)
 
 
 def _empty_files(store: Store) -> Callable[[Sequence[str]], object]:
-    return lambda names: in_threads(lambda name: store.open_output(name).close(), names)
+    return lambda names: map_parallel(lambda name: store.open_output(name).close(), names)
 
 
 @pytest.mark.parametrize("count", [1000, LARGE])

@@ -10,7 +10,8 @@ import pytest
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.avro.types import parse_avro_schema
-from airflow_paimon.core.table.scan import data_file_path, live_entries
+from airflow_paimon.core.table.data_file_paths import data_file_path
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
 

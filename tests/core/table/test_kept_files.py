@@ -9,8 +9,8 @@ import pytest
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.read_once import KeepingStore, KeptFiles
-from airflow_paimon.core.table.scan import live_columns, live_entries
+from airflow_paimon.core.table.live_entries import live_columns, live_entries
+from airflow_paimon.core.table.read_cache import CachingStore, KeptFiles
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, overwrite
 from tests.stores import CountingStore
@@ -24,7 +24,7 @@ def counted(table: Table) -> tuple[Table, CountingStore]:
 
 
 def keeping(table: Table, kept: KeptFiles, scope: str) -> Table:
-    return replace(table, store=KeepingStore(table.store, kept, scope))
+    return replace(table, store=CachingStore(table.store, kept, scope))
 
 
 def head_of(table: Table) -> Snapshot:

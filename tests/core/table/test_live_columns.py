@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, FileId, ManifestEntry
 from airflow_paimon.core.format.manifest_io import read_manifest_columns, write_manifest
+from airflow_paimon.core.table.live_entries import live_columns, live_entries
 from airflow_paimon.core.table.live_files import live_columns_of, net_change
-from airflow_paimon.core.table.scan import all_manifests, live_columns, live_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from tests.core.tables import append, make_table, overwrite
 
 

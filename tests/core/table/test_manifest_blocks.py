@@ -25,9 +25,10 @@ from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table import scan
+from airflow_paimon.core.table.live_entries import live_columns, live_entries
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, encode_partition
-from airflow_paimon.core.table.scan import all_manifests, live_columns, live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.format.avro_files import fastavro_records
 from tests.core.tables import append, make_table
@@ -226,7 +227,7 @@ def test_merging_in_commits_keeps_partitions_together() -> None:
     for i in range(14):
         append(table, f"day-{i % 3}", i % 2)
     merged = max(all_manifests(table, table.latest_snapshot()), key=lambda m: m.num_added_files)
-    entries = scan.read_entries(table, [merged])[0]
+    entries = read_entries(table, [merged])[0]
     assert len(entries) >= 5
     places = [(e.partition, e.bucket) for e in entries]
     assert places == sorted(places)

@@ -31,10 +31,11 @@ from airflow_paimon.core.format.manifest_io import describe_manifest
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.partition_filter import both_of, either_of, partitions_where
 from airflow_paimon.core.table.partitions import StoredPartitions, encode_partition
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate, exactly, may_match, restrict
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read_request import ReadRequest

@@ -13,9 +13,9 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import describe_manifest, write_manifest
 from airflow_paimon.core.table.history import changed_files
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.scan import all_manifests
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, run
 from tests.stores import CountingStore

@@ -14,9 +14,10 @@ import pytest
 from airflow_paimon.core.chain.read_plan import PartitionRead, Source
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.manifest import EMPTY_STATS
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.predicate import Condition
-from airflow_paimon.core.table.scan import all_manifests, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, read_batches
 from airflow_paimon.data.arrow_read import pin_rows, read_group

@@ -15,8 +15,9 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.partitions import partition_types
-from airflow_paimon.core.table.scan import bucket_folder, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, outcomes

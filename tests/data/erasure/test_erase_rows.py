@@ -19,7 +19,8 @@ from airflow_paimon.core.audit.text import render
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
-from airflow_paimon.core.table.scan import NamedList, read_entries, read_named_lists
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import ManifestListRef, read_manifest_lists
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.erasure import erase_rows as module
@@ -357,7 +358,7 @@ def told(table: Table) -> list[tuple[str, tuple[Any, ...]]]:
     """The changelog of the newest snapshot."""
     snapshot = table.latest_snapshot()
     assert snapshot is not None and snapshot.changelog_manifest_list is not None
-    (manifests,) = read_named_lists(table, [NamedList(snapshot.changelog_manifest_list, None, "changelog")])
+    (manifests,) = read_manifest_lists(table, [ManifestListRef(snapshot.changelog_manifest_list, None, "changelog")])
     names = {entry.file.file_name for part in read_entries(table, manifests) for entry in part}
     paths = [p for p in Path(table.store.uri.removeprefix("file://")).rglob("*.parquet") if p.name in names]
     rows = [row for path in paths for row in pq.ParquetFile(path).read().to_pylist()]

@@ -14,7 +14,7 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.schema.schema_plan import AddColumn
-from airflow_paimon.core.table.scan import live_entries
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.execution import run_here

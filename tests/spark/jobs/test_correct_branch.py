@@ -20,8 +20,9 @@ from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.tables import create_table
+from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.made_by import made_by
-from airflow_paimon.core.table.scan import live_entries, plan_scan
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow

@@ -16,7 +16,8 @@ from airflow_paimon.core.requests.context import Context, OperationResult, open_
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.sql_text.tokens import split_statements
-from airflow_paimon.core.table.scan import live_entries, read_index
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
@@ -100,7 +101,7 @@ def test_together_is_one_commit_with_the_rows_of_one_after_another(
     assert len(rows_of(fix)) == 18
     assert live(fix) | before == before | (data_files(table) - live(single) - _made_by(single)), "no file is left over"
     with_index = [s for b in (fix, single) for s in b.snapshots()] if kind in ("dynamic", "marked") else []
-    assert set(table.store.names("index")) == {i.file_name for s in with_index for i in read_index(table, s)}
+    assert set(table.store.names("index")) == {i.file_name for s in with_index for i in read_index_entries(table, s)}
     each = done.details["statements"]
     assert [one["statement"] for one in each] == ["UPDATE", "DELETE", "INSERT", "MERGE", "UPDATE"]
     assert [one["rows"] for one in each] == [12, 4, 2, 2, 3]
@@ -234,7 +235,7 @@ def test_index_files_of_another_writer_are_kept_when_all_run_again(tmp_path: Pat
     done = correct_by_statements(context, request, fix, [said("one"), said("two")], change, CommitIdentity())
     assert (len(seen), done.snapshot_before, done.snapshot_after) == (4, 3, 4)
     assert {row[0] for row in rows_of(fix) if row[1] == "new"} == {1, 103, 104}
-    named = {i.file_name for s in fix.snapshots() for i in read_index(fix, s)}
+    named = {i.file_name for s in fix.snapshots() for i in read_index_entries(fix, s)}
     assert set(table.store.names("index")) == named
     put(fix, 1, "c")
     assert len([row for row in rows_of(fix) if row[3] == "c"]) == 1

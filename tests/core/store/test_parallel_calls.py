@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.base import side_by_side
+from airflow_paimon.core.store.base import run_parallel
 
 
 class Remote:
@@ -28,8 +28,8 @@ def test_calls_run_at_once_also_those_that_calls_make(many: int) -> None:
         return first, second, asked.get()
 
     def several(first: int) -> list[tuple[int, int, str]]:
-        return side_by_side(REMOTE, [lambda n=n: call(first, n) for n in range(many)])  # type: ignore[misc]
+        return run_parallel(REMOTE, [lambda n=n: call(first, n) for n in range(many)])  # type: ignore[misc]
 
     for _ in range(3):
-        found = side_by_side(REMOTE, [lambda n=n: several(n) for n in range(many)])  # type: ignore[misc]
+        found = run_parallel(REMOTE, [lambda n=n: several(n) for n in range(many)])  # type: ignore[misc]
         assert found == [[(first, second, "of the caller") for second in range(many)] for first in range(many)]

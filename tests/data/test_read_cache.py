@@ -24,8 +24,8 @@ from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import open_store
-from airflow_paimon.core.store.base import side_by_side
-from airflow_paimon.core.table.read_once import KeptFiles, read_files, reading_once
+from airflow_paimon.core.store.base import run_parallel
+from airflow_paimon.core.table.read_cache import KeptFiles, cached_reads, read_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.execution import run_here
@@ -162,9 +162,9 @@ def store() -> CountingStore:
 
 
 def test_only_what_was_not_read_is_asked_for(store: CountingStore) -> None:
-    with reading_once():
+    with cached_reads():
         assert read_files(store, ["manifest/a", "manifest/b", "manifest/a"]) == [b"a" * 10, b"b" * 10, b"a" * 10]
-        with reading_once():
+        with cached_reads():
             assert read_files(store, ["manifest/c", "manifest/b"]) == [b"c" * 10, b"b" * 10]
         with pytest.raises(NotFoundError):
             read_files(store, ["manifest/a", "manifest/none"])
@@ -208,8 +208,8 @@ def test_threads_that_need_the_same_file_read_it_once(store: CountingStore) -> N
         threading.Timer(0.05, go.set).start()
         return read_files(slow, ["manifest/b", "manifest/a"])
 
-    with reading_once():
-        found = side_by_side(slow, [lambda: read_files(slow, ["manifest/a"]), second])
+    with cached_reads():
+        found = run_parallel(slow, [lambda: read_files(slow, ["manifest/a"]), second])
     assert found == [[b"a" * 10], [b"b" * 10, b"a" * 10]]
     assert slow.tally.requests == 2
 
@@ -238,5 +238,5 @@ def test_a_read_that_fails_is_tried_again_by_who_waits_for_it(store: CountingSto
         threading.Timer(0.05, go.set).start()
         return read_files(failing, ["manifest/a"])
 
-    with reading_once():
-        assert side_by_side(failing, [first, second]) == [None, [b"a" * 10]]  # type: ignore[list-item]
+    with cached_reads():
+        assert run_parallel(failing, [first, second]) == [None, [b"a" * 10]]  # type: ignore[list-item]

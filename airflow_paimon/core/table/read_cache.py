@@ -87,7 +87,7 @@ _KEPT: ContextVar[KeptFiles | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
-def reading_once(*, anew: bool = False) -> Iterator[None]:
+def cached_reads(*, anew: bool = False) -> Iterator[None]:
     """Keep what ``read_files`` reads within the block; if nested, within the outermost. ``anew``: an operation of its
     own begins.
     """
@@ -107,7 +107,7 @@ def read_files(store: Store, paths: Sequence[str]) -> list[bytes]:
     return store.read_many(paths) if paths else []
 
 
-class KeepingStore(StoreOver):
+class CachingStore(StoreOver):
     """Keeps what it reads of such files, and so may show some that are deleted by now: for what only shows.
 
     ``scope``: a connection with its present credentials. Nothing is shared across scopes: another connection may name
