@@ -119,13 +119,13 @@ def test_an_own_dag_has_a_schedule_and_a_table(tmp_path: Path) -> None:
     text = """
         from airflow_paimon.dags import chain_dag
 
-        chain_dag("night_of_flights", schedule="0 3 * * *", defaults={"table": "db.flights"})
+        chain_dag("maintain_flights", schedule="0 3 * * *", defaults={"table": "db.flights"})
     """
     text = textwrap.dedent(text)
-    (tmp_path / "night_of_flights.py").write_text(text)
+    (tmp_path / "maintain_flights.py").write_text(text)
     bag = BundleDagBag(dag_folder=str(tmp_path), bundle_path=tmp_path, bundle_name="copies")
     assert bag.import_errors == {}
-    dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags["night_of_flights"]))
+    dag = DagSerialization.from_dict(DagSerialization.to_dict(bag.dags["maintain_flights"]))
     following = dag.next_dagrun_info(last_automated_run_info=None)
     assert following is not None
     assert following.run_after.hour == 3

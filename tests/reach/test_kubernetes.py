@@ -107,11 +107,12 @@ def place(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iterator
     files = folder / "hdfs"
     files.mkdir()
     python = bare_python(folder / "env", "hdfs_native", "typing_extensions")
-    page = (REPO_ROOT / "docs" / "howto" / "clusters.md").read_text()
+    rights, of_drivers_in_workers = (
+        (REPO_ROOT / "docs" / "kubernetes" / f"{name}.yaml").read_text() for name in ("rights", "client-mode")
+    )
     with kubernetes_cluster(folder, python) as cluster, hdfs_server(files) as uri:
         for name in ("airflow", NAMESPACE):
             cluster.ask("POST", "/api/v1/namespaces", {"metadata": {"name": name}})
-        rights, of_drivers_in_workers = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
         apply(cluster, rights)
         worker, triggerer = (cluster.login_account("airflow", f"airflow-{name}") for name in ("worker", "triggerer"))
         yield Place(cluster, uri, worker, triggerer, rights, of_drivers_in_workers)

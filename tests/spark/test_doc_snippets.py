@@ -192,6 +192,7 @@ def page(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(sys.modules, "my_rules.units", rules)
     connection = json.dumps({"conn_type": "paimon", "extra": {"warehouse": str(tmp_path / "warehouse")}})
     monkeypatch.setenv("AIRFLOW_CONN_PAIMON_DEFAULT", connection)
+    monkeypatch.chdir(tmp_path)  # where relative paths lead, those of files that a page writes too
     names = {"spark": spark, "warehouse": str(tmp_path / "warehouse"), "__name__": "snippets"}
     yield Page(spark, tmp_path / "warehouse", names)
 
@@ -222,9 +223,7 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Path], No
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda p: str(p.relative_to(_DOCS)))
 @pytest.mark.every(2)
-def test_the_snippets_of_a_page_run(
-    page: Page, path: Path, tables: Callable[[str, Path], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_snippets_of_a_page_run(page: Page, path: Path, tables: Callable[[str, Path], None]) -> None:
     text = path.read_text()
     tables(text, page.warehouse)
     rules = (
@@ -232,7 +231,6 @@ def test_the_snippets_of_a_page_run(
         re.findall(r"^```json\n(\[.*?)^```", text, re.MULTILINE | re.DOTALL),
     )
     for name, statement in (*_SQL_FILE.findall(text), *zip(*rules, strict=True)):  # read from where the job runs
-        monkeypatch.chdir(page.warehouse.parent)
         Path(name).write_text(statement)
     for language, block in _BLOCK.findall(text):
         here = _WAREHOUSE.sub(str(page.warehouse), block)
@@ -271,9 +269,8 @@ def test_the_pipeline_does_what_its_tutorial_says(page: Page, monkeypatch: pytes
     assert head.commit_kind not in page.names["trigger"].filter.kinds, "a publish would start the second DAG again"
 
 
-def test_the_undo_row_by_row_keeps_what_changed_since(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_undo_row_by_row_keeps_what_changed_since(page: Page) -> None:
     """On Monday amounts are multiplied by mistake, a row is deleted and one added; on Thursday order 1 is corrected."""
-    monkeypatch.chdir(page.warehouse.parent)
     make_orders(page.warehouse, with_branch=False)
     orders = open_table(str(page.warehouse), "sales.orders")
     day = "2026-11-18"
@@ -304,9 +301,8 @@ def test_the_undo_row_by_row_keeps_what_changed_since(page: Page, monkeypatch: p
     assert rows == {1: 11.0, 2: 20.0, 3: 30.0, 4: 40.0}  # 2 and 3 are restored, 9 is removed; the later 1 and 4 stay
 
 
-def test_the_undo_of_a_table_without_keys_keeps_what_came_since(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_undo_of_a_table_without_keys_keeps_what_came_since(page: Page) -> None:
     """The publish multiplies orders 1 and 2; since then 3 was deleted and 4 added, in the same file."""
-    monkeypatch.chdir(page.warehouse.parent)
     columns = [("id", "BIGINT"), ("dt", "STRING"), ("amount", "DOUBLE")]
     orders = create_table(str(page.warehouse), "sales.orders", columns, partition_keys=["dt"])
     write_arrow(orders, pa.table({"id": [1, 2, 3], "dt": ["2026-11-18"] * 3, "amount": [10.0, 20.0, 30.0]}))
