@@ -30,9 +30,14 @@ from airflow_paimon.core.table.table_sets import same_versions
 
 if TYPE_CHECKING:
     from airflow_paimon.core.check.check_keys import FindDoubleKeys, FindDuplicates, FindKeysTwice, KeyHashes, RowChecks
-    from airflow_paimon.core.publish.fold import Fold
-    from airflow_paimon.core.publish.key_merge import MergeByKey
-    from airflow_paimon.core.publish.own_files import FindSharedId, Rewrite, WriteChangelog
+    from airflow_paimon.core.publish.row_functions import (
+        FindSharedId,
+        FoldBuckets,
+        MergeByKey,
+        RewriteFiles,
+        RowFunctions,
+        WriteChangelog,
+    )
     from airflow_paimon.core.requests.requests import Compact
 
 P = ParamSpec("P")
@@ -42,7 +47,7 @@ Run = Callable[[Context, Any], OperationResult]
 _LISTED = 5
 
 
-def run_operation(request: Request, *, fold: Fold | None = None) -> OperationResult:
+def run_operation(request: Request, *, fold: FoldBuckets | None = None) -> OperationResult:
     """Run a metadata-only operation. ``fold`` is called instead of the operation's own.
 
     Raises:
@@ -127,7 +132,7 @@ def run_each(request: Request, run: Callable[[Request], OperationResult]) -> Ope
     return context.result(None, branch=branch, changed=changed, details={"tables": found})
 
 
-def perform(context: Context, request: Request, fold: Fold | None = None) -> OperationResult:
+def perform(context: Context, request: Request, fold: FoldBuckets | None = None) -> OperationResult:
     """Run a metadata-only operation on an open table, or return the result of its first try if that has ended."""
 
     operation = operation_of(request.operation)
@@ -141,7 +146,7 @@ def perform(context: Context, request: Request, fold: Fold | None = None) -> Ope
         return once(context, partial(on_metadata(request.operation, fold), context, request))
 
 
-def on_metadata(operation: str, fold: Fold | None = None) -> Run:
+def on_metadata(operation: str, fold: FoldBuckets | None = None) -> Run:
     """Return what executes an operation that needs no Spark. ``fold``: see ``run_operation``."""
     found = _of_branches(operation) or _of_tables(operation) or _of_main(operation, fold) or _of_maintenance(operation)
     assert found is not None
@@ -224,22 +229,21 @@ def _of_tables(operation: str) -> Run | None:
     return None
 
 
-def _of_main(operation: str, fold: Fold | None) -> Run | None:
+def _of_main(operation: str, fold: FoldBuckets | None) -> Run | None:
     """What main gets, and what is looked up."""
     match operation:
         case "rebase_branch":
             from airflow_paimon.core.publish.rebase import rebase_branch
 
-            return lambda context, request: rebase_branch(context, request, _rewrite, _merge_by_key)
+            return lambda context, request: rebase_branch(context, request, _row_functions())
         case "merge_branch" | "fast_forward" | "replace_main":
             from airflow_paimon.core.publish.merge import publish_branch
 
-            on_rows = (fold or _fold, _rewrite, _changelog, _shared_id, _merge_by_key)
-            return lambda context, request: publish_branch(context, request, *on_rows)
+            return lambda context, request: publish_branch(context, request, _row_functions(fold))
         case "rollback_to":
             from airflow_paimon.core.publish.rollback import rollback_to
 
-            return lambda context, request: rollback_to(context, request, _changelog, _merge_by_key)
+            return lambda context, request: rollback_to(context, request, _row_functions())
         case "plan_correction":
             from airflow_paimon.data.plan_correction import plan_correction
 
@@ -335,14 +339,14 @@ def _later(load: Callable[[], Callable[P, R]]) -> Callable[P, R]:
 
 
 @_later
-def _fold() -> Fold:
+def _fold() -> FoldBuckets:
     from airflow_paimon.data.rewrite import fold_buckets
 
     return fold_buckets
 
 
 @_later
-def _rewrite() -> Rewrite:
+def _rewrite() -> RewriteFiles:
     from airflow_paimon.data.publish_row_ids import rewrite_files
 
     return rewrite_files
@@ -367,6 +371,18 @@ def _merge_by_key() -> MergeByKey:
     from airflow_paimon.data.key_merge import merge_by_key
 
     return merge_by_key
+
+
+def _row_functions(fold: FoldBuckets | None = None) -> RowFunctions:
+    from airflow_paimon.core.publish.row_functions import RowFunctions
+
+    return RowFunctions(
+        fold=fold or _fold,
+        rewrite=_rewrite,
+        find_shared_id=_shared_id,
+        write_changelog=_changelog,
+        merge_by_key=_merge_by_key,
+    )
 
 
 @_later

@@ -94,9 +94,9 @@ def asks_four_eyes(hook: PaimonHook, tables: Sequence[str]) -> bool:
     Raises:
         InvalidInputError: a switch is neither true nor false. NotFoundError: no such table.
     """
-    from airflow_paimon.core.publish.approval import asks_four_eyes as table_asks
+    from airflow_paimon.core.publish.approval import table_requires_four_eyes
 
-    return hook.four_eyes or any(table_asks(hook.get_table(table)) for table in tables)
+    return hook.four_eyes or any(table_requires_four_eyes(hook.get_table(table)) for table in tables)
 
 
 def four_eyes_note(required: bool, requester: str | None) -> str:

@@ -137,9 +137,9 @@ def _tell_files(say: _demo.Say, before: Look, after: Look) -> None:
 
 
 def _tell_where(say: _demo.Say, table: Table, folder: Path) -> None:
-    from airflow_paimon.core.publish.published import publishes
+    from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 
-    undo = publishes(table)[-1].undo_tag
+    undo = undoable_publishes(table)[-1].undo_tag
     warehouse = os.path.relpath(folder / "warehouse")
     say(f"5. The table is a folder, {warehouse}/demo.db/flights. To look at it, in .venv/bin/python:")
     say("     from airflow_paimon import open_table")

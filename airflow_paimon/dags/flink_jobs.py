@@ -226,11 +226,11 @@ def _main_of(table: Identifier) -> str:
 
 def _has_published(context: Context) -> bool:
     """Whether an earlier try has changed all tables of the run."""
-    from airflow_paimon.core.publish.published import publishes
+    from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 
     mains = [open_main({**context["params"], "table": name}) for name in table_names(context["params"])]
     mine = operation_id(context)
-    return all(any(one.snapshot.commit_user == mine for one in publishes(main)) for main in mains)
+    return all(any(one.snapshot.commit_user == mine for one in undoable_publishes(main)) for main in mains)
 
 
 def _unless_left_out(name: str, context: Context) -> None:

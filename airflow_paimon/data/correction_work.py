@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.overlap import Touched
+from airflow_paimon.core.publish.overlap import CorrectedBuckets
 from airflow_paimon.core.sql_text.statement import (
     DELETE,
     FUNCTION,
@@ -59,7 +59,7 @@ class Work:
     replaces: Amount
     writes: Amount
     partitions: Mapping[str, Amount] = field(default_factory=dict)
-    touched: Touched = field(default_factory=Touched)
+    touched: CorrectedBuckets = field(default_factory=CorrectedBuckets)
     at_most: bool = True
     notes: tuple[str, ...] = ()
 
@@ -107,7 +107,7 @@ def together(works: Sequence[Work]) -> Work:
         replaces=sum((work.replaces for work in works), Amount()),
         writes=sum((work.writes for work in works), Amount()),
         partitions=dict(sorted(partitions.items())),
-        touched=Touched(
+        touched=CorrectedBuckets(
             buckets=frozenset(bucket for work in works for bucket in work.touched.buckets),
             files=frozenset(name for work in works for name in work.touched.files),
         ),
@@ -181,7 +181,7 @@ def _replacing(
         replaces=total,
         writes=Amount(bytes=total.bytes, rows=total.rows),
         partitions=dict(sorted(partitions.items())),
-        touched=Touched(
+        touched=CorrectedBuckets(
             buckets=frozenset(stored.bucket(s) for s in splits),
             files=frozenset(f.file_name for s in splits for f in s.files),
         ),

@@ -26,8 +26,9 @@ from airflow_paimon.core.format.hash_index import (
     read_hash_index,
 )
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import key_scope
-from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, BucketsAtSnapshot, KeyMergeRequest, KeyMergeResult
+from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, KeyMergeRequest, KeyMergeResult
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.hidden_names import hidden
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
@@ -149,10 +150,10 @@ class _Group:
         for path in self._indexes:
             self.wanted.target.store.delete(path)
 
-    def _states(self, state: BucketsAtSnapshot) -> list[BucketState]:
+    def _states(self, state: BucketFiles) -> list[BucketState]:
         target, schema = self.wanted.target, self.wanted.schema
         splits = [s for s in state.splits(schema) if BucketKey(s.partition, s.bucket) in self.buckets]
-        found = bucket_states(target, schema, state.schemas, splits, state.index)
+        found = bucket_states(target, schema, splits, state)
         return [(fitting_rows(read, split.files, _MEMORY // len(found)), split) for read, split in found]
 
     def _step(self, base: _Side, theirs: _Side, ours: _Side) -> None:
@@ -350,10 +351,10 @@ def _meet(wanted: KeyMergeRequest, groups: Mapping[object, _Group], entries: Ite
     for entry in entries:
         if entry.file.schema_id != schema.id:
             return True
-        partition = stored.canonical(entry.partition)
-        split = BucketSplit(partition, stored.values(partition), entry.bucket, entry.total_buckets, (entry.file,))
-        [(read, one)] = bucket_states(target, schema, {schema.id: schema}, [split], ())
-        group = groups[scope(BucketKey(partition, entry.bucket))]
+        bucket = stored.bucket(entry)
+        files = BucketFiles(entries={bucket: [entry]}, index=(), schemas={schema.id: schema})
+        [(read, one)] = bucket_states(target, schema, files.splits(schema), files)
+        group = groups[scope(bucket)]
         if any(map(group.holds_one_of, read_stored(read, one, fields))):
             return True
     return False

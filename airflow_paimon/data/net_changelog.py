@@ -17,9 +17,11 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.format.manifest import DataFile, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.own_files import BucketsState, ReplacedBuckets, delete_unused
+from airflow_paimon.core.publish.bucket_files import BucketFiles
+from airflow_paimon.core.publish.row_functions import ReplacedBuckets
+from airflow_paimon.core.publish.staged_files import delete_unused
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
 from airflow_paimon.core.table.hidden_names import hidden
@@ -263,43 +265,36 @@ def write_changelog(replaced: ReplacedBuckets) -> list[ManifestEntry]:
 def _groups(replaced: ReplacedBuckets) -> list[_States]:
     """Return the buckets one by one, or, where a key may move from one to another, those of a partition together."""
     sides = [replaced.before, replaced.after]
-    bucket_of = StoredPartitions(replaced.schema).compared_by(s for side in sides for s in side.buckets)
+    splits = [side.splits(replaced.schema) for side in sides]
+    bucket_of = StoredPartitions(replaced.schema).compared_by(s for buckets in splits for s in buckets)
     apart = TableOptions(replaced.schema.options).bucket > 0
     groups: dict[BucketKey, _States] = {}
-    for at, side in enumerate(sides):
-        for split, state in zip(side.buckets, _states(replaced, side), strict=True):
+    for at, (side, buckets) in enumerate(zip(sides, splits, strict=True)):
+        states = bucket_states(replaced.target, replaced.schema, buckets, side)
+        for split, state in zip(buckets, states, strict=True):
             bucket = bucket_of(split) if apart else bucket_of(split)._replace(bucket=ALL_BUCKETS)
             if split.bucket >= 0:  # postponed rows are told when they have got their bucket
                 groups.setdefault(bucket, ([], []))[at].append(state)
     return [groups[key] for key in sorted(groups)]
 
 
-def _states(replaced: ReplacedBuckets, side: BucketsState) -> list[BucketState]:
-    return bucket_states(replaced.target, replaced.schema, replaced.schemas, side.buckets, side.index)
-
-
 def bucket_states(
-    table: Table,
-    schema: TableSchema,
-    schemas: Mapping[int, TableSchema],
-    buckets: Sequence[BucketSplit],
-    index: Sequence[IndexEntry],
+    table: Table, schema: TableSchema, buckets: Sequence[BucketSplit], files: BucketFiles
 ) -> list[BucketState]:
-    """Return how all files of buckets are read by a schema. ``schemas``: those of the files, by id; ``index``: the
-    index entries of the state, with its deletion vectors.
+    """Return how all files of buckets are read by a schema; ``files`` has their schemas and deletion vectors.
 
     Raises:
         UnsupportedFeatureError: a file or an index that is not read here.
     """
     label = table.label
-    check_index(index, table=label)
-    deletions = find_deletions(index, schema)
-    read = TableRead(store=table.store, label=label, schema=schema, schemas=schemas, columns=schema.field_names)
+    check_index(files.index, table=label)
+    deletions = find_deletions(files.index, schema)
+    read = TableRead(store=table.store, label=label, schema=schema, schemas=files.schemas, columns=schema.field_names)
     types = [f.type for f in schema.key_fields]
 
     def state(split: BucketSplit) -> BucketState:
         for file in split.files:
-            check_file(file, schemas[file.schema_id], table=label)
+            check_file(file, files.schemas[file.schema_id], table=label)
         own = deletions_of(deletions, split.files)
         return read, ReadSplit(bucket=split, sections=tuple(plan_sections(split.files, types)), deletions=own)
 

@@ -24,7 +24,7 @@ from airflow_paimon.task_run import ERROR_KEY, REFUSALS, operation_id, triggerin
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.core.publish.published import Published
+    from airflow_paimon.core.publish.undoable_publishes import UndoablePublish
     from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.core.table.table import Table
     from airflow_paimon.core.table_sets.several import SeveralSets
@@ -268,12 +268,12 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
 
     def _look_at_all(self, context: Context) -> None:
         """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
-        from airflow_paimon.core.publish.published import publishes
         from airflow_paimon.core.publish.required_checks import refuse_unchecked
+        from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
         from airflow_paimon.execution import run_operation
 
         mine, each = operation_id(context), self._each()
-        users = {p.snapshot.commit_user for one in each for p in publishes(one._main())}
+        users = {p.snapshot.commit_user for one in each for p in undoable_publishes(one._main())}
         if mine + UNDO_SUFFIX in users:
             self._finish_undo(context)
         for one in [] if mine in users else each:
@@ -320,15 +320,15 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
         )
         self._fail(message, said, ConflictError(message), context)
 
-    def _standing(self, context: Context) -> list[tuple[Self, Published]]:
+    def _standing(self, context: Context) -> list[tuple[Self, UndoablePublish]]:
         """Find what this task instance has published and nobody has undone, also before Clear; the last table first."""
-        from airflow_paimon.core.publish.published import standing_publishes
+        from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main
 
         own = {operation_id(context, tries) for tries in range(context["ti"].max_tries + 1)}
-        found = [(one, p) for one in self._each() for p in standing_publishes(one._main())]
+        found = [(one, p) for one in self._each() for p in publishes_still_on_main(one._main())]
         return [(one, p) for one, p in found if p.snapshot.commit_user in own][::-1]
 
-    def _undo_all(self, found: Sequence[tuple[Self, Published]], earlier: bool, context: Context) -> list[str]:
+    def _undo_all(self, found: Sequence[tuple[Self, UndoablePublish]], earlier: bool, context: Context) -> list[str]:
         """Undo publishes, those from before Clear only if ``earlier``; returns what became of each.
 
         Raises:
@@ -359,7 +359,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
         context["ti"].xcom_push(key=ERROR_KEY, value={**error_to_json(conflict), "kind": error.kind})
         raise AirflowFailException(f"{error.kind}: {message}") from None
 
-    def _undo(self, publish: Published, context: Context) -> dict[str, Any]:
+    def _undo(self, publish: UndoablePublish, context: Context) -> dict[str, Any]:
         """Take back a publish; who let it be published lets the undo, too."""
         from airflow_paimon.core.requests.arguments import build_request
         from airflow_paimon.execution import run_operation
@@ -414,10 +414,10 @@ class UndoTablesOperator(_NewVersions, _TableByTable, RollbackOperator):
 
     def _set_names(self, context: Context) -> list[str]:
         """Return the sets that have the publishes to undo, too."""
-        from airflow_paimon.core.publish.published import publishes
+        from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
         from airflow_paimon.core.table_sets.several import sets_made_by
 
         hook, users = PaimonHook(self.paimon_conn_id), set()
         for one in self._each():
-            users |= {p.snapshot.commit_user for p in publishes(one._main()) if p.undo_tag == one.tag}
+            users |= {p.snapshot.commit_user for p in undoable_publishes(one._main()) if p.undo_tag == one.tag}
         return list(dict.fromkeys([*super()._set_names(context), *sets_made_by(hook.get_catalog(), users)]))

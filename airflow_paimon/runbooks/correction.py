@@ -310,7 +310,7 @@ def check_rules(main: Table, params: Mapping[str, Any], locked: Collection[str] 
 
 def _refuse_taken(main: Table, branch: str, owner: str) -> None:
     """A run works on a branch of its own; one that was published and is gone would be corrected twice."""
-    from airflow_paimon.core.publish.published import publishes
+    from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 
     if main.branch(branch).exists():
         if made_branch(main, {"branch": branch, "owner": owner}) is None:
@@ -319,7 +319,7 @@ def _refuse_taken(main: Table, branch: str, owner: str) -> None:
                 "another name, or leave Branch empty: the run then creates its own branch"
             )
         return
-    for publish in publishes(main):
+    for publish in undoable_publishes(main):
         if publish.branch == branch:
             raise InvalidInputError(
                 f"{main.name}: branch {branch!r} was published already, as snapshot {publish.snapshot.id}, and then "

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.notify import asks_four_eyes, choose_approvers, choose_notifiers, four_eyes_note, reminder_lead
+from airflow_paimon.notify import (
+    asks_four_eyes,
+    choose_approvers,
+    choose_notifiers,
+    four_eyes_note,
+    reminder_lead,
+)
 from airflow_paimon.runbooks.run_date import with_run_date
 from airflow_paimon.task_run import ERROR_KEY
 from airflow_paimon.task_run import in_airflows_terms as in_airflows_terms

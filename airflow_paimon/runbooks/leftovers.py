@@ -20,7 +20,7 @@ from airflow_paimon.shown.markdown import counted
 from airflow_paimon.task_run import REFUSALS, commit_user_prefix
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.publish.published import Published
+    from airflow_paimon.core.publish.undoable_publishes import UndoablePublish
     from airflow_paimon.core.table.branch_record import BranchRecord
     from airflow_paimon.core.table.table import Table
 
@@ -83,7 +83,7 @@ def is_of_a_run(main: Table, branch: str) -> bool:
     return record is not None and record.owner is not None and _is_of_run(record, record.owner)
 
 
-def own_publishes(points: Sequence[Published], planned: Mapping[str, Any]) -> list[Published]:
+def own_publishes(points: Sequence[UndoablePublish], planned: Mapping[str, Any]) -> list[UndoablePublish]:
     """Choose the publishes of a run's branch: those of another branch that had the same name are not its own."""
     return [p for p in points if p.branch == planned["branch"] and p.branch_owner == planned["owner"]]
 
@@ -98,9 +98,9 @@ def whose(main: Table, branch: str) -> str:
 
 def stands(main: Table, planned: Mapping[str, Any]) -> bool:
     """Whether a publish of a run's branch is on main."""
-    from airflow_paimon.core.publish.published import standing_publishes
+    from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main
 
-    return bool(own_publishes(standing_publishes(main), planned))
+    return bool(own_publishes(publishes_still_on_main(main), planned))
 
 
 def _is_of_run(record: BranchRecord, owner: str) -> bool:
@@ -120,17 +120,17 @@ def find_leftovers(main: Table) -> list[Leftover]:
 
 
 def _leftovers_of(main: Table) -> list[Leftover]:
-    from airflow_paimon.core.publish.published import standing_publishes
+    from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main
 
-    published, tags = standing_publishes(main), set(filter(is_run_tag, main.tag_names()))
+    published, tags = publishes_still_on_main(main), set(filter(is_run_tag, main.tag_names()))
     found = [one for name in main.branch_names() if (one := _of_branch(main, name, published, tags)) is not None]
     used = {one.tag for one in found}
     return [*found, *(Leftover(owner=None, branch=None, tag=tag, base=main.branch_name) for tag in sorted(tags - used))]
 
 
-def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set[str]) -> Leftover | None:
+def _of_branch(main: Table, name: str, published: Sequence[UndoablePublish], tags: set[str]) -> Leftover | None:
     from airflow_paimon.core.branches.branch_plan import protection_text
-    from airflow_paimon.core.publish.published import brings_all
+    from airflow_paimon.core.publish.undoable_publishes import is_fully_published
     from airflow_paimon.core.table.branch_record import matching_branch_record
 
     record = matching_branch_record(main, name)
@@ -144,7 +144,7 @@ def _of_branch(main: Table, name: str, published: Sequence[Published], tags: set
     later = [view.snapshot(i) for i in view.snapshot_ids() if i > record.snapshot_id]
     publishes = [p.snapshot for p in own_publishes(published, {"branch": name, "owner": record.owner})]
     base = view.find_snapshot(record.snapshot_id)
-    is_on_main = bool(later) and brings_all(main, view, base, later[-1], publishes)
+    is_on_main = bool(later) and is_fully_published(main, view, base, later[-1], publishes)
     own = tuple(commit_user_prefix(record.owner.partition("/")[0], task) for task in CORRECTING_TASKS)
     return Leftover(
         owner=record.owner,

@@ -277,7 +277,7 @@ def _verify_table(
     params: Mapping[str, Any], planned: Mapping[str, Any], published: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Compare main of a table with its branch, without a word on the undo."""
-    from airflow_paimon.core.publish.published import verify_publish
+    from airflow_paimon.core.publish.undoable_publishes import verify_publish
 
     table = corrected_table(planned)
     if not published["changed"]:
@@ -349,13 +349,13 @@ def describe_outcome(params: Mapping[str, Any], planned: Sequence[Mapping[str, A
 
 def _outcome_of(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]]:
     """Say it of one table."""
-    from airflow_paimon.core.publish.published import publishes, standing_publishes
+    from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main, undoable_publishes
 
-    published, onto = own_publishes(publishes(main), planned), main.branch_name
-    if published and all(p.snapshot.id != published[-1].snapshot.id for p in standing_publishes(main)):
+    published, onto = own_publishes(undoable_publishes(main), planned), main.branch_name
+    if published and all(p.snapshot.id != published[-1].snapshot.id for p in publishes_still_on_main(main)):
         outcome = f"the correction was published as snapshot {published[-1].snapshot.id} of {onto}, and undone since"
         lines = [f"Undone: {outcome}"]
-    elif published and published[-1].is_part:
+    elif published and published[-1].is_partial:
         outcome = f"some partitions of the correction are on {onto} since snapshot {published[-1].snapshot.id}"
         lines = [f"Published in part: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
     elif published:

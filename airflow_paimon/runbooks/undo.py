@@ -16,7 +16,7 @@ from airflow_paimon.shown.listing import Listing, heads
 from airflow_paimon.shown.markdown import counted, escape, table_of, where_it_ran
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.publish.published import Published
+    from airflow_paimon.core.publish.undoable_publishes import UndoablePublish
     from airflow_paimon.core.table.table import Table
 
 _LISTED = 50
@@ -34,7 +34,7 @@ def plan_undos(params: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[st
         NotFoundError: no such tag, or no publish that can be undone. InvalidInputError: it is undone already.
         ConflictError, UnsafeOperationError: as ``plan_rollback``; nothing of a pipeline is undone.
     """
-    from airflow_paimon.core.publish.published import last_publish, publishes
+    from airflow_paimon.core.publish.undoable_publishes import last_publish, undoable_publishes
 
     _check_durations(params)
     if not is_pipeline(params):
@@ -43,7 +43,7 @@ def plan_undos(params: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[st
             known = last_publish(main)
             return [_undo_of(params, main, known.undo_tag, known.before.id, known)], []
         tag = main.tag(params["tag"])
-        published = next((p for p in publishes(main) if p.undo_tag == tag.name), None)
+        published = next((p for p in undoable_publishes(main) if p.undo_tag == tag.name), None)
         return [_undo_of(params, main, tag.name, tag.snapshot.id, published)], []
     planned, left_out = [], []
     for name in map(str.strip, reversed(params["tables"])):
@@ -61,7 +61,7 @@ def plan_undos(params: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[st
 
 
 def _undo_of(
-    params: Mapping[str, Any], main: Table, tag: str, target: int, publish: Published | None
+    params: Mapping[str, Any], main: Table, tag: str, target: int, publish: UndoablePublish | None
 ) -> dict[str, Any]:
     lines = [f"{main.label}: back to tag {tag}, snapshot {target}", *([_about(publish)] if publish else [])]
     onto = main.branch_name
@@ -78,7 +78,7 @@ def _check_durations(params: Mapping[str, Any]) -> None:
         requested_duration(params["wait_for_quiet"], "wait_for_quiet")
 
 
-def _about(publish: Published) -> str:
+def _about(publish: UndoablePublish) -> str:
     what = f"branch {publish.branch}" if publish.branch else f"an undo to snapshot {publish.target}"
     by = publish.snapshot.properties.get(APPROVED_BY_PROPERTY)
     return (
@@ -197,7 +197,7 @@ def verify_undone(
 def _verify_table(
     params: Mapping[str, Any], planned: Mapping[str, Any], result: Mapping[str, Any]
 ) -> tuple[int | None, str]:
-    from airflow_paimon.core.publish.published import verify_rollback
+    from airflow_paimon.core.publish.undoable_publishes import verify_rollback
 
     name, tag = planned["table"], planned["tag"]
     if not result["changed"]:
@@ -218,14 +218,14 @@ def _verify_table(
 
 def _publish_of(main: Table, branch: str) -> Any:
     """Return the publish of a branch that stands; None when it was undone."""
-    from airflow_paimon.core.publish.published import publishes, standing_publishes
+    from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main, undoable_publishes
 
-    standing = [p for p in standing_publishes(main) if p.branch == branch]
+    standing = [p for p in publishes_still_on_main(main) if p.branch == branch]
     if standing:
         return standing[-1]
-    if any(p.branch == branch for p in publishes(main)):
+    if any(p.branch == branch for p in undoable_publishes(main)):
         return None
-    there = ", ".join(sorted({str(p.branch) for p in publishes(main) if p.branch})) or "none"
+    there = ", ".join(sorted({str(p.branch) for p in undoable_publishes(main) if p.branch})) or "none"
     raise NotFoundError(
         f"{main.name} has no publish of branch {branch!r} that can be undone (of which branches it has: {there}). "
         f"Take Tables and Branch from the log of the run's task verify"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.parts import part_texts
+from airflow_paimon.core.publish.partial_publish import published_partitions
 from airflow_paimon.shown.commit import PUBLISH, ROLLBACK, UNREADABLE, Commit
 from airflow_paimon.shown.listing import Listing, Noted, heads, utc_time
 from airflow_paimon.shown.lists import STORED_ROWS
@@ -32,7 +32,7 @@ def commit_of(snapshot: Snapshot) -> Commit:
         approved_by=own.get("approved-by", ""),
         source=own.get("branch", ""),
         source_id=_number(own.get("branch-snapshot")),
-        parts=part_texts(snapshot),
+        parts=published_partitions(snapshot),
         target=_number(own.get("target-snapshot")),
         changed=changed_rows(own),
     )

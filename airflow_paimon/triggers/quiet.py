@@ -27,7 +27,7 @@ def open_writers(
     Raises:
         InvalidInputError: more than one of ``branch``, ``tag`` and ``partitions`` is given.
     """
-    from airflow_paimon.core.publish.quiet import look_for_writers
+    from airflow_paimon.core.publish.running_writers import look_for_writers
     from airflow_paimon.core.requests.arguments import build_request
     from airflow_paimon.execution import run_operation
 

@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import StorageError
-from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
@@ -110,7 +110,7 @@ def killed() -> None:
 
 
 def operations(*tables: Table) -> list[list[str]]:
-    return [[p.operation for p in publishes(table)] for table in tables]
+    return [[p.operation for p in undoable_publishes(table)] for table in tables]
 
 
 def test_all_are_published_and_undone_the_last_one_first(mains: tuple[Table, Table], run_dag: RunDag) -> None:

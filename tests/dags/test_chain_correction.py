@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk import DAG
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.runbooks.correction import plan_correction
 from tests.dags.conftest import answering, load_dag, run_dag, run_made, states
@@ -88,7 +88,7 @@ def test_data_correction_its_undo_and_its_cleanup_on_a_branch_of_a_chain_table(
     assert " changed, 0 deleted" in questions[0]["body"]
     assert undone.state == "success", states(undone)
     assert seen(delta) == before
-    assert (len(main.branch_names()), [p.branch is None for p in publishes(delta)]) == (3, [False, True])
+    assert (len(main.branch_names()), [p.branch is None for p in undoable_publishes(delta)]) == (3, [False, True])
     cleaned = run_dag("data_correction_cleanup", {"table": "d.t", "drop_unpublished": True})
     assert cleaned.state == "success", states(cleaned)
     assert main.branch_names() == ["delta", "snapshot"]

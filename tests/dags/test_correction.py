@@ -15,7 +15,7 @@ from airflow.sdk import DAG, task
 from airflow_paimon import open_table
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.partitions import partition_types
@@ -80,7 +80,7 @@ def test_corrects_publishes_and_undoes_beside_a_writer(warehouse: Path, airflow_
     assert amounts(main, LIVE) == [(LIVE, n, float(n)) for n in range(len(written))], "a commit of the writer was lost"
     assert main.snapshot_ids() == list(range(1, 1 + 2 + len(written) + 1))
 
-    (publish,) = publishes(main)
+    (publish,) = undoable_publishes(main)
     properties = publish.snapshot.properties
     assert publish.operation == "merge_branch"
     assert properties["airflow-paimon.approved-by"]

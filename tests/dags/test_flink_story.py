@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from airflow_paimon import open_table
-from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from tests.airflow.conftest import set_connection
 from tests.dags.conftest import answering, run_dag, states
 from tests.flink_cluster import Flink
@@ -118,6 +118,8 @@ def test_running_jobs_correct_what_they_made_of_two_tables_that_a_dag_corrects(
         undone = run_dag(UNDO, {"tables": [ORDERS, REFUNDS], "branch": run.xcom("check_params")[0]["branch"]})
     assert undone.state == "success", states(undone)
     until_made(flink, [*FEED, *came, *(row for row in more if row not in came)])
-    assert [[one.operation for one in publishes(table)] for table in tables] == [["merge_branch", "rollback_to"]] * 2
+    assert [[one.operation for one in undoable_publishes(table)] for table in tables] == [
+        ["merge_branch", "rollback_to"]
+    ] * 2
     assert not any(flink.restarts(job) for job in jobs)
     flink.cancel(*jobs)

@@ -14,7 +14,7 @@ import pytest
 
 from airflow_paimon.core.audit.records import read_audit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError
-from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import ReplayBranch
 from airflow_paimon.core.schema.tables import create_table
@@ -152,7 +152,7 @@ def test_corrects_replays_publishes_both_and_undoes_both_while_both_mains_go_on(
     assert set_rows(mains) == [flights_of({**RIGHT, **new}), totals_of({**RIGHT, **new})]
     for table in mains:
         assert_sound(table, leaks=True)
-        (publish,) = publishes(table)
+        (publish,) = undoable_publishes(table)
         assert publish.operation == "merge_branch"
         assert publish.snapshot.properties["airflow-paimon.approved-by"]
         (record,) = (r for r in read_audit(table) if r.kind == "publish")
@@ -211,9 +211,9 @@ def test_a_table_that_is_refused_takes_the_published_ones_back(
     assert run.state == "failed"
     assert states(run)["publish"] == states(run)["report_failure"] == "failed"
     assert rows(raw) == before
-    assert [p.operation for p in publishes(raw)] == ["merge_branch", "rollback_to"]
+    assert [p.operation for p in undoable_publishes(raw)] == ["merge_branch", "rollback_to"]
     assert rows(daily) == sorted({*totals_of(FEED), ("2", "AA", 9)} - {("2", "AA", 180)}), "what the other job wrote"
-    assert publishes(daily) == []
+    assert undoable_publishes(daily) == []
     assert left_over(raw, daily) == []
     error = run.xcom("publish", "paimon_error")
     assert error["kind"] == "conflict"

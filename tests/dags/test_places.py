@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.publish.published import last_publish
+from airflow_paimon.core.publish.undoable_publishes import last_publish
 from tests.airflow.conftest import set_connection
 from tests.core.tables import names, run
 from tests.dags.conftest import CONF, RIGHT, WRONG, amounts, expected, fill_orders, run_dag, states

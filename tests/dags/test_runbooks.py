@@ -19,10 +19,10 @@ from airflow_paimon.core.errors import (
     error_to_json,
 )
 from airflow_paimon.core.format.snapshot import SnapshotRef
-from airflow_paimon.core.publish.published import (
+from airflow_paimon.core.publish.undoable_publishes import (
     last_publish,
-    publishes,
-    standing_publishes,
+    publishes_still_on_main,
+    undoable_publishes,
     undone_by,
     verify_publish,
     verify_rollback,
@@ -307,7 +307,7 @@ def test_an_undo_is_verified_and_is_not_a_publish_to_undo(warehouse: Path) -> No
     assert "main got newer rows" in undo.what_helps("wait_for_quiet", {"kind": "conflict"})[0]
     done = undo.verify_undone(params, [planned], [result.to_json()])
     assert done["snapshots"] == {"d.t": 5} and "in dt=1, and nothing else changed" in done["lines"][0]
-    assert [p.operation for p in publishes(main)] == ["merge_branch", "rollback_to"]
+    assert [p.operation for p in undoable_publishes(main)] == ["merge_branch", "rollback_to"]
     with pytest.raises(InvalidInputError, match="undone already, by snapshot 5"):
         undo.plan_undos(params)
     ((again,), _) = undo.plan_undos({**params, "tag": planned["tag"]})
@@ -336,14 +336,14 @@ def test_a_publish_whose_undo_was_undone_can_be_undone_again(warehouse: Path) ->
     run(main, "merge_branch", branch="fix")
     wrong, published = names(main), last_publish(main)
     run(main, "rollback_to", tag=published.undo_tag, keep_later=True)
-    (first_undo,) = undone_by(publishes(main)).values()
+    (first_undo,) = undone_by(undoable_publishes(main)).values()
     run(main, "rollback_to", tag=first_undo.undo_tag, keep_later=True)
     assert names(main) == wrong
     ((planned,), _) = undo.plan_undos(form("data_correction_undo", {"table": "d.t"}))
     assert planned["tag"] == published.undo_tag
     result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
     assert (result.changed, result.snapshot_after) == (True, 6)
-    assert undone_by(publishes(main))[published.undo_tag].snapshot.id == 6
+    assert undone_by(undoable_publishes(main))[published.undo_tag].snapshot.id == 6
 
 
 def test_an_undo_that_does_not_hold_what_it_went_back_to_is_reported(warehouse: Path) -> None:
@@ -766,7 +766,7 @@ def test_a_rollback_to_an_earlier_snapshot_undoes_a_publish_unless_it_keeps_what
     run(main, "merge_branch", branch="fix")
     run(main, "rollback_to", tag=first.details["undo_tag"], keep_later=not whole)
     standing = [] if whole else ["fix"]
-    assert [p.branch for p in standing_publishes(main)] == standing
+    assert [p.branch for p in publishes_still_on_main(main)] == standing
     outcome, _ = report.describe_outcome(FORM, [planned(main)])
     assert outcome == (
         "the correction was published as snapshot 4 of main, and undone since"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon import open_table
-from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.table.table import Table
 from tests.conftest import require
 from tests.core.tables import append, make_table, overwrite
@@ -215,7 +215,7 @@ def test_the_approver_reads_what_will_change_and_approves(demo: Demo, page: Page
     demo.until(lambda tasks: tasks["approve"] == "success")
     page.open("about:blank")
     demo.until(lambda tasks: tasks["delete_tag"] == "success")
-    (publish,) = publishes(table)
+    (publish,) = undoable_publishes(table)
     who = ("airflow-paimon.requested-by", "airflow-paimon.approved-by")
     assert [publish.snapshot.properties[name] for name in who] == ["ann", APPROVER]
     assert table.branch_names() == []

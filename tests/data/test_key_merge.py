@@ -19,7 +19,8 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult
 from airflow_paimon.core.publish.merge import publish_branch
-from airflow_paimon.core.publish.published import verify_publish, verify_rollback
+from airflow_paimon.core.publish.row_functions import RowFunctions
+from airflow_paimon.core.publish.undoable_publishes import verify_publish, verify_rollback
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
@@ -115,7 +116,7 @@ def test_a_rivals_rows_of_other_keys_need_no_second_merge_and_of_the_same_are_fo
     def publish() -> None:
         context = open_context(build_request("merge_branch", values(tmp_path, branch="fix")))
         assert isinstance(context.request, MergeBranch)
-        publish_branch(context, context.request, merge_by_key=rivalled)
+        publish_branch(context, context.request, RowFunctions(merge_by_key=rivalled))
 
     rivals = [(4, "rival", "a")]
     publish()

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.publish.hold import put_hold
-from airflow_paimon.core.publish.published import verify_publish
+from airflow_paimon.core.publish.undoable_publishes import verify_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact, DiffBranches

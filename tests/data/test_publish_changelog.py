@@ -14,7 +14,7 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.publish.merge import publish_branch
-from airflow_paimon.core.publish.own_files import ReplacedBuckets
+from airflow_paimon.core.publish.row_functions import ReplacedBuckets, RowFunctions
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
@@ -283,10 +283,10 @@ def test_a_commit_of_main_while_the_changelog_is_written(tmp_path: Path, partiti
     assert isinstance(request, MergeBranch)
     if partition == "a":
         with pytest.raises(ConflictError, match="both changed"):
-            publish_branch(open_context(request), request, changelog=meanwhile)
+            publish_branch(open_context(request), request, RowFunctions(write_changelog=meanwhile))
         assert not list(tmp_path.rglob("bucket-*/changelog-*"))
     else:
-        assert told(main, publish_branch(open_context(request), request, changelog=meanwhile)) == [
+        assert told(main, publish_branch(open_context(request), request, RowFunctions(write_changelog=meanwhile))) == [
             "-U a1 v1",
             "+U a1 new",
         ]

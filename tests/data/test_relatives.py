@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, PaimonError
-from airflow_paimon.core.publish.published import standing_publishes
+from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
@@ -167,7 +167,7 @@ def test_what_another_branch_s_whole_state_took_back_is_published_again(
     stopped = {"readers_stopped": True} if operation == "replace_main" else {}
     run(table, operation, branch="other", discard_main=True, **stopped)
     assert set(rows(table)) == {0, 1, 12}
-    assert [p.branch for p in standing_publishes(table)] == ["other"]
+    assert [p.branch for p in publishes_still_on_main(table)] == ["other"]
     run(table, "rollback_to", snapshot=head(table) - 1, keep_later=True)
     assert set(rows(table)) == {0, 1, 10}
     assert not publish()

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError
-from airflow_paimon.core.publish.published import verify_publish
+from airflow_paimon.core.publish.undoable_publishes import verify_publish
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow

@@ -30,8 +30,8 @@ from airflow_paimon import (
     rollback_to,
 )
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
-from airflow_paimon.core.publish.published import last_publish
-from airflow_paimon.core.publish.quiet import partition_writers
+from airflow_paimon.core.publish.running_writers import partition_writers
+from airflow_paimon.core.publish.undoable_publishes import last_publish
 from airflow_paimon.core.table.consumers import consumer_names
 from airflow_paimon.core.table.open_writers_plan import ENDED_AFTER_MS, remembers_replaced_rows
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.publish.published import verify_rollback
+from airflow_paimon.core.publish.undoable_publishes import verify_rollback
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.interop import World
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import pytest
 
-from airflow_paimon.core.publish.published import last_publish
+from airflow_paimon.core.publish.undoable_publishes import last_publish
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.dags import correction_dag, correction_undo_dag, erasure_dag, pipeline_dag
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, overlap, waits_for

@@ -78,7 +78,7 @@ class BranchModel:
 
 
 @dataclass(frozen=True)
-class Published:
+class UndoablePublish:
     """A publish or undo: its undo tag, main before it, its buckets, and what main had taken of each branch before."""
 
     tag: str
@@ -102,7 +102,7 @@ class BranchMachine(RuleBasedStateMachine):
         self.main: Buckets = files(self.table)
         self.branches: dict[str, BranchModel] = {}
         self.related: set[str] = set()
-        self.undo: list[Published] = []
+        self.undo: list[UndoablePublish] = []
         self.stood: dict[str, Buckets] = {}
 
     def teardown(self) -> None:
@@ -282,7 +282,7 @@ class BranchMachine(RuleBasedStateMachine):
         touched = {k for k in before.keys() | self.main.keys() if before.get(k) != self.main.get(k)}
         for branch in self.branches.values():
             branch.main_changed |= touched
-        self.undo.append(Published(undo_tag, before, touched | more, self.stood))
+        self.undo.append(UndoablePublish(undo_tag, before, touched | more, self.stood))
 
     @invariant()
     def remember_what_main_has_taken(self) -> None:
@@ -296,7 +296,7 @@ class BranchMachine(RuleBasedStateMachine):
             model = self.branches[other]
             model.published = {k: v for k, v in model.published.items() if self.main.get(k, set()) == v}
 
-    def _rolled_back(self, undone: Published, keep: bool) -> set:
+    def _rolled_back(self, undone: UndoablePublish, keep: bool) -> set:
         """Also where main had changed since what a publish had brought. Returns the buckets of these publishes."""
         later = self.undo[self.undo.index(undone) + 1 :]
         buckets = set().union(*(p.touched for p in later))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.publish.published import verify_publish, verify_rollback
+from airflow_paimon.core.publish.undoable_publishes import verify_publish, verify_rollback
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact

@@ -11,7 +11,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import change_of
 from airflow_paimon.core.publish.diff_record import shown_diff
-from airflow_paimon.core.publish.parts import part_texts
+from airflow_paimon.core.publish.partial_publish import published_partitions
 from airflow_paimon.core.sql_text.tokens import hide_literals
 from airflow_paimon.core.table.branch_record import BranchRecord
 from airflow_paimon.core.table.made_by import MASKED, MAX_TEXT, NONE, record_sql
@@ -139,7 +139,7 @@ def publish_record(
         from_branch=said.get(BRANCH_PROPERTY),
         from_snapshot=_int(said.get(BRANCH_SNAPSHOT_PROPERTY)),
         base_snapshot=_int(said.get(BASE_SNAPSHOT_PROPERTY)),
-        only_partitions=part_texts(snapshot),
+        only_partitions=published_partitions(snapshot),
         target_snapshot=_int(said.get(TARGET_PROPERTY)),
         owner=said.get(BRANCH_OWNER_PROPERTY),
         reason=said.get(REASON_PROPERTY) or said.get(BRANCH_REASON_PROPERTY),

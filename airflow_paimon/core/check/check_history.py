@@ -10,7 +10,7 @@ from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_snapshot
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.publish.earlier_publishes import takes_back
-from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.schema_plan import KEY_OPTIONS
@@ -123,7 +123,7 @@ def repeated_findings(main: Table) -> Iterator[Finding]:
     """Commits of a branch that its job has made a second time, on main, after the branch had replaced main: a resumed
     Flink job commits the files of its savepoint unless the table's history has its user and identifier.
     """
-    for made in publishes(main):
+    for made in undoable_publishes(main):
         if made.branch is None or REPLACED_PROPERTY not in made.snapshot.properties:
             continue
         branch, last = main.branch(made.branch), made.snapshot.number(BRANCH_SNAPSHOT_PROPERTY) or 0

@@ -200,7 +200,7 @@ class _Commit:
                 self._discard_changes()
                 return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
             self.looked = SnapshotRef.of(head)
-        draft = self.draft = _followed(self.draft, head) or self.make_draft(at)
+        draft = self.draft = _carried_over(self.draft, head) or self.make_draft(at)
         if draft is None:
             self._discard_changes()
             return Receipt(before=head, snapshot=None, attempts=attempt)
@@ -330,8 +330,8 @@ def _before(table: Table, landed: Snapshot) -> Snapshot | None:
         return None
 
 
-def _followed(draft: Draft | None, head: Snapshot | None) -> Draft | None:
-    return None if draft is None or draft.follow is None or head is None else draft.follow(head)
+def _carried_over(draft: Draft | None, head: Snapshot | None) -> Draft | None:
+    return None if draft is None or draft.on_newer_head is None or head is None else draft.on_newer_head(head)
 
 
 def _run_checks(

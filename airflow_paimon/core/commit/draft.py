@@ -140,7 +140,7 @@ class Draft:
     ``goes_back``: what it adds, this branch has held before, as a rollback does.
     ``base``: the base manifest list instead of the head's; the caller knows that it stands for the same live files.
     ``changelog``: additions of files with changes, for streaming readers; None = they are told nothing of this commit.
-    ``follow``: return this draft for a newer head if none of its inputs has changed; None = plan again.
+    ``on_newer_head``: return this draft for a newer head if none of its inputs has changed; None = plan again.
     ``prepare``: called after the manifests are written, right before the snapshot is put, to write what it depends on
     (a schema version); may be called again. False = an input of the draft has changed: plan again. ``conditions``: what
     must hold of the head. ``guard_options``: the caller's, see ``CommitOptions``.
@@ -159,7 +159,7 @@ class Draft:
     brings_back: bool = False
     goes_back: bool = False
     base: NewBase | None = None
-    follow: Callable[[Snapshot], Draft | None] | None = None
+    on_newer_head: Callable[[Snapshot], Draft | None] | None = None
     prepare: Callable[[], bool] | None = None
     conditions: Sequence[Condition] = ()
     guard_options: object = None

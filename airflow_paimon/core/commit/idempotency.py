@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, TypeVar, cast
 
 from airflow_paimon.core.commit.draft import CommitIdentity
-from airflow_paimon.core.commit.landed import Published, find_landed, once_verified, verified_commits
+from airflow_paimon.core.commit.landed import UndoablePublish, find_landed, once_verified, verified_commits
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -247,7 +247,7 @@ def _is_still_made(table: Table, result: OperationResult, commit: str | None) ->
     return not ids or ids[0] > number
 
 
-def _keep_result(context: Context, result: OperationResult, published: Published) -> None:
+def _keep_result(context: Context, result: OperationResult, published: UndoablePublish) -> None:
     """Keep the result of an operation that has an operation record and has changed something, for a retry.
 
     Not if its commit was another try's: only who publishes a snapshot knows for certain which one is its own.

@@ -243,14 +243,14 @@ def verify_landed(table: Table, snapshot: Snapshot) -> None:
         )
 
 
-Published = Sequence[tuple[Table, Snapshot]]
+UndoablePublish = Sequence[tuple[Table, Snapshot]]
 """Snapshots that were published, each with the view of its branch."""
 
 
 @dataclass(slots=True)
 class _Unverified:
     published: list[tuple[Table, Snapshot]] = field(default_factory=list)
-    then: list[Callable[[Published], None]] = field(default_factory=list)
+    then: list[Callable[[UndoablePublish], None]] = field(default_factory=list)
 
 
 _unverified: ContextVar[_Unverified | None] = ContextVar("unverified", default=None)
@@ -280,7 +280,7 @@ def verified_commits(*, anew: bool = False) -> Iterator[None]:
         call(mine.published)
 
 
-def once_verified(call: Callable[[Published], None]) -> None:
+def once_verified(call: Callable[[UndoablePublish], None]) -> None:
     """Call something, with what was published, when the ``verified_commits`` around this has found all of it."""
     around = _unverified.get()
     assert around is not None

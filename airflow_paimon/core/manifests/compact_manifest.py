@@ -182,10 +182,10 @@ class _ManifestCompaction:
             schema=found.schema,
             properties={OPERATION_PROPERTY: _STEP, DETAILS_PROPERTY: json.dumps(found.details)},
             base=base,
-            follow=lambda head: self._follow(found, head),
+            on_newer_head=lambda head: self._on_newer_head(found, head),
         )
 
-    def _follow(self, found: _Compaction, head: Snapshot) -> Draft | None:
+    def _on_newer_head(self, found: _Compaction, head: Snapshot) -> Draft | None:
         """Put what has changed meanwhile behind the new manifests. None: one that was to stay is no longer the head's,
         so that an expiry may delete it, or the table was altered or made anew, without the new ones: plan again.
         """

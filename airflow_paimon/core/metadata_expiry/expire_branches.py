@@ -19,8 +19,8 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
     why_unpublished,
 )
 from airflow_paimon.core.plan import Delete, Plan
-from airflow_paimon.core.publish.parts import is_part
-from airflow_paimon.core.publish.published import brings_all, is_undone
+from airflow_paimon.core.publish.partial_publish import is_partial
+from airflow_paimon.core.publish.undoable_publishes import is_fully_published, is_undone
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireBranches
 from airflow_paimon.core.table.branch_record import (
@@ -183,15 +183,15 @@ def _on_main(table: Table, name: str, record: BranchRecord, head: Snapshot) -> b
         return True
     known = [*(t.snapshot for t in table.tags() if protects(t.name) == name), *table.snapshots()]
     publishes = {s.id: s for s in known if s.properties.get(BRANCH_PROPERTY) == name}
-    if not any(map(is_part, publishes.values())):
+    if not any(map(is_partial, publishes.values())):
         publishes = {i: s for i, s in publishes.items() if s.properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity}
     undone = {number: is_undone(table, number) for number in publishes}
     view, base = table.branch(name), _base(table, name, record)
     standing = [s for number, s in publishes.items() if undone[number] is False]
-    if brings_all(table, view, base, head, standing):
+    if is_fully_published(table, view, base, head, standing):
         return True
     perhaps = [s for number, s in publishes.items() if not undone[number]]
-    return None if len(perhaps) > len(standing) and brings_all(table, view, base, head, perhaps) else False
+    return None if len(perhaps) > len(standing) and is_fully_published(table, view, base, head, perhaps) else False
 
 
 def _base(table: Table, name: str, record: BranchRecord) -> Snapshot | None:

@@ -6,7 +6,7 @@ Every operation whose mark in the table of operations is ``changed`` asks here b
 from __future__ import annotations
 
 from airflow_paimon.core.errors import NotFoundError, UnsafeOperationError
-from airflow_paimon.core.publish.published import publishes
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.requests.requests import Approved, ExpirePartitions, RollbackTo
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.made_by import bounded
@@ -31,7 +31,7 @@ def is_read_with_main(view: Table) -> bool:
     return view.branch_name == MAIN or view.branch_name.lower() in named
 
 
-def asks_four_eyes(table: Table) -> bool:
+def table_requires_four_eyes(table: Table) -> bool:
     """Whether the table's option asks for four eyes.
 
     Raises:
@@ -62,19 +62,21 @@ def needs_four_eyes(request: Approved, view: Table) -> bool:
         return True
     if not changes_readers_rows(request, view):
         return False
-    return asks_four_eyes(view) or (isinstance(request, RollbackTo) and _takes_back_an_approved_one(request, view))
+    return table_requires_four_eyes(view) or (
+        isinstance(request, RollbackTo) and _takes_back_an_approved_one(request, view)
+    )
 
 
 def _takes_back_an_approved_one(request: RollbackTo, view: Table) -> bool:
     if request.timestamp is not None or request.watermark is not None:  # any may be taken back: its target isn't known
-        return any(FOUR_EYES_PROPERTY in p.snapshot.properties for p in publishes(view))
+        return any(FOUR_EYES_PROPERTY in p.snapshot.properties for p in undoable_publishes(view))
     try:
         target = view.tag(request.tag).snapshot.id if request.tag is not None else request.snapshot or 0
     except NotFoundError:  # the rollback itself says so, or finds that an earlier try has landed
         return False
     return any(
         p.snapshot.id == target + 1 or (not request.keep_later and p.snapshot.id > target)
-        for p in publishes(view)
+        for p in undoable_publishes(view)
         if FOUR_EYES_PROPERTY in p.snapshot.properties
     )
 
@@ -129,7 +131,9 @@ def refuse_unapproved(branch: Table, *, required: bool = False) -> None:
     Raises:
         UnsafeOperationError: names the branch, and the way out.
     """
-    if branch.branch_name == MAIN or not is_read_with_main(branch) or not (required or asks_four_eyes(branch)):
+    if branch.branch_name == MAIN or not is_read_with_main(branch):
+        return
+    if not (required or table_requires_four_eyes(branch)):
         return
     if is_chain_part(TableOptions(branch.branch(MAIN).schema().options), branch.branch_name):
         raise UnsafeOperationError(

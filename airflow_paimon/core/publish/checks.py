@@ -18,10 +18,10 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ids, check_ranges
 from airflow_paimon.core.publish.compare import Compared, keys_stay, published_difference
-from airflow_paimon.core.publish.other_keys import refuse_other_keys
+from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket_keys
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication
-from airflow_paimon.core.publish.relatives import refuse_other_ids
+from airflow_paimon.core.publish.related_publishes import refuse_other_ids
 from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey
@@ -75,7 +75,7 @@ def _check_writers(planner: Merge, compared: Compared, planned: Publication) -> 
         return
     if not keys_stay(planner.branch, compared.base, compared.theirs, compared.sides):
         check_moving_keys(main.name, changes, schema)
-    refuse_other_keys(main, schema, changes, compared.since_base[0], compared.head)
+    check_dynamic_bucket_keys(main, schema, changes, compared.since_base[0], compared.head)
     if not request.dry_run:  # a plan describes them: they may be closed by then
         refuse_open(main, schema, planned.buckets, compared.head, planner.context.now_ms, "published")
 

@@ -37,7 +37,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
     needs_history,
 )
 from airflow_paimon.core.publish.hold import UnfinishedPublish
-from airflow_paimon.core.publish.relatives import came_and_went, with_their_states
+from airflow_paimon.core.publish.related_publishes import came_and_went, with_their_states
 from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import (

@@ -5,22 +5,20 @@ See docs/contributing/publishing.md, A running writer keeps winning.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
+from airflow_paimon.core.publish.row_functions import FoldBuckets
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
-
-Fold = Callable[[Table, Mapping[BucketKey, int]], None]
-"""Rewrites buckets of a branch so that no sequence number is above the given one; implemented by the data layer."""
 
 FOLD = "fold"
 """What the property ``airflow-paimon.operation`` of a fold's snapshot says."""
 
 
-def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int], fold: Fold) -> Snapshot:
+def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int], fold: FoldBuckets) -> Snapshot:
     """Fold buckets of the branch's head ``theirs``, and return the new head: one commit that changes no row.
 
     Raises:

@@ -9,27 +9,24 @@ docs/contributing/publishing.md, Merging by key.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     Sides,
     bucket_namer,
-    highest_sequence,
     listed,
     ways_out,
 )
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
-from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.paths import POSTPONED_BUCKET
@@ -37,38 +34,6 @@ from airflow_paimon.core.table.table import Table
 
 TAKE_BRANCH = "branch"
 """``on_overlap``: of keys that both sides changed the branch's rows are taken; else the target's stay."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketsAtSnapshot:
-    """All files of some buckets in one state. ``schemas``: those of the files, by id."""
-
-    entries: Mapping[BucketKey, Sequence[ManifestEntry]]
-    index: Sequence[IndexEntry]
-    schemas: Mapping[int, TableSchema] = field(default_factory=dict)
-
-    @property
-    def schema_ids(self) -> set[int]:
-        return {e.file.schema_id for group in self.entries.values() for e in group}
-
-    def splits(self, schema: TableSchema) -> list[BucketSplit]:
-        values = StoredPartitions(schema).values
-        return [
-            BucketSplit(
-                b.partition, values(b.partition), b.bucket, group[0].total_buckets, tuple(e.file for e in group)
-            )
-            for b, group in sorted(self.entries.items())
-        ]
-
-    @property
-    def highest_numbers(self) -> dict[BucketKey, int]:
-        return {b: highest_sequence([e.file for e in group]) for b, group in self.entries.items()}
-
-    @property
-    def content(self) -> object:
-        """What tells this state of the buckets from another one."""
-        names = frozenset(e.identifier for group in self.entries.values() for e in group)
-        return names, frozenset(self.index)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,9 +48,9 @@ class KeyMergeRequest:
 
     target: Table
     schema: TableSchema
-    base: BucketsAtSnapshot
-    theirs: BucketsAtSnapshot
-    ours: BucketsAtSnapshot
+    base: BucketFiles
+    theirs: BucketFiles
+    ours: BucketFiles
     limits: Mapping[BucketKey, int]
     on_overlap: str | None = None
     equal_rows_overlap: bool = False
@@ -95,7 +60,7 @@ class KeyMergeRequest:
         return {b for state in self._states for b in state.entries}
 
     @property
-    def _states(self) -> tuple[BucketsAtSnapshot, BucketsAtSnapshot, BucketsAtSnapshot]:
+    def _states(self) -> tuple[BucketFiles, BucketFiles, BucketFiles]:
         return self.base, self.theirs, self.ours
 
     @property
@@ -159,10 +124,6 @@ class KeyMergeResult:
         return {e.file.file_name for e in self.entries} | {i.file_name for i in self.index}
 
 
-MergeByKey = Callable[[KeyMergeRequest], KeyMergeResult]
-"""Merges buckets by key and writes their new files; implemented by the data layer."""
-
-
 def reason_against(table: Table, schema: TableSchema, sides: Sides, buckets: Collection[BucketKey]) -> str | None:
     """Return why these buckets can't be merged by key, or None."""
     options = TableOptions(schema.options)
@@ -186,28 +147,7 @@ def reason_against(table: Table, schema: TableSchema, sides: Sides, buckets: Col
     return None
 
 
-def state_of(view: Table, snapshot: Snapshot, buckets: Collection[BucketKey], schema: TableSchema) -> BucketsAtSnapshot:
-    """Read the files of some buckets in a snapshot of a branch. ``schema``: of the table, for its partitions."""
-    stored = StoredPartitions(schema)
-    chosen = stored.those({b.partition for b in buckets})
-    live = live_entries(view, snapshot, chosen) if snapshot.id and buckets else {}
-    found = stored.by_bucket(live.values())
-    index = [i for i in read_index_entries(view, snapshot) if stored.bucket(i) in buckets]
-    return BucketsAtSnapshot(entries={b: group for b, group in found.items() if b in buckets}, index=index)
-
-
-def together(states: Iterable[BucketsAtSnapshot]) -> BucketsAtSnapshot:
-    """Return the state of buckets of which each is in one of these states."""
-    parts = list(states)
-    return BucketsAtSnapshot(
-        entries={b: group for part in parts for b, group in part.entries.items()},
-        index=[i for part in parts for i in part.index],
-    )
-
-
-def with_mapped_schemas(
-    state: BucketsAtSnapshot, known: Mapping[int, TableSchema], mapping: SchemaMapping
-) -> BucketsAtSnapshot:
+def with_mapped_schemas(state: BucketFiles, known: Mapping[int, TableSchema], mapping: SchemaMapping) -> BucketFiles:
     """Give a state of the branch the schemas of its files, as the target has, or will have, them.
 
     ``known``: the schema versions of the target and those that it gets.

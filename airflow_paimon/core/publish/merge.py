@@ -33,17 +33,17 @@ from airflow_paimon.core.publish.checks import CHECKS, check_approved, check_evo
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder
 from airflow_paimon.core.publish.compare import Compared, gather_sides
 from airflow_paimon.core.publish.diff_record import kept_diff
-from airflow_paimon.core.publish.fold import Fold, fold_branch, is_folded
+from airflow_paimon.core.publish.duplicate_rows import DuplicateRowCheck
+from airflow_paimon.core.publish.fold import fold_branch, is_folded
 from airflow_paimon.core.publish.hold import UnfinishedPublish, unfinished_publishes, while_there
-from airflow_paimon.core.publish.key_merge import MergeByKey
-from airflow_paimon.core.publish.moved_rows import RowsStay
-from airflow_paimon.core.publish.own_files import FindSharedId, KeyFiles, Rewrite, WriteChangelog
-from airflow_paimon.core.publish.parts import check_changed
+from airflow_paimon.core.publish.partial_publish import check_changed
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
 from airflow_paimon.core.publish.publication import Publication
-from airflow_paimon.core.publish.relatives import family_properties
+from airflow_paimon.core.publish.related_publishes import family_properties
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
+from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, FoldBuckets, RowFunctions
 from airflow_paimon.core.publish.run import Decide, run_publication
+from airflow_paimon.core.publish.staged_files import KeyMergeFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, PublishedVersion, id_space, origin
@@ -77,11 +77,7 @@ class _SpareIds:
 def publish_branch(
     context: Context,
     request: PublishBranch,
-    fold: Fold | None = None,
-    rewrite: Rewrite | None = None,
-    changelog: WriteChangelog | None = None,
-    find_shared_id: FindSharedId | None = None,
-    merge_by_key: MergeByKey | None = None,
+    rows: RowFunctions = NO_ROW_FUNCTIONS,
 ) -> OperationResult:
     """Publish a branch onto main; one that began with a chain table's snapshot or delta branch onto that.
 
@@ -105,7 +101,7 @@ def publish_branch(
         main.schemas,
     ]
     theirs, planner, schemas = run_parallel(target.store, reads)
-    diff, keys = kept_diff(request, branch, theirs, schemas), KeyFiles(merge_by_key)
+    diff, keys = kept_diff(request, branch, theirs, schemas), KeyMergeFiles(rows.merge_by_key)
 
     def make_decide() -> Decide:
         looks: list[Callable[[], Any]] = [
@@ -116,10 +112,12 @@ def publish_branch(
         ]
         record, gate, _, unfinished = run_parallel(target.store, looks)
         about = {**publish_properties(record), **family_properties(record), **diff.properties}
-        return _Merging(planner, theirs, unfinished, gate, about, fold, RowsStay(find_shared_id), keys).decide
+        return _Merging(
+            planner, theirs, unfinished, gate, about, rows.fold, DuplicateRowCheck(rows.find_shared_id), keys
+        ).decide
 
     with while_there(branch, theirs):
-        result = run_publication(context, target, make_decide, rewrite, changelog, keys)
+        result = run_publication(context, target, make_decide, rows, keys)
     if request.dry_run or not result.changed:
         return result
     expire_undo_tags(context)
@@ -150,9 +148,9 @@ class _Merging:
     unfinished: Sequence[UnfinishedPublish]
     gate: Gate
     about: Mapping[str, str]
-    fold: Fold | None
-    rows_stay: RowsStay
-    keys: KeyFiles
+    fold: FoldBuckets | None
+    rows_stay: DuplicateRowCheck
+    keys: KeyMergeFiles
     spare: _SpareIds = field(default_factory=_SpareIds)
     described: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
 
@@ -184,11 +182,11 @@ class _Merging:
         return self.described.get(key, {})
 
 
-def _with_keys(planner: Merge, compared: Compared, decided: Publication, keys: KeyFiles) -> Publication:
+def _with_keys(planner: Merge, compared: Compared, decided: Publication, keys: KeyMergeFiles) -> Publication:
     """Merge by key what is left to that.
 
     Raises:
-        ConflictError: see ``KeyFiles.into``; or rows of main would go that the approver has not seen.
+        ConflictError: see ``KeyMergeFiles.into``; or rows of main would go that the approver has not seen.
     """
     decided = keys.into(decided, writers_stopped=planner.request.writers_stopped)
     if decided.merged is not None and decided.merged.overlapping:  # some may be replaced: see ``on_overlap``

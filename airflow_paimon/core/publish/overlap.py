@@ -22,7 +22,7 @@ from airflow_paimon.core.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Touched:
+class CorrectedBuckets:
     """Buckets that a correction may change, in canonical form, and of a table without keys its files by name."""
 
     buckets: frozenset[BucketKey] = frozenset()
@@ -38,7 +38,7 @@ class Overlap:
     unreadable: str | None = None
 
 
-def open_branches(main: Table, touched: Touched, but: str | None) -> list[Overlap]:
+def open_branches(main: Table, touched: CorrectedBuckets, but: str | None) -> list[Overlap]:
     """Return the unpublished branches that change the same buckets; of tables without keys, the same files.
 
     Of two such branches the one that is published second meets a conflict. ``but``: the branch to leave out.
@@ -60,7 +60,7 @@ def open_branches(main: Table, touched: Touched, but: str | None) -> list[Overla
     return found
 
 
-def changed_on_main(main: Table, branch: Table, touched: Touched) -> frozenset[BucketKey]:
+def changed_on_main(main: Table, branch: Table, touched: CorrectedBuckets) -> frozenset[BucketKey]:
     """Return those buckets that main has changed since the branch was made: its publish would meet a conflict."""
     schema, compared = main.schema(), compare(main, branch, main.schema())
     if compared is None:
@@ -81,7 +81,7 @@ def compare(main: Table, branch: Table, schema: TableSchema) -> Compared | None:
 
 
 def _common(
-    mine: Difference, others: Difference, real: Collection[BucketKey], touched: Touched, schema: TableSchema
+    mine: Difference, others: Difference, real: Collection[BucketKey], touched: CorrectedBuckets, schema: TableSchema
 ) -> frozenset[BucketKey]:
     if merges_by_file(schema):
         return frozenset(b for b in mine.buckets if _files_in(mine, others, b) & touched.files)

@@ -11,6 +11,7 @@ from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
+from airflow_paimon.core.publish.bucket_files import BucketFiles, joined_files, read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
@@ -20,21 +21,18 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
-from airflow_paimon.core.publish.columns import written_with
 from airflow_paimon.core.publish.compare import Compared, changed_since_apart, merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.key_merge import (
-    BucketsAtSnapshot,
     KeyMergeRequest,
     aggregates,
     not_by_key,
     reason_against,
-    state_of,
-    together,
     with_mapped_schemas,
 )
-from airflow_paimon.core.publish.parts import check_parts, part_properties, part_summary
+from airflow_paimon.core.publish.partial_publish import check_parts, part_properties, part_summary
 from airflow_paimon.core.publish.publication import BucketReach, FileReach, Publication
+from airflow_paimon.core.publish.publish_schemas import written_with
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
     check_name_is_free,
@@ -217,7 +215,7 @@ class Merge:
         planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
         return replace(planned, keys=keys, follows=reach)
 
-    def _key_states(self, compared: Compared, buckets: Collection[BucketKey]) -> tuple[BucketsAtSnapshot, ...]:
+    def _key_states(self, compared: Compared, buckets: Collection[BucketKey]) -> tuple[BucketFiles, ...]:
         """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
         point.
 
@@ -235,15 +233,15 @@ class Merge:
         for bucket in buckets:
             snapshot = compared.absorbed[bucket].branch if bucket in compared.absorbed else compared.base
             bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
-        states = {i: state_of(self.branch, then, own, compared.schema) for i, (then, own) in bases.items()}
+        states = {i: read_bucket_files(self.branch, then, own, compared.schema) for i, (then, own) in bases.items()}
         published = {b for i, (_, own) in bases.items() if i != compared.base.identity for b in own}
-        before = state_of(self.branch, compared.base, published, compared.schema)
-        point = together([before, *(s for i, s in states.items() if i == compared.base.identity)])
+        before = read_bucket_files(self.branch, compared.base, published, compared.schema)
+        point = joined_files([before, *(s for i, s in states.items() if i == compared.base.identity)])
         theirs, ours = (
-            state_of(view, then, buckets, compared.schema)
+            read_bucket_files(view, then, buckets, compared.schema)
             for view, then in ((self.branch, compared.theirs), (self.main, compared.head))
         )
-        return together(states.values()), theirs, ours, point
+        return joined_files(states.values()), theirs, ours, point
 
     def _base_schema(self, compared: Compared, logs: SchemaLogs) -> TableSchema:
         by_id = {s.id: s for s in logs.branch}

@@ -35,7 +35,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, with_merged_index
-from airflow_paimon.core.publish.safeguards import undo_tag_action
+from airflow_paimon.core.publish.publish_identity import undo_tag_action
 from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
@@ -350,9 +350,9 @@ def draft_of(
 def with_follow(
     view: Table, planned: Draft, head: Snapshot, reach: Follows, moved: Moved, ids_from: int | None = None
 ) -> Draft:
-    """Return the draft with its ``follow``. ``ids_from``: the first row id that it gives; None: it gives none."""
+    """Return the draft with its ``on_newer_head``. ``ids_from``: the first row id that it gives, None: none."""
 
-    def follow(newer: Snapshot) -> Draft | None:
+    def on_newer_head(newer: Snapshot) -> Draft | None:
         if ids_from is not None and (newer.next_row_id or 0) > ids_from:
             return None
         if not leaves_untouched(view, head, newer, reach, planned.schema):
@@ -362,7 +362,7 @@ def with_follow(
         on_newer = replace(planned, next_row_id=next_row_id)
         return with_follow(view, on_newer, newer, reach, moved, ids_from)
 
-    return replace(planned, follow=follow)
+    return replace(planned, on_newer_head=on_newer_head)
 
 
 def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Follows, schema: TableSchema) -> bool:

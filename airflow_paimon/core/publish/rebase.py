@@ -29,15 +29,15 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import Operation, Snapshot
 from airflow_paimon.core.plan import Delete, HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
-from airflow_paimon.core.publish.columns import bring_schemas
 from airflow_paimon.core.publish.compare import Compared
 from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
-from airflow_paimon.core.publish.key_merge import MergeByKey
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
-from airflow_paimon.core.publish.own_files import KeyFiles, OwnFiles, Rewrite
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
 from airflow_paimon.core.publish.publication import Publication, completed
-from airflow_paimon.core.publish.safeguards import check_files_exist
+from airflow_paimon.core.publish.publish_identity import check_files_exist
+from airflow_paimon.core.publish.publish_schemas import put_schemas
+from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
+from airflow_paimon.core.publish.staged_files import KeyMergeFiles, StagedFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
 from airflow_paimon.core.table.branch_record import READY, BranchRecord, read_branch_record
@@ -57,9 +57,7 @@ from airflow_paimon.core.table.table import Table
 log = logging.getLogger(__name__)
 
 
-def rebase_branch(
-    context: Context, request: RebaseBranch, rewrite: Rewrite | None = None, merge_by_key: MergeByKey | None = None
-) -> OperationResult:
+def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = NO_ROW_FUNCTIONS) -> OperationResult:
     """Put what a branch has and main lacks on a new branch of main's head. Both stay as they are.
 
     Raises:
@@ -81,7 +79,13 @@ def rebase_branch(
         )
     theirs = branch_head(branch, request.expected_branch_snapshot)
     with attempt_of(context, name, commits=False), while_there(branch, theirs):
-        return _Rebase(context, request, branch, theirs, OwnFiles.of(rewrite, None, KeyFiles(merge_by_key))).run()
+        return _Rebase(
+            context,
+            request,
+            branch,
+            theirs,
+            StagedFiles.of(replace(rows, write_changelog=None), KeyMergeFiles(rows.merge_by_key)),
+        ).run()
 
 
 class _Rebase:
@@ -93,7 +97,7 @@ class _Rebase:
         request: RebaseBranch,
         branch: Table,
         theirs: Snapshot,
-        files: OwnFiles,
+        files: StagedFiles,
     ) -> None:
         self.context, self.request, self.branch, self.theirs = context, request, branch, theirs
         self.main, self.target = context.table, context.table.branch(request.to_branch)
@@ -231,7 +235,7 @@ class _Rebase:
         why = "it was written before the rebase had put its commit on it; delete it and run the rebase again"
         content = replace(
             content,
-            prepare=partial(bring_schemas, self.target, published.schemas.new),
+            prepare=partial(put_schemas, self.target, published.schemas.new),
             conditions=[HeadIs.of(self.target.branch_name, compared.head, why=why)],
         )
         check_files_exist(self.target, content.schema, published.changes, published.index or (), set())

@@ -17,6 +17,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.publish.approval import is_read_with_main
+from airflow_paimon.core.publish.bucket_files import BucketFiles, read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
@@ -31,22 +32,16 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     within_reach,
 )
 from airflow_paimon.core.publish.compare import undo_files
+from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket_keys
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
-from airflow_paimon.core.publish.key_merge import (
-    BucketsAtSnapshot,
-    KeyMergeRequest,
-    MergeByKey,
-    not_by_key,
-    reason_against,
-    state_of,
-)
-from airflow_paimon.core.publish.other_keys import refuse_other_keys
-from airflow_paimon.core.publish.own_files import KeyFiles, WriteChangelog
+from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, reason_against
 from airflow_paimon.core.publish.publication import BucketReach, FileReach, Follows, Publication
-from airflow_paimon.core.publish.published import is_undone
 from airflow_paimon.core.publish.required_checks import Gate, gate_of
+from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
 from airflow_paimon.core.publish.run import Decide, run_publication
+from airflow_paimon.core.publish.staged_files import KeyMergeFiles
+from airflow_paimon.core.publish.undoable_publishes import is_undone
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
@@ -80,8 +75,7 @@ from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_
 def rollback_to(
     context: Context,
     request: RollbackTo,
-    changelog: WriteChangelog | None = None,
-    merge_by_key: MergeByKey | None = None,
+    rows: RowFunctions = NO_ROW_FUNCTIONS,
 ) -> OperationResult:
     """Restore the live files of an earlier snapshot or tag, as a new snapshot: ids and history continue.
 
@@ -98,7 +92,7 @@ def rollback_to(
         raise InvalidInputError("rollback_to: give one of tag, snapshot, timestamp and watermark to go back to")
     view = context.table.branch(request.branch).require()
     require_committable(view)
-    keys = KeyFiles(merge_by_key)
+    keys = KeyMergeFiles(rows.merge_by_key)
 
     def make_decide() -> Decide:
         target, begun = _target(request, view), view.schema()
@@ -115,10 +109,10 @@ def rollback_to(
 
         return decide
 
-    return _with_option(context, view, run_publication(context, view, make_decide, changelog=changelog, keys=keys))
+    return _with_option(context, view, run_publication(context, view, make_decide, rows, keys))
 
 
-def _with_keys(keys: KeyFiles, decided: Publication, request: RollbackTo, view: Table) -> Publication:
+def _with_keys(keys: KeyMergeFiles, decided: Publication, request: RollbackTo, view: Table) -> Publication:
     try:
         return keys.into(decided, writers_stopped=request.writers_stopped)
     except ConflictError as error:
@@ -221,7 +215,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
     if not request.writers_stopped:
         whose = f"snapshot {target.id}"
         check_moving_keys(view.label, changes, schema, whose)
-        refuse_other_keys(view, schema, changes, theirs, head, whose)
+        check_dynamic_bucket_keys(view, schema, changes, theirs, head, whose)
         if not request.dry_run:  # a plan describes them: they may be closed by then
             replaced = {c.bucket for c in changes if c.delete} | (set() if keys is None else keys.buckets)
             refuse_open(view, schema, replaced, head, now_ms, "changed")
@@ -364,8 +358,8 @@ def _undo_by_key(
     if why is not None:
         raise not_by_key(view.name, buckets, schema, why)
 
-    def state(snapshot: Snapshot) -> BucketsAtSnapshot:
-        found = state_of(view, snapshot, buckets, schema)
+    def state(snapshot: Snapshot) -> BucketFiles:
+        found = read_bucket_files(view, snapshot, buckets, schema)
         return replace(found, schemas={i: view.schema(i) for i in found.schema_ids})
 
     base, theirs, ours = map(state, (publish, target, head))

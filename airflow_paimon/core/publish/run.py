@@ -39,18 +39,19 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
-from airflow_paimon.core.publish.columns import bring_schemas, is_put, keep_columns, take_back
 from airflow_paimon.core.publish.hold import drop_hold, put_hold
-from airflow_paimon.core.publish.own_files import KeyFiles, OwnFiles, Rewrite, WriteChangelog, changelog_counts
 from airflow_paimon.core.publish.publication import Publication, completed, with_follow
-from airflow_paimon.core.publish.replace_main import complete
-from airflow_paimon.core.publish.safeguards import (
+from airflow_paimon.core.publish.publish_identity import (
     PublishIdentity,
     check_approved_at,
     check_files_exist,
     result_of,
     undo_retention,
 )
+from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, restore_schema, revert_schemas
+from airflow_paimon.core.publish.replace_main import complete
+from airflow_paimon.core.publish.row_functions import RowFunctions
+from airflow_paimon.core.publish.staged_files import KeyMergeFiles, StagedFiles, changelog_counts
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
 from airflow_paimon.core.store.base import run_parallel
@@ -72,15 +73,12 @@ def run_publication(
     context: Context,
     target: Table,
     make_decide: Callable[[], Decide],
-    rewrite: Rewrite | None = None,
-    changelog: WriteChangelog | None = None,
-    keys: KeyFiles | None = None,
+    rows: RowFunctions,
+    keys: KeyMergeFiles,
 ) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
-    ``make_decide`` is called once, after the check that no earlier try has landed. ``rewrite`` writes files again whose
-    row ids mean other rows on the target, ``changelog`` what changes, for streaming readers. ``keys``: what is merged
-    by key.
+    ``make_decide`` is called once, after the check that no earlier try has landed. ``keys``: what is merged by key.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -89,7 +87,7 @@ def run_publication(
     four_eyes = check_four_eyes(request, target, "published")
     with attempt_of(context, target.branch_name) as tried:
         identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
-        files = OwnFiles.of(rewrite, changelog, keys or KeyFiles(None))
+        files = StagedFiles.of(rows, keys)
         own = _Try(context, request, target, identity, files)
         landed = tried.landed(identity.operation)
         return _execute(own, make_decide()) if landed is None else _landed_before(own, landed)
@@ -108,7 +106,7 @@ class _Try:
     request: Publish
     target: Table
     identity: PublishIdentity
-    files: OwnFiles
+    files: StagedFiles
     planned: Publication | None = None
     tags: set[str] = field(default_factory=set)
     hold: str | None = None
@@ -156,7 +154,7 @@ class _Try:
             delete_files(self.target, list(self.tags))
             if columns and self.before is not None and self.brought:
                 assert self.planned is not None
-                take_back(self.target, self.planned.source.branch_name, self.before, self.brought)
+                revert_schemas(self.target, self.planned.source.branch_name, self.before, self.brought)
         except PaimonError as error:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
@@ -228,7 +226,7 @@ def _finish(own: _Try, landed: Snapshot, *, is_whole: bool = False, just_now: bo
         warnings = [] if is_whole else complete(own.context, target, landed)
         drop_held(target, landed)
         if just_now and own.planned is not None and own.planned.has_columns:
-            keep_columns(target, target.schema(landed.schema_id))
+            restore_schema(target, target.schema(landed.schema_id))
     except PaimonError as error:
         raise OutcomeUnknownError(
             f"{target.label}: snapshot {landed.id} was committed, but not all that has to follow it could be done "
@@ -322,7 +320,7 @@ def _brings_schemas(own: _Try, d: Publication, schema: TableSchema) -> bool:
     if below not in {s.id for s in own.brought}:  # else it is one that an earlier attempt has put
         own.before = d.target.schema(below)
     own.brought += new
-    if bring_schemas(d.target, new, latest_first=d.schemas.latest_first):
+    if put_schemas(d.target, new, latest_first=d.schemas.latest_first):
         return True
     own.brought = [s for s in own.brought if is_put(d.target, s)]
     return False

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from airflow_paimon.core.publish.published import Published, publishes, undone_by
+from airflow_paimon.core.publish.undoable_publishes import UndoablePublish, undoable_publishes, undone_by
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.plugin import auth, runs
 from airflow_paimon.plugin.forms import form_card, known_dags, of_table, visible_dags
@@ -47,7 +47,10 @@ def show(context: PageContext) -> Panel:
     key = ("runs", name, conn_id, *(dag.dag_id for dag in allowed))
     found = context.reader.get(key, partial(runs.runs_of, name, conn_id, allowed), until=context.until, fresh=1.0)
     points = context.reader.get(
-        (context.uri, "undo points"), partial(publishes, context.main), until=context.until, fresh=FRESH_SECONDS
+        (context.uri, "undo points"),
+        partial(undoable_publishes, context.main),
+        until=context.until,
+        fresh=FRESH_SECONDS,
     )
     views = {_owner(run): _view(run) for run in found}
     flying = [views[_owner(r)] for r in found if r.kind in CORRECTING and r.state not in ("success", "failed")]
@@ -88,8 +91,8 @@ def _row(
     run: TableRun,
     view: RunView,
     flying: Sequence[RunView],
-    point: Published | None,
-    undone: Published | None,
+    point: UndoablePublish | None,
+    undone: UndoablePublish | None,
 ) -> list[object]:
     address = f"{context.airflow}/dags/{quote(run.dag_id, safe='')}/runs/{quote(run.run_id, safe='')}"
     became, mark = outcome(view)
@@ -154,7 +157,7 @@ def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Noted 
     return Noted(f"{answer}{by}", note=approval.subject, href=link)
 
 
-def _undo(context: PageContext, point: Published | None, undone: Published | None) -> Noted | None:
+def _undo(context: PageContext, point: UndoablePublish | None, undone: UndoablePublish | None) -> Noted | None:
     if point is None:
         return None
     if undone is not None:
@@ -167,7 +170,9 @@ def _has_published(run: TableRun) -> bool:
     return any(run.tasks.get(task) == "success" for task in PUBLISHING_TASKS)
 
 
-def _forms(context: PageContext, points: Sequence[Published], undone: Mapping[str, Published]) -> list[dict[str, Any]]:
+def _forms(
+    context: PageContext, points: Sequence[UndoablePublish], undone: Mapping[str, UndoablePublish]
+) -> list[dict[str, Any]]:
     """What each trigger form wants to be given for this table. What was undone is not offered to be undone again."""
     table, dags = of_table(context), visible_dags(context)
     hint = "The tab Plan shows first what it would touch, and who is downstream."

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, OutcomeUnknownError
-from airflow_paimon.core.publish.published import last_publish
+from airflow_paimon.core.publish.undoable_publishes import last_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.schema_plan import SetOption

@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import stream_leftovers
-from airflow_paimon.core.publish.published import last_publish
+from airflow_paimon.core.publish.undoable_publishes import last_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.store import Store

@@ -6,7 +6,7 @@ import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.publish.published import verify_publish
+from airflow_paimon.core.publish.undoable_publishes import verify_publish
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, files, names, rewrite, run
 

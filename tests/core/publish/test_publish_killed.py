@@ -25,7 +25,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.publish.columns import take_back
+from airflow_paimon.core.publish.publish_schemas import revert_schemas
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, SetOption, WidenColumn
@@ -353,7 +353,7 @@ def test_columns_that_another_publish_took_back_while_this_one_landed_come_again
     def compete(method: str, path: str) -> None:
         if path == table.paths.snapshot(2) and not rival["done"]:
             rival["done"] = True
-            take_back(table, "other", table.schema(0), [table.schema()])
+            revert_schemas(table, "other", table.schema(0), [table.schema()])
             assert "price" not in table.schema().field_names
 
     perform(table, FaultStore(table.store, on_mutation=compete), "merge_branch", **STOPPED)

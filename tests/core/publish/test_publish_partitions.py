@@ -12,7 +12,7 @@ import pytest
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.publish.published import publishes, verify_publish
+from airflow_paimon.core.publish.undoable_publishes import undoable_publishes, verify_publish
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
@@ -143,7 +143,7 @@ def test_one_of_two_publishes_is_undone_and_comes_again_alone(table: Table, fix:
     assert run(table, "merge_branch", branch="fix", dry_run=True).details["published_partitions"] == ["dt=b"]
     assert run(table, "merge_branch", branch="fix").details["partitions"] == 1
     assert (in_day(table, "a"), in_day(table, "b")) == (in_day(fix, "a"), moved)
-    run(table, "rollback_to", tag=publishes(table)[-1].undo_tag, keep_later=True)
+    run(table, "rollback_to", tag=undoable_publishes(table)[-1].undo_tag, keep_later=True)
     run(table, "rollback_to", tag=undone, keep_later=True)
     assert in_day(table, "a") == in_day(fix, "a"), "the undo of the undo"
     assert not run(table, "merge_branch", branch="fix").changed

@@ -7,29 +7,29 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.commit.committer import Draft, execute
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
+from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
-from airflow_paimon.core.publish.key_merge import (
-    KeyMergeRequest,
-    KeyMergeResult,
-    MergeByKey,
-    not_by_key,
-    overlapping_keys,
-)
+from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, not_by_key, overlapping_keys
 from airflow_paimon.core.publish.publication import BucketReach, Publication, draft_of
+from airflow_paimon.core.publish.row_functions import (
+    MergeByKey,
+    ReplacedBuckets,
+    RewriteFiles,
+    RowFunctions,
+    WriteChangelog,
+)
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
 from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
@@ -38,17 +38,6 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-Rewrite = Callable[[Table, Sequence[ManifestEntry], IdSpace], Sequence[ManifestEntry]]
-"""Writes files of a branch again, in order, with the ids and versions of main and the branch's schema ids;
-implemented by the data layer."""
-
-
-FindSharedId = Callable[
-    [Table, Sequence[ManifestEntry], Table, Sequence[ManifestEntry], Sequence[IndexEntry], IdSpace], int | None
-]
-"""Reads the row ids of files of a branch, as they will be on main, and of files of main with its index entries, and
-returns one that both have; implemented by the data layer."""
-
 
 @dataclass(slots=True)
 class RewrittenFiles:
@@ -56,7 +45,7 @@ class RewrittenFiles:
     ids in between.
     """
 
-    rewrite: Rewrite | None
+    rewrite: RewriteFiles | None
     made: dict[tuple[FileId, IdSpace], ManifestEntry] = field(default_factory=dict)
 
     def entries_of(self, d: Publication) -> dict[int, ManifestEntry]:
@@ -100,7 +89,7 @@ def delete_unused(table: Table, entries: Sequence[ManifestEntry], others: Sequen
 
 
 @dataclass(slots=True)
-class KeyFiles:
+class KeyMergeFiles:
     """The files of buckets that this call has merged by key. A publication on a newer head uses them if the buckets are
     the same there; else they are deleted, and the buckets merged again.
     """
@@ -166,29 +155,6 @@ def _with_merged(decided: Publication, wanted: KeyMergeRequest, merged: KeyMerge
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketsState:
-    """All files of some buckets, and the index entries of the snapshot that they are in."""
-
-    buckets: tuple[BucketSplit, ...]
-    index: Sequence[IndexEntry]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplacedBuckets:
-    """What a publish replaces. ``schemas``: those of the files, by id; ``schema``: the one of the snapshot."""
-
-    target: Table
-    schema: TableSchema
-    schemas: Mapping[int, TableSchema]
-    before: BucketsState
-    after: BucketsState
-
-
-WriteChangelog = Callable[[ReplacedBuckets], Sequence[ManifestEntry]]
-"""Writes the net changes as changelog files; implemented by the data layer."""
-
-
 @dataclass(slots=True)
 class ChangelogFiles:
     """The changelog files that this call has written. An attempt to commit uses those of an earlier one if the replaced
@@ -207,8 +173,7 @@ class ChangelogFiles:
         if self.write is None or published.summary["streaming_readers"]["see"] != CHANGES:
             return None
         replaced = _replaced(published)
-        sides = (replaced.before, replaced.after)
-        key = (replaced.schema.id, *((_names(s), frozenset(i.file_name for i in s.index)) for s in sides))
+        key = replaced.schema.id, replaced.before.content, replaced.after.content
         if key not in self.made:
             label, count = replaced.target.label, len(published.changes)
             log.info("%s: comparing the rows of %d buckets, for streaming readers", label, count)
@@ -217,17 +182,17 @@ class ChangelogFiles:
 
 
 @dataclass(slots=True)
-class OwnFiles:
+class StagedFiles:
     """All files that a call writes besides its snapshot. ``used``: the names of those that its last draft names."""
 
     rewritten: RewrittenFiles
     changelog: ChangelogFiles
-    keys: KeyFiles
+    keys: KeyMergeFiles
     used: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, rewrite: Rewrite | None, changelog: WriteChangelog | None, keys: KeyFiles) -> OwnFiles:
-        return cls(RewrittenFiles(rewrite), ChangelogFiles(changelog), keys)
+    def of(cls, rows: RowFunctions, keys: KeyMergeFiles) -> StagedFiles:
+        return cls(RewrittenFiles(rows.rewrite), ChangelogFiles(rows.write_changelog), keys)
 
     def draft(self, d: Publication, properties: Mapping[str, str]) -> Draft:
         """Write what is missing, and return the content of the snapshot."""
@@ -249,10 +214,6 @@ def changelog_counts(d: Publication, changelog: Sequence[ManifestEntry]) -> dict
     return {"streaming_readers": {**d.summary["streaming_readers"], **counts}}
 
 
-def _names(state: BucketsState) -> frozenset[str]:
-    return frozenset(f.file_name for b in state.buckets for f in b.files)
-
-
 def _replaced(d: Publication) -> ReplacedBuckets:
     schema = d.schema
     stored = StoredPartitions(schema)
@@ -267,24 +228,15 @@ def _replaced(d: Publication) -> ReplacedBuckets:
             after.pop(entry.identifier, None)
     new = {s.id: s for s in d.schemas.new}
     ids = {e.file.schema_id for e in (*before.values(), *after.values())}
+    schemas = {i: new[i] if i in new else d.target.schema(i) for i in ids}
     index = read_index_entries(d.target, d.head)
+
+    def files(entries: Mapping[FileId, ManifestEntry], index: Sequence[IndexEntry]) -> BucketFiles:
+        return BucketFiles(entries=stored.by_bucket(entries.values()), index=index, schemas=schemas)
+
     return ReplacedBuckets(
         target=d.target,
         schema=schema,
-        schemas={i: new[i] if i in new else d.target.schema(i) for i in ids},
-        before=BucketsState(buckets=_buckets(before, stored), index=index),
-        after=BucketsState(buckets=_buckets(after, stored), index=index if d.index is None else d.index),
-    )
-
-
-def _buckets(entries: Mapping[FileId, ManifestEntry], stored: StoredPartitions) -> tuple[BucketSplit, ...]:
-    return tuple(
-        BucketSplit(
-            group[0].partition,
-            stored.values(group[0].partition),
-            key.bucket,
-            group[0].total_buckets,
-            tuple(e.file for e in group),
-        )
-        for key, group in sorted(stored.by_bucket(entries.values()).items())
+        before=files(before, index),
+        after=files(after, index if d.index is None else d.index),
     )

@@ -8,9 +8,9 @@ from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
 from airflow_paimon.core.publish.compare import Compared
-from airflow_paimon.core.publish.own_files import FindSharedId
-from airflow_paimon.core.publish.parts import texts_of
+from airflow_paimon.core.publish.partial_publish import texts_of
 from airflow_paimon.core.publish.publication import Publication
+from airflow_paimon.core.publish.row_functions import FindSharedId
 from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, has_row_ids, is_stored, stored_ids
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.live_entries import live_entries
@@ -20,7 +20,7 @@ from airflow_paimon.core.table.table import Table
 
 
 @dataclass(slots=True)
-class RowsStay:
+class DuplicateRowCheck:
     """Checks that no row of a row-tracking table would be on main twice: the branch may have moved it to a partition
     that is published from one that is not. ``known``: the pairs of files that were compared by an earlier attempt.
     """

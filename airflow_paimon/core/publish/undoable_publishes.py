@@ -12,7 +12,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer, overlapp
 from airflow_paimon.core.publish.compare import gather_sides, merge_branch_files, undo_files
 from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, publish_scope, undone_snapshots
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
-from airflow_paimon.core.publish.parts import is_part, left_of
+from airflow_paimon.core.publish.partial_publish import is_partial, left_of
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.history import Difference, branch_point, difference
 from airflow_paimon.core.table.live_files import BucketKey
@@ -34,7 +34,7 @@ _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class UndoablePublish:
     """A publish or rollback whose undo tag still exists. ``before`` is the head on which it was based."""
 
     snapshot: Snapshot
@@ -62,9 +62,9 @@ class Published:
         return self.snapshot.properties.get(BRANCH_IDENTITY_PROPERTY)
 
     @property
-    def is_part(self) -> bool:
+    def is_partial(self) -> bool:
         """Whether only some partitions of the branch were published."""
-        return is_part(self.snapshot)
+        return is_partial(self.snapshot)
 
     @property
     def target(self) -> int | None:
@@ -72,7 +72,7 @@ class Published:
         return self.snapshot.number(TARGET_PROPERTY)
 
 
-def publishes(view: Table) -> list[Published]:
+def undoable_publishes(view: Table) -> list[UndoablePublish]:
     """Find the publishes and rollbacks of this branch that can still be undone, oldest first.
 
     Two small reads for each undo tag; tags of refused publishes are skipped.
@@ -87,26 +87,26 @@ def publishes(view: Table) -> list[Published]:
         except NotFoundError:
             continue
         if snapshot.properties.get(UNDO_TAG_PROPERTY) == name:
-            found.append(Published(snapshot=snapshot, before=before, undo_tag=name))
+            found.append(UndoablePublish(snapshot=snapshot, before=before, undo_tag=name))
     return sorted(found, key=lambda p: p.snapshot.id)
 
 
-def undone_by(points: Sequence[Published]) -> dict[str, Published]:
+def undone_by(points: Sequence[UndoablePublish]) -> dict[str, UndoablePublish]:
     """Map the undo tag of each publish or rollback that was undone to the rollback that did it.
 
-    ``points``: what ``publishes`` found. A rollback that was undone in turn undoes nothing.
+    ``points``: what ``undoable_publishes`` found. A rollback that was undone in turn undoes nothing.
     """
     by_id = {p.snapshot.id: p for p in points}
     undone = undone_snapshots([p.snapshot for p in points])
     return {p.undo_tag: by_id[undone[p.snapshot.id]] for p in points if p.snapshot.id in undone}
 
 
-def standing_publishes(view: Table) -> list[Published]:
+def publishes_still_on_main(view: Table) -> list[UndoablePublish]:
     """Find the publishes of branches that no later rollback has undone, oldest first.
 
     Reads the snapshots since the oldest publish: a rollback counts even when its own undo tag is gone already.
     """
-    points = publishes(view)
+    points = undoable_publishes(view)
     if not points:
         return []
     later = view.snapshots([i for i in view.snapshot_ids() if i >= points[0].snapshot.id])
@@ -114,15 +114,15 @@ def standing_publishes(view: Table) -> list[Published]:
     return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
 
 
-def brings_all(
+def is_fully_published(
     main: Table, branch: Table, base: Snapshot | None, head: Snapshot, publishes: Sequence[Snapshot]
 ) -> bool:
     """Whether these publishes of a branch, on which main still stands, have brought all that it is at ``head``: one of
     just that snapshot did, or publishes of some partitions did together.
     """
-    if any(p.properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity and not is_part(p) for p in publishes):
+    if any(p.properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity and not is_partial(p) for p in publishes):
         return True
-    return any(map(is_part, publishes)) and not left_of(main, branch, base, head, publishes)
+    return any(map(is_partial, publishes)) and not left_of(main, branch, base, head, publishes)
 
 
 def is_undone(view: Table, snapshot_id: int) -> bool | None:
@@ -133,13 +133,13 @@ def is_undone(view: Table, snapshot_id: int) -> bool | None:
     return snapshot_id in undone_snapshots(view.snapshots(ids))
 
 
-def last_publish(main: Table) -> Published:
+def last_publish(main: Table) -> UndoablePublish:
     """Find the publish to undo: the newest one of a branch.
 
     Raises:
         NotFoundError: there is none with an undo tag. InvalidInputError: it is already undone.
     """
-    known = publishes(main)
+    known = undoable_publishes(main)
     latest = next((p for p in reversed(known) if p.operation != "rollback_to"), None)
     if latest is None:
         raise NotFoundError(

@@ -88,12 +88,12 @@ def part_properties(compared: Compared) -> dict[str, str]:
     return {ONLY_PARTITIONS_PROPERTY: compared.scope.json, LEFT_PARTITIONS_PROPERTY: str(len(compared.left))}
 
 
-def is_part(publish: Snapshot) -> bool:
+def is_partial(publish: Snapshot) -> bool:
     """Whether a publish was of some partitions only."""
     return ONLY_PARTITIONS_PROPERTY in publish.properties
 
 
-def part_texts(publish: Snapshot) -> tuple[str, ...]:
+def published_partitions(publish: Snapshot) -> tuple[str, ...]:
     """Return the partitions of such a publish, for people; none if it was of all, or says it unreadably."""
     try:
         found = json.loads(publish.properties.get(ONLY_PARTITIONS_PROPERTY, "[]"))

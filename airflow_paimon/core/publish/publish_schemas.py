@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 _ROUNDS = 5
 
 
-def bring_schemas(main: Table, new: Sequence[TableSchema], *, latest_first: bool = False) -> bool:
+def put_schemas(main: Table, new: Sequence[TableSchema], *, latest_first: bool = False) -> bool:
     """Put schema versions. False = main was altered meanwhile: plan again.
 
     ``latest_first``: at no time is another version than the last of ``new`` the latest one.
@@ -48,7 +48,7 @@ def is_put(main: Table, schema: TableSchema) -> bool:
     return read_if_exists(main.store, main.paths.schema(schema.id)) == schema.to_bytes()
 
 
-def take_back(main: Table, branch: str, before: TableSchema, brought: Sequence[TableSchema]) -> None:
+def revert_schemas(main: Table, branch: str, before: TableSchema, brought: Sequence[TableSchema]) -> None:
     """Take the schema versions of a refused publish of a branch back: main gets what ``before`` had, where nobody has
     changed it since. They stay if live files hold values of theirs, as those would be hidden, and if another publish of
     the branch has landed with them.
@@ -67,7 +67,7 @@ def take_back(main: Table, branch: str, before: TableSchema, brought: Sequence[T
             return
 
 
-def keep_columns(main: Table, landed: TableSchema) -> None:
+def restore_schema(main: Table, landed: TableSchema) -> None:
     """Put the columns of a publish again that another one, which was refused, took back at the moment it landed."""
     if main.schema_ids()[-1] == landed.id:
         return

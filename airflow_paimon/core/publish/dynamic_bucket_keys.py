@@ -15,7 +15,7 @@ from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.table import Table
 
 
-def refuse_other_keys(
+def check_dynamic_bucket_keys(
     target: Table,
     schema: TableSchema,
     changes: Sequence[BucketChange],
