@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.commit.idempotency import once
-from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import (
     InvalidInputError,
     PaimonError,

@@ -61,7 +61,7 @@ TIMINGS: Mapping[str, str] = {"operation.duration": "how long a successful opera
 
 @contextmanager
 def _only_logged() -> Iterator[None]:
-    """Log what goes wrong: its commits have landed, so a task doesn't fail because nobody takes its figures."""
+    """Log what goes wrong: its commits are in the table, so a task doesn't fail because nobody takes its figures."""
     try:
         yield
     except Exception as error:  # whatever the backend's client raises

@@ -92,11 +92,11 @@ def commit_in_java(place: Place, processes: int, commits: int) -> None:
         began, before = time.perf_counter(), len(table.snapshot_ids())
         for thread in threads:
             thread.join()
-        seconds, landed = time.perf_counter() - began, len(table.snapshot_ids()) - before
+        seconds, committed = time.perf_counter() - began, len(table.snapshot_ids()) - before
         for java in engines:
             java.close()
     total = processes * commits
-    print(f"the same by as many of Java: {total / seconds:.1f} commits per second; lost: {total - landed}")
+    print(f"the same by as many of Java: {total / seconds:.1f} commits per second; lost: {total - committed}")
 
 
 class Slow(_Wrapper):

@@ -145,7 +145,7 @@ class UnsafeOperationError(PaimonError):
 
 
 class OutcomeUnknownError(PaimonError):
-    """The commit may have landed. Nothing was cleaned up; retry with the same operation id."""
+    """The commit may have been committed. Nothing was cleaned up; retry with the same operation id."""
 
     kind = "outcome-unknown"
     exit_code = 5

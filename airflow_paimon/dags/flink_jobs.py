@@ -277,7 +277,7 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
         self._let_end(ti, states)
         said = ti.xcom_pull(task_ids=self.stopped_by)
         try:
-            found = self._settled(hook, savepoint_place(ti.dag_id, ti.run_id, self.stopped_by))
+            found = self._final_tag(hook, savepoint_place(ti.dag_id, ti.run_id, self.stopped_by))
             if found.state == "running":
                 self.log.info("Flink job %r runs: %s", name, found.job_id)
                 return self._wait(context, hook, job_id=found.job_id)
@@ -302,7 +302,7 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
             self.log.info("A task was ended from outside: waiting %s s until its worker has ended", _SECONDS_TO_END)
             time.sleep(_SECONDS_TO_END)
 
-    def _settled(self, hook: FlinkHook, place: str) -> JobState:
+    def _final_tag(self, hook: FlinkHook, place: str) -> JobState:
         """Return what has become of the job, once no stop goes on."""
 
         def look() -> JobState | None:

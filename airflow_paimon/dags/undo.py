@@ -22,7 +22,7 @@ from airflow_paimon.dags.publishing import SAMPLED, EachTable, add_in_order, res
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator, RollbackOperator
 from airflow_paimon.operators.check import CheckBranchOperator
-from airflow_paimon.operators.pipeline import LANDED_KEY, UndoTablesOperator
+from airflow_paimon.operators.pipeline import COMMITTED_KEY, UndoTablesOperator
 from airflow_paimon.runbooks import undo as runbook
 from airflow_paimon.runbooks.advice import how_to_check
 from airflow_paimon.runbooks.fields import choice, shared_by_undos, switch, text
@@ -165,13 +165,13 @@ def report_failure(**context: Any) -> None:
     """Say what failed and what to do. Changes nothing, and fails the run."""
     if not (errors := failed_errors(context)):
         raise AirflowSkipException("Nothing failed")
-    landed = context["ti"].xcom_pull(task_ids="undo", key=LANDED_KEY) or [
+    committed = context["ti"].xcom_pull(task_ids="undo", key=COMMITTED_KEY) or [
         {"table": one["table"], "snapshot": one["snapshot_after"]} for one in _undone(context) if one["changed"]
     ]
-    done = [f"main of {one['table']} was undone, as snapshot {one['snapshot']}" for one in landed]
-    may_have_landed = "undo" in errors and (errors["undo"] or {}).get("kind") not in REFUSALS
-    if may_have_landed or not done:
-        done.append("whether the undo succeeded is open" if may_have_landed else "main is as it was")
+    done = [f"main of {one['table']} was undone, as snapshot {one['snapshot']}" for one in committed]
+    may_be_committed = "undo" in errors and (errors["undo"] or {}).get("kind") not in REFUSALS
+    if may_be_committed or not done:
+        done.append("whether the undo succeeded is open" if may_be_committed else "main is as it was")
     helps = [*runbook.what_helps(*next(iter(errors.items()))), *how_to_check(context["params"], errors)]
     if is_pipeline(context["params"]):
         helps = [*helps, "Trigger this DAG again to undo the tables that are not undone yet"]

@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
 from airflow_paimon.core.commit.conditions import has_moving_keys
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
 from airflow_paimon.core.commit.idempotency import REFUSALS, attempt, digest_of
-from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
@@ -108,7 +108,7 @@ def write_arrow(
             partitions=partitions_of_rows(data, table.store, table.label),
             buckets=buckets_of_rows(data, table.label),
         ),
-        lambda landed: report_write(table, landed),
+        lambda committed: report_write(table, committed),
         content=None if operation_id is None else content_digest(data),
         writers_stopped=writers_stopped,
     )
@@ -117,7 +117,7 @@ def write_arrow(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """The outcome of a write. ``replayed``: an earlier try of the operation had landed, and this one wrote nothing.
+    """The outcome of a write. ``replayed``: an earlier try of the operation was committed, and this one wrote nothing.
 
     ``before`` and ``after`` are snapshot ids; ``report`` has the result's fields about other partitions of
     a chain table.
@@ -156,15 +156,15 @@ def write_once(
     """
     where = (table, operation_id, table.branch_name, request_digest, content)
     with attempt(*where, writers_stopped=writers_stopped) as tried:
-        landed = tried.landed(operation)
-        if landed is not None:
-            receipt = Receipt(before=None, snapshot=landed, replayed=True)
+        committed = tried.committed(operation)
+        if committed is not None:
+            receipt = Receipt(before=None, snapshot=committed, replayed=True)
             messages: Sequence[CommitMessage] = ()
         else:
             receipt, messages = write(tried.identity(operation))
     before = receipt.before.id if receipt.before is not None else None
-    if landed is not None:
-        before = landed.id - 1 or None
+    if committed is not None:
+        before = committed.id - 1 or None
     after = receipt.snapshot.id if receipt.snapshot is not None else before
     report = report_on(receipt.snapshot)
     compacted = compact_written(table, receipt.snapshot, run, writers_stopped=writers_stopped)

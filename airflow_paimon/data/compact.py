@@ -1,8 +1,8 @@
 """compact: small files of append tables become large ones, and deleted rows go; row ids and versions stay. With a
 primary key the files of a bucket are merged into one sorted run on its top level.
 
-Several commits, each of some groups of files: a retry with the same operation id counts those that landed, by their
-snapshot properties, and plans the rest anew. A commit whose files another commit has changed is planned again.
+Several commits, each of some groups of files: a retry with the same operation id counts those that were committed, by
+their snapshot properties, and plans the rest anew. A commit whose files another commit has changed is planned again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PRO
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
-from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, landed_earlier, run_here
+from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, committed_earlier, run_here
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.write import discard_files
 
@@ -55,7 +55,8 @@ def compact(
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
-        ConflictError: other commits kept changing the files; ``details["done"]`` lists the snapshots that landed.
+        ConflictError: other commits kept changing the files; ``details["done"]`` lists the snapshots that were
+        committed.
     """
     table = context.table.branch(request.branch).require()
     run_ = _Compaction(context, request, table, run or run_here, (tasks_at_once, bytes_at_once))
@@ -129,7 +130,7 @@ class _Compaction:
 
     def finish(self, tried: Attempt) -> OperationResult:
         self._before = self._table.latest_snapshot_id()
-        self._count_landed(tried)
+        self._count_committed(tried)
         for _ in range(MAX_ROUNDS):
             planned = _plan(self._table, self._request, tried.head)
             if not sum([self._commit(tried, planned, chunk) for chunk in self._chunks(planned.groups)]):
@@ -139,9 +140,9 @@ class _Compaction:
             "run it again when there are fewer writers"
         )
 
-    def _count_landed(self, tried: Attempt) -> None:
+    def _count_committed(self, tried: Attempt) -> None:
         """Count an earlier try's commits. Expired ones don't matter: what they wrote is not small any more."""
-        for snapshot, details in landed_earlier(self._table, tried):
+        for snapshot, details in committed_earlier(self._table, tried):
             self._before = min(self._before or snapshot.id, snapshot.id - 1) or None
             self._add(snapshot, details)
 

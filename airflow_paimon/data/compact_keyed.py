@@ -20,12 +20,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from airflow_paimon.core.commit.committed import find_committed
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_compaction
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity
-from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, SnapshotRef
@@ -285,32 +285,34 @@ class Compacted:
 
 
 def compact_written(
-    table: Table, landed: Snapshot | None, run: RunTasks = run_here, *, writers_stopped: bool = False
+    table: Table, committed: Snapshot | None, run: RunTasks = run_here, *, writers_stopped: bool = False
 ) -> Compacted:
     """Compact the buckets in which a write has added files of level 0, if its readers wait for that.
 
-    ``landed``: the snapshot of the write, or of an earlier try of it; None = it has written nothing. A bucket that has
-    been compacted since is left alone. What an overwrite has written is no change that a changelog tells.
+    ``committed``: the snapshot of the write, or of an earlier try of it; None = it has written nothing. A bucket that
+    has been compacted since is left alone. What an overwrite has written is no change that a changelog tells.
 
     Raises:
         PaimonError: why the files could not be merged; ``details["done"]`` is the snapshot that holds the rows.
     """
-    if landed is None or not waits_for_compaction(table.schema(), table.branch_name):
+    if committed is None or not waits_for_compaction(table.schema(), table.branch_name):
         return Compacted()
     try:
-        return _compact(table, landed, run, writers_stopped=writers_stopped)
+        return _compact(table, committed, run, writers_stopped=writers_stopped)
     except PaimonError as error:
-        error.details.setdefault("done", [landed.id])
+        error.details.setdefault("done", [committed.id])
         raise
 
 
-def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: bool) -> Compacted:
-    delta = selected_entries(table, read_delta_lists(table, [landed]), None)
+def _compact(table: Table, committed: Snapshot, run: RunTasks, *, writers_stopped: bool) -> Compacted:
+    delta = selected_entries(table, read_delta_lists(table, [committed]), None)
     new = [e for e in delta if e.kind == FileKind.ADD and e.file.level == 0]
     if not new:
         return Compacted()
-    began = SnapshotRef.of(landed)
-    identity = replace(commit_identity(landed.commit_user, table.branch_name, f"compact {landed.id}"), began=began)
+    began = SnapshotRef.of(committed)
+    identity = replace(
+        commit_identity(committed.commit_user, table.branch_name, f"compact {committed.id}"), began=began
+    )
     names = {e.file.file_name for e in new}
     selection = StoredPartitions(table.schema()).those({e.partition for e in new})
     for _ in range(_TRIES):
@@ -323,15 +325,15 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: 
         )
         if not planned.groups and planned.left_open:
             warning = (
-                f"the rows are committed (snapshot {landed.id}), but a running job (commit user "
+                f"the rows are committed (snapshot {committed.id}), but a running job (commit user "
                 f"{planned.left_open[0].user}) may have their buckets open: readers get them from its next compaction"
             )
             return Compacted(warning=warning)
         if not planned.groups:
-            return Compacted(snapshot=_earlier(table, identity, landed))
+            return Compacted(snapshot=_earlier(table, identity, committed))
         planned = replace(planned, operation=Operation.WRITE)  # as Paimon's writers name it
         files = {f.file_name for g in planned.groups for f in g.bucket.files}
-        if landed.commit_kind is CommitKind.OVERWRITE and files <= names:  # what others have added since is told
+        if committed.commit_kind is CommitKind.OVERWRITE and files <= names:  # what others have added since is told
             planned = replace(planned, changelog=None)
         options = CommitOptions(
             identity=identity, properties={OPERATION_PROPERTY: "compact"}, writers_stopped=writers_stopped
@@ -340,17 +342,17 @@ def _compact(table: Table, landed: Snapshot, run: RunTasks, *, writers_stopped: 
         if done is not None:
             return done
     warning = (
-        f"the rows are committed (snapshot {landed.id}), but other commits changed their buckets in each of {_TRIES} "
+        f"the rows are committed (snapshot {committed.id}), but other commits changed their buckets in all {_TRIES} "
         "attempts to compact them: readers get them from the next compaction (compact)"
     )
     log.warning("%s: %s", table.label, warning)
     return Compacted(warning=warning)
 
 
-def _earlier(table: Table, identity: CommitIdentity, landed: Snapshot) -> int | None:
+def _earlier(table: Table, identity: CommitIdentity, committed: Snapshot) -> int | None:
     """Return the compaction of an earlier try; None: somebody else's, or it has expired."""
     try:
-        found = find_landed(table, identity, SnapshotRef.of(landed))
+        found = find_committed(table, identity, SnapshotRef.of(committed))
     except OutcomeUnknownError:
         return None
     return None if found is None else found.id

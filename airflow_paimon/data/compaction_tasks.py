@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from airflow_paimon.core.commit.committed import later_snapshots
 from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import Attempt
-from airflow_paimon.core.commit.landed import later_snapshots
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_files import BucketSplit
@@ -80,7 +80,7 @@ class Planned(Protocol):
         """Commit what they have written; ``ConflictError``: plan again."""
 
 
-def landed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
+def committed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
     """Read the commits of an earlier try of an operation that there still are, with their part of its result."""
     later = sorted(later_snapshots(view, tried.head), key=lambda row: row[0]) if tried.retried else ()
     for _, found in later:

@@ -56,6 +56,6 @@ def drop_partitions(
         return commit_files.drop_partitions(table, specs, options), ()
 
     written = write_once(
-        table, OPERATION, request_digest, operation_id, drop, lambda landed: report_write(table, landed)
+        table, OPERATION, request_digest, operation_id, drop, lambda committed: report_write(table, committed)
     )
     return write_result(table, OPERATION, written, written.report, started)

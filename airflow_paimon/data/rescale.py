@@ -72,7 +72,7 @@ def rescale(context: Context, request: Rescale, run: RunTasks | None = None) -> 
         UnsupportedFeatureError: the table has no fixed buckets, or a feature that this engine does not write.
         FormatError: files of one partition name different numbers of buckets, or rows lie in a wrong bucket.
         ConflictError: other commits kept changing the partitions, or the option; ``details["done"]`` is the snapshot
-            that landed, if one did.
+            that was committed, if one was.
     """
     view = context.table.branch(request.branch).require()
     one = _Rescale(context, request, view, run or run_here)
@@ -212,19 +212,19 @@ class _Rescale:
         return self._result(number, number, changed, details, shown)
 
     def finish(self, tried: Attempt) -> OperationResult:
-        landed, empty = tried.landed(_STEP), False
-        if landed is None:
+        committed, empty = tried.committed(_STEP), False
+        if committed is None:
             found, receipt = self._land(tried)
-            landed, empty = receipt.snapshot, found.empty
-        if landed is None:
+            committed, empty = receipt.snapshot, found.empty
+        if committed is None:
             details: dict[str, Any] = _said(found)
             before = after = found.scan.snapshot.id if found.scan.snapshot else None
         else:
-            details = landed.values(DETAILS_PROPERTY, dict)
-            before, after = landed.id - 1 or None, landed.id
-        followed = self._follow(details["bucket_num"], landed)
+            details = committed.values(DETAILS_PROPERTY, dict)
+            before, after = committed.id - 1 or None, committed.id
+        followed = self._follow(details["bucket_num"], committed)
         details |= {} if empty else _warnings(self.view.schema(), details["bucket_num"], self.request)
-        changed = landed is not None or followed or tried.retried
+        changed = committed is not None or followed or tried.retried
         if not changed:
             tried.forget()
         return self._result(before, after, changed, details)
@@ -310,15 +310,15 @@ class _Rescale:
             if self.write is not None:
                 discard_files(self.write, gone.messages)
 
-    def _follow(self, bucket_num: int, landed: Snapshot | None) -> bool:
+    def _follow(self, bucket_num: int, committed: Snapshot | None) -> bool:
         """Let the option follow a rescale of the whole table. False: it has that number already, or is not to."""
         if self.request.partitions:
             return False
         try:
             return set_option(self.context, self.view, "bucket", str(bucket_num))
         except PaimonError as error:
-            if landed is not None:
-                error.details.setdefault("done", [landed.id])
+            if committed is not None:
+                error.details.setdefault("done", [committed.id])
             raise
 
 

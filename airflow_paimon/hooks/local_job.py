@@ -33,7 +33,7 @@ class LocalJobHook(BaseHook):
         Run the request's job and give its result JSON; None where the job is one for Spark.
 
         A process that ends without a result, for want of memory say, also leaves its work to Spark: a job with the
-        same operation id looks first whether it landed.
+        same operation id looks first whether it was committed.
 
         :param request: what to do
         :param texts: fields of the request that name a file (``sql``), with the file's content

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PublishTablesOperator", "ReplayTablesOperator", "UndoTablesOperator"]
 
-LANDED_KEY = "paimon_landed"
+COMMITTED_KEY = "paimon_landed"
 """XCom key of the tables that were done before one failed: ``table`` and ``snapshot`` of each."""
 UNDO_SUFFIX = "-undo"
 """Ends the operation id of the rollbacks of a publish that another table refused."""
@@ -93,23 +93,23 @@ class _TableByTable(PaimonOperator):
                     results.append(one._one(context))
                 self._all_done(context, results)
         except AirflowException as error:
-            self._report_landed(context, results, fails_for_good(error, context))
+            self._report_committed(context, results, fails_for_good(error, context))
             raise
         return [self._done(context, result, one) for one, result in zip(each, results, strict=True)]
 
-    def _report_landed(self, context: Context, results: Sequence[dict[str, Any]], for_good: bool) -> None:
+    def _report_committed(self, context: Context, results: Sequence[dict[str, Any]], for_good: bool) -> None:
         """Say which tables were done before one failed, in the log and in an XCom; count them where no retry will."""
-        landed = [one for one in self._landed(context, results) if one["snapshot"] is not None]
-        for each in landed:
+        committed = [one for one in self._committed(context, results) if one["snapshot"] is not None]
+        for each in committed:
             self.log.error("%s was done before, as snapshot %s", each["table"], each["snapshot"])
-        context["ti"].xcom_push(key=LANDED_KEY, value=landed)
-        stands = {each["table"] for each in landed}
+        context["ti"].xcom_push(key=COMMITTED_KEY, value=committed)
+        stands = {each["table"] for each in committed}
         for one, result in zip(self._begun, results, strict=False):
             one._result = result if result["table"] in stands else None
             if for_good and one._result is not None:
                 self._done(context, result, one)
 
-    def _landed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _committed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         return [
             {"table": one["table"], "snapshot": one["snapshot_after"]}
             for one in results
@@ -237,7 +237,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
     Plans all publishes first; if one is refused, nothing is published. If one is refused after that, as its main moved
     at that moment, those that were published are undone (what main got since elsewhere stays), and the task fails
     without a retry: the log and the error say which tables were undone. Readers may see some of the tables published
-    for that moment. A failure that leaves open whether a publish landed undoes nothing and is retried.
+    for that moment. A failure that leaves open whether a publish was committed undoes nothing and is retried.
 
     A retry finishes an undo that an earlier try began, and repeats one that the storage failed. After Clear, what this
     task published before counts as published: it is not published twice, and it is undone if a table without such a
@@ -286,12 +286,12 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
         with self._all_or_none(context):
             return self._perform(context)
 
-    def _landed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    def _committed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Leave out what was undone again; where that can't be told, what this try has published."""
         try:
             found = self._standing(context)[::-1]
         except PaimonError:
-            return super()._landed(context, results)
+            return super()._committed(context, results)
         return [{"table": one.table, "snapshot": publish.snapshot.id} for one, publish in found]
 
     @contextmanager

@@ -178,7 +178,8 @@ def clean_up_run(
 ) -> list[str]:
     """Delete the branches and tags of a run that failed or was rejected, if its form asks for it.
 
-    All of them stay when a publish of one table stands or may still land, and a branch that another job has written.
+    All of them stay when a publish of one table stands or may still be committed, and a branch that another job has
+    written.
 
     :param planned: what ``plan_branch`` has returned of each table
     :param failures: the kind of error by failed task; None where a task left none

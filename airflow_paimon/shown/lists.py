@@ -16,8 +16,8 @@ from airflow_paimon.core.requests.findings import Finding
 from airflow_paimon.core.table.known_options import OptionClass, find_option, is_known, known_options, unknown_text
 from airflow_paimon.core.table.masking import shown_option
 from airflow_paimon.core.table.paths import (
-    HOLD_TAG_PREFIX,
     KEEP_TAG_PREFIX,
+    STAGED_TAG_PREFIX,
     UNDO_TAG_PREFIX,
     is_run_tag,
     protects,
@@ -111,14 +111,14 @@ def _purpose(name: str) -> str | None:
         return f"protects branch {branch}"
     if name.startswith(KEEP_TAG_PREFIX):
         return "keeps files that came back"
-    if name.startswith(HOLD_TAG_PREFIX):
+    if name.startswith(STAGED_TAG_PREFIX):
         return "kept by a publish until it is done"
     return "start of a correction" if is_run_tag(name) else None
 
 
 def _kept(tag: Tag) -> str:
-    if tag.hold is not None:
-        return f"legal hold: {tag.hold}"
+    if tag.legal_hold is not None:
+        return f"legal hold: {tag.legal_hold}"
     return "for ever" if tag.time_retained is None else duration_text(tag.time_retained)
 
 

@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt, digest_of
-from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -335,7 +335,7 @@ class TaskFiles(WriterCommitMessage):
 class PaimonWriter(DataSourceArrowWriter):
     """Each task writes the buckets for its rows; the driver commits once.
 
-    ``write`` None: an earlier try with this operation id has landed.
+    ``write`` None: an earlier try with this operation id was committed.
     """
 
     def __init__(
@@ -346,7 +346,7 @@ class PaimonWriter(DataSourceArrowWriter):
         partition: PartitionSpec | None,
         tried: Attempt,
         on_stale: OnStale | None,
-        landed: Snapshot | None = None,
+        committed: Snapshot | None = None,
         *,
         writers_stopped: bool = False,
     ) -> None:
@@ -356,7 +356,7 @@ class PaimonWriter(DataSourceArrowWriter):
         self._partition = partition
         self._tried = tried
         self._on_stale = on_stale
-        self._landed = landed
+        self._committed = committed
         self._writers_stopped = writers_stopped
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
@@ -372,7 +372,7 @@ class PaimonWriter(DataSourceArrowWriter):
     @in_planning()
     @verified_commits()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        landed = self._landed
+        committed = self._committed
         if self._write is not None:
             files = merged_messages(self._write, [t.messages for t in messages if isinstance(t, TaskFiles)])
             try:
@@ -389,13 +389,13 @@ class PaimonWriter(DataSourceArrowWriter):
                 raise
             if receipt.replayed:  # another try of the operation was faster and wrote its own files
                 discard_files(self._write, files)
-            landed = receipt.snapshot
-        compact_written(self._table, landed, writers_stopped=self._writers_stopped)
-        for name, report in report_write(self._table, landed).items():
+            committed = receipt.snapshot
+        compact_written(self._table, committed, writers_stopped=self._writers_stopped)
+        for name, report in report_write(self._table, committed).items():
             log.warning("%s: %s: %s", self._table.label, name, report)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Keep the files: Spark calls this also after a failed commit, which may have landed."""
+        """Keep the files: Spark calls this also after a failed commit, which may have been committed."""
 
 
 def _plan_writer(
@@ -420,6 +420,8 @@ def _plan_writer(
     columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
     request_digest = digest_of([mode, partition, columns])
     with attempt(table, operation_id, table.branch_name, request_digest, writers_stopped=writers_stopped) as tried:
-        landed = tried.landed(NAME)
-        write = None if landed is not None else plan_write(table, overwrite=mode != "append", chained=True, apart=True)
-    return PaimonWriter(table, write, mode, partition, tried, policy, landed, writers_stopped=writers_stopped)
+        committed = tried.committed(NAME)
+        write = (
+            None if committed is not None else plan_write(table, overwrite=mode != "append", chained=True, apart=True)
+        )
+    return PaimonWriter(table, write, mode, partition, tried, policy, committed, writers_stopped=writers_stopped)

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from airflow_paimon.core.commit.landed import verified_commits
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.errors import (
     OutcomeUnknownError,
     PaimonError,

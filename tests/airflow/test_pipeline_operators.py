@@ -22,7 +22,7 @@ from airflow_paimon.data import write_arrow
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators.branch import DiffBranchesOperator, MergeBranchOperator
 from airflow_paimon.operators.pipeline import (
-    LANDED_KEY,
+    COMMITTED_KEY,
     PublishTablesOperator,
     ReplayTablesOperator,
     UndoTablesOperator,
@@ -202,7 +202,7 @@ def test_what_landed_before_a_table_failed_is_reported(mains: tuple[Table, Table
     undo = [{"table": one["table"], "tag": one["details"]["undo_tag"]} for one in reversed(results)]
     done = publish(run_dag, undo=[undo[0], undo[1] | {"tag": "nowhere"}])
     assert done.state == "failed"
-    assert done.xcom("t", LANDED_KEY) == [{"table": undo[0]["table"], "snapshot": 3}]
+    assert done.xcom("t", COMMITTED_KEY) == [{"table": undo[0]["table"], "snapshot": 3}]
 
 
 def test_the_undo_of_new_keys_takes_the_publishs_word_that_writers_are_stopped(

@@ -349,11 +349,11 @@ def test_consumers(tmp_path: Path) -> None:
 def test_a_batch_finds_its_commit_again(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     put(table, ("a", 0, "x"))
-    identity, landed = begin_batch(table, "q-1", 3)
-    assert (identity.user, identity.identifier, identity.since.id, landed) == ("q-1", 3, 1, None)
+    identity, committed = begin_batch(table, "q-1", 3)
+    assert (identity.user, identity.identifier, identity.since.id, committed) == ("q-1", 3, 1, None)
     put(table, ("a", 1, "x"))
-    again, landed = begin_batch(table, "q-1", 3)
-    assert (again.since.id, landed) == (1, None), "another writer's commit is not the batch's"
+    again, committed = begin_batch(table, "q-1", 3)
+    assert (again.since.id, committed) == (1, None), "another writer's commit is not the batch's"
     assert begin_batch(table, "q-1", 4)[0].since.id == 2
     with pytest.raises(UnsafeOperationError, match="repeats batch 3, but has begun batch 4"):
         begin_batch(table, "q-1", 3)
@@ -449,12 +449,12 @@ def test_a_stalled_process_does_not_hide_a_later_batch(tmp_path: Path, expired: 
 
     def batch(view: Table, number: int) -> bool:
         """Commit a batch as the sink does; whether it was in already."""
-        identity, landed = begin_batch(view, "q", number)
+        identity, committed = begin_batch(view, "q", number)
         rows = pa.table({"dt": ["a"], "k": [number], "v": ["x"]})
         write = plan_write(view)
         files = list(write_rows(write, rows.to_batches()))
         options = CommitOptions(identity=identity)
-        return landed is not None or commit_write(view, write, files, "append", None, options).replayed
+        return committed is not None or commit_write(view, write, files, "append", None, options).replayed
 
     assert not batch(table, 0)
     later = [lambda: assert_new(batch(table, 2)), lambda: assert_new(batch(table, 1))]

@@ -104,11 +104,13 @@ def test_a_bucket_becomes_one_run_with_the_newest_versions(tmp_path: Path) -> No
     assert rows(table) == before
     assert stored(table) == versions  # the sequence numbers of the winners
     assert_merged(table)
-    landed = table.latest_snapshot()
-    assert landed is not None
-    assert result.details["snapshots"] == list(range(head.id + 1, landed.id + 1))  # in this process one for each bucket
-    assert (landed.commit_kind, landed.operation) == (CommitKind.COMPACT, None)
-    assert landed.total_record_count == len(before) == result.details["rows"]
+    committed = table.latest_snapshot()
+    assert committed is not None
+    assert result.details["snapshots"] == list(
+        range(head.id + 1, committed.id + 1)
+    )  # in this process one for each bucket
+    assert (committed.commit_kind, committed.operation) == (CommitKind.COMPACT, None)
+    assert committed.total_record_count == len(before) == result.details["rows"]
     assert result.details["deleted_rows"] == 25 - len(before)
     assert result.details["partition_names"] == ["p=a", "p=b"]
     assert {f.file_source for f in files(table)} == {1}

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.landed import verified_commits
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.errors import (
     FormatError,
     InvalidInputError,

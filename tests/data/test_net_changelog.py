@@ -76,9 +76,9 @@ def corrected(
     found = with_net_changelog(write, message, before)
     written = found.changelog or ()
     assert all(f.file_name.startswith("changelog-") for f in written) and len(written) <= 1
-    landed = commit_buckets(table, [found]).snapshot
-    assert landed is not None
-    return told_by(table, landed.id)
+    committed = commit_buckets(table, [found]).snapshot
+    assert committed is not None
+    return told_by(table, committed.id)
 
 
 @pytest.mark.parametrize("producer", PRODUCERS)

@@ -23,8 +23,8 @@ from airflow_paimon import (
     replace_main,
     rollback_to,
 )
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.commit.files import commit_append
-from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context

@@ -129,13 +129,13 @@ def test_rows_and_their_numbers_stay(tmp_path: Path, new: int) -> None:
     assert counts(table) == {"a": {new}, "b": {new}}
     assert_in_their_buckets(table)
     assert_merged(table)
-    landed = table.latest_snapshot()
-    assert landed is not None and landed.id == head.id + 1
-    assert (landed.commit_kind, landed.operation) == (CommitKind.OVERWRITE, Operation.OVERWRITE)
-    assert landed.total_record_count == len(before) == result.details["rows"]
-    assert (result.snapshot_before, result.snapshot_after) == (head.id, landed.id)
+    committed = table.latest_snapshot()
+    assert committed is not None and committed.id == head.id + 1
+    assert (committed.commit_kind, committed.operation) == (CommitKind.OVERWRITE, Operation.OVERWRITE)
+    assert committed.total_record_count == len(before) == result.details["rows"]
+    assert (result.snapshot_before, result.snapshot_after) == (head.id, committed.id)
     assert (option(table), result.details["option_before"], result.details["option"]) == (str(new), 2, new)
-    assert landed.schema_id == head.schema_id, "the option follows the rows"
+    assert committed.schema_id == head.schema_id, "the option follows the rows"
     assert not run(table, new).changed
     upsert(table, ("a", 3, "newer"), ("c", 1, "first"))
     assert ("a", 3, None, "newer") in rows(table)

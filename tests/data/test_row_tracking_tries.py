@@ -80,7 +80,7 @@ def update(view: Table, operation_id: str | None = None) -> None:
         receipt, _ = statements.commit_statement(None, None, view, None, identity, lambda outcome: {})  # type: ignore[arg-type]
         return receipt, ()
 
-    write_once(view, "sql", digest_of("update"), operation_id, write, lambda landed: {})
+    write_once(view, "sql", digest_of("update"), operation_id, write, lambda committed: {})
 
 
 @pytest.fixture(autouse=True)

@@ -35,9 +35,9 @@ def world(java_oracle: JavaOracle, tmp_path: Path) -> World:
 
 def undone(world: World) -> None:
     target = world.main.tag("t").snapshot
-    landed = world.run("rollback_to", tag="t").snapshot_after
-    assert landed is not None
-    verify_rollback(world.main, snapshot_id=landed, target=target, keep_later=False)
+    committed = world.run("rollback_to", tag="t").snapshot_after
+    assert committed is not None
+    verify_rollback(world.main, snapshot_id=committed, target=target, keep_later=False)
 
 
 def published(world: World) -> None:

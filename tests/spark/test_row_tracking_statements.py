@@ -171,14 +171,14 @@ def test_a_driver_that_is_killed_in_the_middle_of_a_statement(spark: SparkSessio
         before, clean = with_ids(table), files_of(table)
         assert clean == referenced(table)
         killed(spark, warehouse, point)
-        landed = table.latest_snapshot_id() == 3
-        assert landed == (number >= POINTS.index(("create", "/snapshot/snapshot-", True))), point
+        committed = table.latest_snapshot_id() == 3
+        assert committed == (number >= POINTS.index(("create", "/snapshot/snapshot-", True))), point
         wanted = [(1, "changed", 0, 3), (3, "old", 2, 2), (4, "old", 3, 2), (9, "new", 4, 3)]
-        assert with_ids(table) == (wanted if landed else before)
+        assert with_ids(table) == (wanted if committed else before)
         left = files_of(table) - referenced(table)
-        assert landed <= (not left), "what is committed leaves nothing"
+        assert committed <= (not left), "what is committed leaves nothing"
         result = sql(spark, warehouse, MERGE, operation_id="op")
-        assert result["details"].get("replayed", False) == landed
+        assert result["details"].get("replayed", False) == committed
         counts = {k: v for k, v in result["details"].items() if k.startswith("rows_")}
         assert counts == {"rows_updated": 1, "rows_deleted": 1, "rows_inserted": 1}
         assert (result["snapshot_before"], result["snapshot_after"], table.latest_snapshot_id()) == (2, 3, 3)

@@ -174,7 +174,7 @@ class PublishMachine(BranchMachine):
         self.main = files(self.table)
         expected = self._expected(model, before, differs, day)
         expected = self._with_what_stands(name, expected, before, differs)
-        self._landed(name, before, expected, result)
+        self._committed(name, before, expected, result)
         if result.changed:
             model.taken(differs, day)
 
@@ -189,7 +189,7 @@ class PublishMachine(BranchMachine):
             assert "writers-stopped" in str(error)
             event("refused: high numbers")
 
-    def _landed(self, name: str, before: Any, expected: Any, result: OperationResult) -> None:
+    def _committed(self, name: str, before: Any, expected: Any, result: OperationResult) -> None:
         self.main = files(self.table)
         assert self.main == expected
         event(f"{result.operation}: " + ("published" if result.changed else "nothing to do"))
@@ -229,13 +229,13 @@ class PublishMachine(BranchMachine):
         self.word = word
         keeps = {"keep_old_as": OLD} if keep and OLD not in self.branches else {}
         before, columns, kept = copy.deepcopy(self.main), set(self.columns), copy.deepcopy(self.branches.get(OLD))
-        landed = self._whole("replace_main", name, discard, **keeps)
-        if landed and name == OLD and not discard and kept is not None:
+        committed = self._whole("replace_main", name, discard, **keeps)
+        if committed and name == OLD and not discard and kept is not None:
             event("replace_main: by what was kept")
             known = (self.replaced, kept.base, kept.now)  # an undo may have brought some of it back already
             lost = [k for k in before.keys() | self.replaced.keys() if before.get(k) not in [s.get(k) for s in known]]
             assert not lost, "rows that main got since would be lost"
-        if landed and keeps:
+        if committed and keeps:
             view = self.table.branch(OLD)
             assert files(view) == before
             assert set(view.schema().field_names) == columns
@@ -267,7 +267,7 @@ class PublishMachine(BranchMachine):
             return False
         finally:
             self.branches[name].now = files(self.table.branch(name))
-        self._landed(name, before, self.branches[name].now, result)
+        self._committed(name, before, self.branches[name].now, result)
         if result.changed:
             self._replaced(name)
         return bool(result.changed)

@@ -21,7 +21,7 @@ from airflow_paimon.core.branches.delete import (
     Removal,
     check_deletable_branch,
     gather_removal,
-    refuse_held,
+    refuse_legal_hold,
     remove_branch,
 )
 from airflow_paimon.core.branches.ownership import (
@@ -341,7 +341,7 @@ def _removal(context: Context, plan: CreatePlan, record: BranchRecord) -> Remova
     """Removal of the old branch before the new one is created; the tag that protects the new base stays."""
     name, keep = plan.branch, plan.protective_path
     check_deletable_branch(context.table, name)
-    refuse_held(context.table, name)
+    refuse_legal_hold(context.table, name)
     assert isinstance(context.request, CreateBranch)
     refuse_protected(context.table, name, "replace", force=context.request.force)
     return gather_removal(context.table, name, context.now_iso, "create_branch", keep=keep, successor=record)

@@ -29,7 +29,7 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.snapshot import SnapshotRef, Tag, find_hold, parse_snapshot, parse_tag
+from airflow_paimon.core.format.snapshot import SnapshotRef, Tag, find_legal_hold, parse_snapshot, parse_tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch
@@ -89,7 +89,7 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
         raise table.branch(name).missing()
     refuse_protected(table, name, "delete", force=request.force)
     check_deletable_branch(table, name)
-    refuse_held(table, name)
+    refuse_legal_hold(table, name)
     removal = gather_removal(table, name, context.now_iso, request.operation)
     _refuse_other_head(table, removal, request.expected_branch_snapshot)
     if not request.dry_run:
@@ -244,7 +244,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
         if removal.copied_to is None:
-            refuse_held(table, removal.branch)
+            refuse_legal_hold(table, removal.branch)
         elif not removal.is_under_way:
             _refuse_uncopied(table, removal.branch, removal.copied_to)
     except (ConflictError, UnsafeOperationError):
@@ -423,7 +423,7 @@ def check_deletable_branch(table: Table, name: str) -> None:
     refuse_parent(table, name)
 
 
-def refuse_held(table: Table, name: str) -> None:
+def refuse_legal_hold(table: Table, name: str) -> None:
     """Refuse if a tag of the branch is under a legal hold.
 
     Raises:
@@ -432,12 +432,12 @@ def refuse_held(table: Table, name: str) -> None:
     paths = table.branch(name).paths
     there = read_existing(table.store, [paths.tag(tag) for tag in table.branch(name).tag_names()])
     for path, data in there.items():
-        tag = find_hold(data, path.rpartition(f"/{TAG_PREFIX}")[2])
+        tag = find_legal_hold(data, path.rpartition(f"/{TAG_PREFIX}")[2])
         if tag is not None:
             raise UnsafeOperationError(
-                f"{table.name}: tag {tag.name!r} of branch {name!r} {tag.hold_text}; the branch stays until delete_tag "
-                f"with release_hold (--release-hold) has ended it",
-                details={"branch": name, "tag": tag.name, "hold": tag.hold, "held_by": tag.held_by},
+                f"{table.name}: tag {tag.name!r} of branch {name!r} {tag.legal_hold_text}; the branch stays until "
+                f"delete_tag with release_hold (--release-hold) has ended it",
+                details={"branch": name, "tag": tag.name, "hold": tag.legal_hold, "held_by": tag.held_by},
             )
 
 

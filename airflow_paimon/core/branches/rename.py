@@ -24,7 +24,7 @@ from airflow_paimon.core.branches.ownership import (
     stored_record,
     write_mark,
 )
-from airflow_paimon.core.branches.retention_tags import missing_protection_of
+from airflow_paimon.core.branches.retention_tags import missing_tags_of_copy
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
@@ -111,7 +111,7 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
 
 
 def _protection(table: Table, old: str, new: str) -> list[PutNew]:
-    return [t for v in all_views(table) if v.branch_name != old for t in missing_protection_of(v, old, new)]
+    return [t for v in all_views(table) if v.branch_name != old for t in missing_tags_of_copy(v, old, new)]
 
 
 def _is_begun(table: Table, old: str, new: str) -> bool:

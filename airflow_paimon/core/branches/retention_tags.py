@@ -32,10 +32,10 @@ from airflow_paimon.core.table.manifest_entries import read_entries, read_index_
 from airflow_paimon.core.table.manifest_lists import read_each_delta_list
 from airflow_paimon.core.table.options import parse_retention
 from airflow_paimon.core.table.paths import (
-    HOLD_TAG_PREFIX,
     KEEP_TAG_PREFIX,
     MAIN,
     RESERVED_TAG_PREFIX,
+    STAGED_TAG_PREFIX,
     manifest_path,
     protects,
     published_tag,
@@ -52,7 +52,7 @@ from airflow_paimon.core.table.properties import (
 from airflow_paimon.core.table.table import Table
 
 _HALF = 16
-_HELD_AT_MOST = timedelta(days=7)
+_STAGED_AT_MOST = timedelta(days=7)
 
 
 def keep_tag(snapshot: Snapshot) -> Tag:
@@ -65,52 +65,52 @@ def try_name(operation_id: str, random: str) -> str:
     return hashlib.sha256(operation_id.encode()).hexdigest()[:_HALF] + random[:_HALF]
 
 
-def held_tag(tried: str, tag: Tag, now: datetime) -> Tag:
-    """Return the tag by which a try holds what ``tag`` is to keep once the try's snapshot is there.
+def staged_tag(tried: str, tag: Tag, now: datetime) -> Tag:
+    """Return the tag that a try puts before its snapshot, to become ``tag`` once that is committed.
 
-    Its name is the try's own, so that a try that doesn't land deletes what it has put, and nothing else. What a killed
-    try has left expires after a week.
+    Its name is the try's own, so that a try that is not committed deletes what it has put, and nothing else. What a
+    killed try has left expires after a week.
     """
-    name = f"{_held_prefix(tried)}{tag.name.removeprefix(RESERVED_TAG_PREFIX)}"
-    return Tag(name=name, snapshot=tag.snapshot, create_time=now, time_retained=_HELD_AT_MOST)
+    name = f"{_staged_prefix(tried)}{tag.name.removeprefix(RESERVED_TAG_PREFIX)}"
+    return Tag(name=name, snapshot=tag.snapshot, create_time=now, time_retained=_STAGED_AT_MOST)
 
 
-def _held_prefix(tried: str) -> str:
-    return f"{HOLD_TAG_PREFIX}{tried}-"
+def _staged_prefix(tried: str) -> str:
+    return f"{STAGED_TAG_PREFIX}{tried}-"
 
 
-def held_names(view: Table, landed: Snapshot) -> list[str]:
-    """Return the names of the held tags that a publish or rollback still has: it was cut off before it was done."""
-    return _held_among(view.tag_names(), landed) if TRY_PROPERTY in landed.properties else []
+def staged_tag_names(view: Table, committed: Snapshot) -> list[str]:
+    """Return the names of the staged tags that a publish or rollback still has: it was cut off before it was done."""
+    return _staged_among(view.tag_names(), committed) if TRY_PROPERTY in committed.properties else []
 
 
-def _held_among(names: Sequence[str], landed: Snapshot) -> list[str]:
-    tried = landed.properties.get(TRY_PROPERTY)
-    return [] if tried is None else [n for n in names if n.startswith(_held_prefix(tried))]
+def _staged_among(names: Sequence[str], committed: Snapshot) -> list[str]:
+    tried = committed.properties.get(TRY_PROPERTY)
+    return [] if tried is None else [n for n in names if n.startswith(_staged_prefix(tried))]
 
 
-def drop_held(view: Table, landed: Snapshot) -> None:
-    """Delete the held tags of a publish or rollback, after ``protect_published``: those of other tries of the same
-    operation, too, which find its snapshot before they could land.
+def delete_staged_tags(view: Table, committed: Snapshot) -> None:
+    """Delete the staged tags of a publish or rollback, after ``protect_published``: those of other tries of the same
+    operation, too, which find its snapshot before they could be committed.
     """
-    tried = landed.properties.get(TRY_PROPERTY)
+    tried = committed.properties.get(TRY_PROPERTY)
     if tried is None:
         return
-    every = f"{HOLD_TAG_PREFIX}{tried[:_HALF]}"
+    every = f"{STAGED_TAG_PREFIX}{tried[:_HALF]}"
     names = [n for n in view.tag_names() if n.startswith(every)]
     execute(view, [Delete(path=view.paths.tag(name), reason="its snapshot exists") for name in names])
 
 
-def _settled(view: Table, landed: Snapshot, held: str) -> Tag | None:
-    """Return the tag that a held one becomes; None: it is gone. A name that another state has is extended."""
-    tried = landed.properties[TRY_PROPERTY]
-    name = RESERVED_TAG_PREFIX + held.removeprefix(_held_prefix(tried))
-    tag, other = run_parallel(view.store, [partial(view.find_tag, n) for n in (held, name)])
+def _final_tag(view: Table, committed: Snapshot, staged: str) -> Tag | None:
+    """Return the tag that a staged one becomes; None: it is gone. A name that another state has is extended."""
+    tried = committed.properties[TRY_PROPERTY]
+    name = RESERVED_TAG_PREFIX + staged.removeprefix(_staged_prefix(tried))
+    tag, other = run_parallel(view.store, [partial(view.find_tag, n) for n in (staged, name)])
     if tag is None:
         return None
     retained = None
-    if name == landed.properties.get(UNDO_TAG_PROPERTY):
-        retained = parse_retention(landed.properties[UNDO_RETENTION_PROPERTY])
+    if name == committed.properties.get(UNDO_TAG_PROPERTY):
+        retained = parse_retention(committed.properties[UNDO_RETENTION_PROPERTY])
     if other is not None and other.snapshot.identity != tag.snapshot.identity:
         name = f"{name}-{tried}"
     created = None if retained is None else tag.create_time
@@ -127,14 +127,14 @@ def plan_keep_tags(
     data and index files, as expiry identifies files by name (a file that compaction only moved comes back on another
     level). Also returns the snapshots whose tags must exist; empty = no file comes back.
     """
-    held = {s.id: s for s in targets}
+    kept = {s.id: s for s in targets}
     if returning:
-        ways: list[Callable[[], list[Snapshot]]] = [
+        searches: list[Callable[[], list[Snapshot]]] = [
             lambda: list(_before_deletions(view, after, head, returning)),
-            lambda: list(_tagged_stretches(view, after, head, returning)),
+            lambda: list(_before_tagged_gaps(view, after, head, returning)),
         ]
-        found = run_parallel(view.store, ways)
-        held |= {s.id: s for some in found for s in some}
+        found_beside = run_parallel(view.store, searches)
+        kept |= {s.id: s for found in found_beside for s in found}
     actions = tuple(
         PutNew(
             path=view.paths.tag(tag.name),
@@ -142,10 +142,10 @@ def plan_keep_tags(
             same_ok=True,
             reason=f"keeps files of snapshot {tag.snapshot.id} that come back",
         )
-        for tag in map(keep_tag, held.values())
+        for tag in map(keep_tag, kept.values())
         if not _exists(view, tag)
     )
-    return actions, tuple(held.values())
+    return actions, tuple(kept.values())
 
 
 def _exists(view: Table, tag: Tag) -> bool:
@@ -159,8 +159,8 @@ def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[st
 
     Those that expire meanwhile are left out, as if they had expired before: their deletions are done.
     """
-    there = [i for i in view.snapshot_ids() if after <= i <= head.id]
-    known = {s.id: s for s in existing_snapshots(view, there)}
+    ids = [i for i in view.snapshot_ids() if after <= i <= head.id]
+    known = {s.id: s for s in existing_snapshots(view, ids)}
     deleted = _deleted_data_files(view, [s for i, s in known.items() if i > after and i - 1 in known])
     for number in sorted(deleted):
         before, snapshot = known[number - 1], known[number]
@@ -201,26 +201,26 @@ def index_files(entries: Iterable[IndexEntry]) -> set[str]:
     return {e.file_name for e in entries}
 
 
-def _tagged_stretches(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
-    """Tagged snapshots that hold some of the files while the next tagged one lacks one of them."""
+def _before_tagged_gaps(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
+    """Tagged snapshots that have some of the files while the next tagged one lacks one of them."""
     tagged = sorted({t.snapshot.id: t.snapshot for t in view.tags_once() if t.snapshot.id >= after}.items())
-    holding = [(s, files & returning) for _, s in tagged if (files := _held_if_tagged(view, head, s)) is not None]
+    holding = [(s, files & returning) for _, s in tagged if (files := _files_if_tagged(view, head, s)) is not None]
     for (snapshot, files), (_, following) in pairwise([*holding, (head, set())]):
         if not files <= following:
             yield snapshot
 
 
-def _held_if_tagged(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str] | None:
-    """What ``_held`` returns; None: the tag on the snapshot was deleted meanwhile."""
+def _files_if_tagged(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str] | None:
+    """What ``_missing_from_head`` returns; None: the tag on the snapshot was deleted meanwhile."""
     try:
-        return _held(view, head, snapshot)
+        return _missing_from_head(view, head, snapshot)
     except LostMetadataError:
         if any(t.snapshot.identity == snapshot.identity for t in view.tags()):
             raise
         return None
 
 
-def _held(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
+def _missing_from_head(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
     """Return the names of the data and index files that a snapshot has and the head lacks."""
     change = difference(view, head, snapshot)
     data = {e.file.file_name for group in change.added.values() for e in group.values()}
@@ -229,12 +229,12 @@ def _held(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
 
 def protect_published(view: Table, snapshot: Snapshot) -> None:
     """Set the tags that a publish or rollback needs from now on. Idempotent."""
-    actions = missing_protection(view, snapshot)
-    if actions and not is_whole(view, snapshot):  # expired meanwhile: a tag on it would only stop the next expiry
-        own = {view.paths.tag(t) for t in _wanted_tags(view, snapshot)}
+    actions = missing_tags_of_publish(view, snapshot)
+    if actions and not is_unexpired(view, snapshot):  # a tag on it would only stop the next expiry
+        own = {view.paths.tag(t) for t in _tags_on(view, snapshot)}
         actions = [a for a in actions if a.path not in own]
     execute_at_once(view, actions)
-    if actions and not is_whole(view, snapshot):
+    if actions and not is_unexpired(view, snapshot):
         # Or the table was dropped and made anew: nothing of what they name is left.
         put = {a.path: a.data for a in actions}
         left = [view.paths.tag(t.name) for t in view.tags() if _is_left_over(view, t, put)]
@@ -242,16 +242,16 @@ def protect_published(view: Table, snapshot: Snapshot) -> None:
 
 
 def _is_left_over(view: Table, tag: Tag, put: Collection[str]) -> bool:
-    return view.paths.tag(tag.name) in put and not is_whole(view, tag.snapshot)
+    return view.paths.tag(tag.name) in put and not is_unexpired(view, tag.snapshot)
 
 
-def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
-    """Plan the missing tags of a publish or rollback, according to its properties and its held tags."""
-    looks: list[Callable[[], Any]] = [view.tag_names, partial(_wanted_tags, view, snapshot)]
+def missing_tags_of_publish(view: Table, snapshot: Snapshot) -> list[PutNew]:
+    """Plan the missing tags of a publish or rollback, according to its properties and its staged tags."""
+    looks: list[Callable[[], Any]] = [view.tag_names, partial(_tags_on, view, snapshot)]
     present, of_it = run_parallel(view.store, looks)
     wanted = [(Tag(name=n, snapshot=snapshot), why) for n, why in of_it.items()]
-    settled = [partial(_settled, view, snapshot, held) for held in _held_among(present, snapshot)]
-    for tag in run_parallel(view.store, settled):
+    final_tags = [partial(_final_tag, view, snapshot, staged) for staged in _staged_among(present, snapshot)]
+    for tag in run_parallel(view.store, final_tags):
         wanted += [] if tag is None else [(tag, f"keeps snapshot {tag.snapshot.id} for publish {snapshot.id}")]
     return [
         PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
@@ -260,11 +260,11 @@ def missing_protection(view: Table, snapshot: Snapshot) -> list[PutNew]:
     ]
 
 
-def missing_protection_of(view: Table, branch: str, other: str) -> list[PutNew]:
+def missing_tags_of_copy(view: Table, branch: str, other: str) -> list[PutNew]:
     """Plan the tags by which another branch keeps what those of a branch keep: it is to share its files."""
     found = [view.find_tag(name) for name in view.tag_names() if protects(name) == branch]
-    held = {tag.snapshot.id: tag.snapshot for tag in found if tag is not None}
-    wanted = [Tag(name=published_tag(other, s.id), snapshot=s) for s in held.values()]
+    kept = {tag.snapshot.id: tag.snapshot for tag in found if tag is not None}
+    wanted = [Tag(name=published_tag(other, s.id), snapshot=s) for s in kept.values()]
     return [
         PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=f"shared with branch {other}")
         for tag in wanted
@@ -272,21 +272,21 @@ def missing_protection_of(view: Table, branch: str, other: str) -> list[PutNew]:
     ]
 
 
-def _wanted_tags(view: Table, snapshot: Snapshot) -> dict[str, str]:
+def _tags_on(view: Table, snapshot: Snapshot) -> dict[str, str]:
     """Return the tags on a publish or rollback itself, and why.
 
     Main and the branch share the branch's files from now on, and so do the branches that this one was made from.
     """
     wanted = {
         published_tag(branch, snapshot.id): f"keeps what {view.branch_name} now shares with branch {branch}"
-        for branch in _sharing(view, snapshot)
+        for branch in _sharing_branches(view, snapshot)
     }
     if snapshot.properties.get(CAME_BACK_PROPERTY) and keep_tag_needed(view, keep_tag(snapshot)) is not None:
         wanted[keep_tag(snapshot).name] = f"keeps files that came back with snapshot {snapshot.id}"
     return wanted
 
 
-def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
+def _sharing_branches(view: Table, snapshot: Snapshot) -> Iterator[str]:
     """The branch that a snapshot published, and its ancestors, as far as they still exist."""
     branch = snapshot.properties.get(BRANCH_PROPERTY)
     number = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
@@ -304,7 +304,7 @@ def _sharing(view: Table, snapshot: Snapshot) -> Iterator[str]:
         branch = record.from_branch if record is not None else MAIN
 
 
-def is_whole(view: Table, snapshot: Snapshot) -> bool:
+def is_unexpired(view: Table, snapshot: Snapshot) -> bool:
     """Whether a snapshot's files are still there, as far as its manifest list tells."""
     return view.store.exists(manifest_path(snapshot.base_manifest_list))
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from datetime import datetime
 
-from airflow_paimon.core.branches.retention_tags import is_whole, keep_tag_needed
+from airflow_paimon.core.branches.retention_tags import is_unexpired, keep_tag_needed
 from airflow_paimon.core.branches.success_files import makes_success_files, plan_deletions, plan_success_file
 from airflow_paimon.core.branches.tag_files import deletion, put_replacement, replacement
 from airflow_paimon.core.commit.committer import execute
@@ -133,11 +133,11 @@ def put_instead(view: Table, action: Replace, tag: Tag, existing: Tag, now: date
         check_deletable(view, view.tag(tag.name))  # refuses one that has got a hold
         raise
     check_held(view, tag, existing, now)
-    if tag.hold is not None:
-        _settle_hold(view, action, tag)
+    if tag.legal_hold is not None:
+        _settle_legal_hold(view, action, tag)
 
 
-def _settle_hold(view: Table, action: Replace, tag: Tag) -> None:
+def _settle_legal_hold(view: Table, action: Replace, tag: Tag) -> None:
     """Acknowledge a hold only once who has looked at the tag before can't replace or delete it any more.
 
     Not every storage does that under a condition. There the time is measured that it takes (``Store.replace_same``).
@@ -186,7 +186,7 @@ def _is_first_trys(request: CreateTag | ReplaceTag, tag: Tag, tried: Attempt) ->
     retained = None if request.time_retained is None else requested_duration(request.time_retained, "time_retained")
     wanted = request.snapshot if request.snapshot is not None else tried.head.id
     hold, skips = (request.hold, request.if_exists == "skip") if isinstance(request, CreateTag) else (None, False)
-    return not skips and tag.snapshot.id == wanted and tag.time_retained == retained and tag.hold == hold
+    return not skips and tag.snapshot.id == wanted and tag.time_retained == retained and tag.legal_hold == hold
 
 
 def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag | None) -> OperationResult:
@@ -195,9 +195,9 @@ def _create_tag(context: Context, request: CreateTag, view: Table, existing: Tag
     tag = _tag(context, request, snapshot)
     if existing is not None and request.if_exists != "replace":
         if request.if_exists == "skip" and existing.snapshot.identity == snapshot.identity:
-            if request.hold is not None and existing.hold is None:
-                return _hold(context, request, view, replace(tag, snapshot=existing.snapshot), existing)
-            _refuse_second_hold(view, existing, request)
+            if request.hold is not None and existing.legal_hold is None:
+                return _set_legal_hold(context, request, view, replace(tag, snapshot=existing.snapshot), existing)
+            _refuse_second_legal_hold(view, existing, request)
             return _already_there(context, request, snapshot)
         raise AlreadyExistsError(
             f"{view.label}: tag {name!r} exists, on snapshot {existing.snapshot.id} (asked for: {snapshot.id}); choose "
@@ -257,13 +257,13 @@ def refuse_second_automatic(view: Table, tag: Tag, *, instead_of: str | None = N
         )
 
 
-def _hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing: Tag) -> OperationResult:
+def _set_legal_hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing: Tag) -> OperationResult:
     """Put a hold on a tag that exists. It loses its retention, by which other engines would expire it.
 
     Raises:
         ConflictError: the tag was replaced, or somebody else has put a hold on it, meanwhile.
     """
-    action = replacement(view, existing, tag, f"it {tag.hold_text}")
+    action = replacement(view, existing, tag, f"it {tag.legal_hold_text}")
     plan = Plan(operation=request.operation, table=view.name, actions=(action,), summary={"tag": tag.name})
     if not request.dry_run:
         try:
@@ -271,20 +271,20 @@ def _hold(context: Context, request: CreateTag, view: Table, tag: Tag, existing:
         except ConflictError as error:
             raise _changed(view, tag) from error
         check_held(view, tag, existing, context.now_local)
-        _settle_hold(view, action, tag)
+        _settle_legal_hold(view, action, tag)
     return _tagged(context, request, tag.snapshot, plan)
 
 
-def _refuse_second_hold(view: Table, existing: Tag, request: CreateTag) -> None:
+def _refuse_second_legal_hold(view: Table, existing: Tag, request: CreateTag) -> None:
     """Refuse a hold that a tag can't have beside its own: it would end with the first one, which others release.
 
     Raises:
-        AlreadyExistsError: the tag is held for another reason, or by somebody else.
+        AlreadyExistsError: the tag is under a legal hold for another reason, or by somebody else.
     """
-    if request.hold is not None and (existing.hold, existing.held_by) != (request.hold, request.held_by):
+    if request.hold is not None and (existing.legal_hold, existing.held_by) != (request.hold, request.held_by):
         raise AlreadyExistsError(
-            f"{view.label}: tag {existing.name!r} {existing.hold_text} already, which can end without you; put your "
-            f"hold on a separate tag on snapshot {existing.snapshot.id}"
+            f"{view.label}: tag {existing.name!r} {existing.legal_hold_text} already, which can end without you; put "
+            f"your hold on a separate tag on snapshot {existing.snapshot.id}"
         )
 
 
@@ -307,7 +307,7 @@ def snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
 def _tag(context: Context, request: CreateTag | ReplaceTag, snapshot: Snapshot) -> Tag:
     tag = Tag(name=request.tag, snapshot=snapshot)
     if isinstance(request, CreateTag):
-        tag = replace(tag, hold=request.hold, held_by=request.held_by)
+        tag = replace(tag, legal_hold=request.hold, held_by=request.held_by)
     if request.time_retained is None:
         return tag
     retained = requested_duration(request.time_retained, "time_retained")
@@ -334,7 +334,7 @@ def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None
     if held and not lost:
         return
     path = view.paths.tag(tag.name)
-    before = replaced.to_bytes() if replaced is not None and is_whole(view, replaced.snapshot) else None
+    before = replaced.to_bytes() if replaced is not None and is_unexpired(view, replaced.snapshot) else None
     if view.find_tag(tag.name) == tag:
         refused = deletion(view, tag, "refused")
         back = [] if before is None else [Replace(path=path, data=before, expected=refused.expected, reason="back")]
@@ -366,7 +366,7 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
         if request.if_missing == "skip":
             return context.result(None, branch=request.branch, changed=False, details={"already_deleted": True})
         existing = view.tag(request.tag)
-    check_deletable(view, replace(existing, hold=None) if request.release_hold else existing)
+    check_deletable(view, replace(existing, legal_hold=None) if request.release_hold else existing)
     action = deletion(view, existing, "asked for")
     marks = plan_deletions(view, [request.tag])
     plan = Plan(operation=request.operation, table=view.name, actions=(action, *marks), summary={"tag": request.tag})
@@ -384,7 +384,7 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
         branch=request.branch,
         changed=True,
         details={"tag": request.tag, "snapshot": existing.snapshot.id}
-        | ({} if existing.hold is None else {"released_hold": existing.hold}),
+        | ({} if existing.legal_hold is None else {"released_hold": existing.legal_hold}),
     )
 
 
@@ -396,14 +396,14 @@ def check_deletable(view: Table, tag: Tag, going: Collection[str] = ()) -> None:
     Raises:
         UnsafeOperationError: names what needs them, or the legal hold.
     """
-    if tag.hold is not None:
+    if tag.legal_hold is not None:
         raise UnsafeOperationError(
-            f"{view.label}: tag {tag.name!r} {tag.hold_text}; delete_tag with release_hold (--release-hold) ends the "
-            f"hold and deletes the tag",
-            details={"tag": tag.name, "hold": tag.hold, "held_by": tag.held_by},
+            f"{view.label}: tag {tag.name!r} {tag.legal_hold_text}; delete_tag with release_hold (--release-hold) ends "
+            f"the hold and deletes the tag",
+            details={"tag": tag.name, "hold": tag.legal_hold, "held_by": tag.held_by},
         )
     branch = protects(tag.name)
-    if (branch is not None or tag.name.startswith(KEEP_TAG_PREFIX)) and not is_whole(view, tag.snapshot):
+    if (branch is not None or tag.name.startswith(KEEP_TAG_PREFIX)) and not is_unexpired(view, tag.snapshot):
         return
     if branch is not None and branch in view.branch_names():
         raise UnsafeOperationError(
@@ -468,7 +468,7 @@ def past_tags(view: Table, now: datetime, prefix: str = "") -> Iterator[Tag]:
 
 
 def expire_undo_tags(context: Context) -> None:
-    """Delete main's undo tags, and what killed publishes held, whose retention has passed.
+    """Delete main's undo tags, and what killed publishes have staged, whose retention has passed.
 
     A failure is harmless: the next publish does it.
     """

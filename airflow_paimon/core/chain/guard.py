@@ -5,7 +5,7 @@ snapshot partitions before one of their deltas is changed, so that they are foun
 
 It allows dropping an anchor whose rows the deltas hold, and deltas whose rows an anchor holds. As no lock spans two
 branches, two concurrent commits of these kinds can each drop what the other one needs. So each checks the other branch
-again after it has landed: the later check sees both commits, and restores the dropped partitions.
+again once it is committed: the later check sees both commits, and restores the dropped partitions.
 
 ``report_write`` tells the effects of a write for its result. It is derived from the branches, so that a retry of the
 write reports the same.
@@ -99,7 +99,7 @@ class DropCheck:
         return self._needed_anchors(now) if self.role == Branch.SNAPSHOT else self._needed_deltas(now)
 
     def not_made(self, why: str) -> UnsafeOperationError:
-        """Describe a commit that landed although ``run`` failed."""
+        """Describe a commit that was made although ``run`` failed."""
         texts = sorted(map(self.layout.text_of, self.dropped))
         before = self.plan.snapshot.id if self.plan.snapshot is not None else None
         return UnsafeOperationError(
@@ -262,7 +262,7 @@ class ChainGuard:
     """The guard of chain tables (a ``CommitGuard`` of ``core/commit/guards.py``)."""
 
     def check(self, table: Table, head: Snapshot | None, draft: Draft) -> DropCheck | None:
-        """Check a commit, and write the records that must precede it. Returns the check to run when it has landed.
+        """Check a commit, and write the records that must precede it. Returns the check to run once it is committed.
 
         Raises:
             UnsafeOperationError: a dropped anchor is required, or rows would be hidden. InvalidInputError: the branches
@@ -456,24 +456,24 @@ def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
     return "refuse" if on_stale == "refuse" else "record"
 
 
-def report_write(table: Table, landed: Snapshot | None) -> dict[str, Any]:
+def report_write(table: Table, committed: Snapshot | None) -> dict[str, Any]:
     """Return additional fields of a write's result: ``stale`` (full partitions to rebuild) or ``warnings``.
 
-    ``landed``: the write's snapshot; None: nothing was committed. It raises nothing, as the write has landed.
+    ``committed``: the write's snapshot; None: nothing was committed. It raises nothing, as the write is committed.
     """
     try:
-        return _report(table, landed)
+        return _report(table, committed)
     except PaimonError as error:
         why = f"it could not be found out which full partitions are stale after this commit: {error.message}"
         return {"warnings": [f"{why}. check_chain_table lists them"]}
 
 
-def _report(table: Table, landed: Snapshot | None) -> dict[str, Any]:
+def _report(table: Table, committed: Snapshot | None) -> dict[str, Any]:
     role = chain_role(table, table.schema())
-    if role is None or landed is None:
+    if role is None or committed is None:
         return {}
     main, types = table.branch(MAIN), partition_types(table.schema())
-    buckets = touched(table, [landed]) or ()  # none of an expired snapshot, as its files are unknown
+    buckets = touched(table, [committed]) or ()  # none of an expired snapshot, as its files are unknown
     changed = frozenset(decode_row(p, types) for p in {b.partition for b in buckets})
     if not changed or chain_role(main, main.schema()) is None:
         return {}

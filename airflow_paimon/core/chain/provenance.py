@@ -2,10 +2,10 @@
 partitions that are stale by them, as they differ from a chain read.
 
 A record is written before the commit that it describes, and is valid only while the partition's live files are those
-that it names: after a commit that never landed, or another engine's overwrite, it is ignored. A partition is stale once
-one of the inputs that its record names holds other files (and not only because compaction rewrote them), one is gone, a
-delta came late, the anchor was replaced, or the anchor is stale itself. Partitions without a record are not checked.
-What else goes by records is here, too: whether a partition could be rebuilt, and which records can go.
+that it names: after a commit that was never made, or another engine's overwrite, it is ignored. A partition is stale
+once one of the inputs that its record names holds other files (and not only because compaction rewrote them), one is
+gone, a delta came late, the anchor was replaced, or the anchor is stale itself. Partitions without a record are not
+checked. What else goes by records is here, too: whether a partition could be rebuilt, and which records can go.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ def prune_records(
     """Prune the groups (None: all) that have many more records than full partitions; return how many were deleted.
 
     ``state``: a recent state of the branches (None: it is read). Records are listed before the branches are read again,
-    so that the record of a commit that lands in between belongs to live files. A failure is logged, never raised.
+    so that the record of a commit that is made in between belongs to live files. A failure is logged, never raised.
     """
     try:
         return _prune(table, state or gather_chain(table), now_ms, groups)

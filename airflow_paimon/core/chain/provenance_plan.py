@@ -41,7 +41,7 @@ class Provenance:
 
 
 KEPT_FOR = timedelta(days=7)
-"""A younger record may belong to a commit that has not landed yet, or be needed again after a rollback."""
+"""A younger record may belong to a commit that is not committed yet, or be needed again after a rollback."""
 _SPARE = 32
 
 

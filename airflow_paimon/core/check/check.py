@@ -13,7 +13,7 @@ from datetime import datetime
 
 from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.delete import all_views
-from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_protection
+from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_tags_of_publish
 from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.branches.tags import past_tags
 from airflow_paimon.core.check import (
@@ -159,7 +159,7 @@ def _publish_findings(view: Table) -> Iterator[Finding]:
         return
     snapshots = view.snapshots()
     for snapshot in snapshots if view.branch_name == MAIN else ():
-        for action in () if snapshot.repeats_properties else missing_protection(view, snapshot):
+        for action in () if snapshot.repeats_properties else missing_tags_of_publish(view, snapshot):
             name = action.path.rsplit(f"/{TAG_PREFIX}", 1)[-1]
             yield Finding(
                 kind="unprotected-publish",

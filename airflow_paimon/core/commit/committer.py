@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any
 
 from airflow_paimon.core.commit.cache import CommitCache
+from airflow_paimon.core.commit.committed import check_not_built_upon, taken_back, unknown_outcome, verify_at_end
+from airflow_paimon.core.commit.committed import find_committed as find_committed
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
@@ -25,8 +27,6 @@ from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
-from airflow_paimon.core.commit.landed import check_not_built_upon, taken_back, unknown_outcome, verify_at_end
-from airflow_paimon.core.commit.landed import find_landed as find_landed
 from airflow_paimon.core.commit.latest_hint import refresh_hint
 from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.put import execute as execute
@@ -58,7 +58,7 @@ log = logging.getLogger(__name__)
 
 _TRIES_OF_LOST = 5
 """How often metadata that is missing may be taken for expired: what an older head needs, the newest may do without."""
-LANDED = "landed"
+COMMITTED = "landed"
 """Of an error's details: the snapshot that was published, and was found wrong only then."""
 
 
@@ -77,7 +77,7 @@ def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None
     otherwise a warning in the receipt. ``make_draft`` may raise ``ConflictError``; None = nothing to do.
 
     Raises:
-        ConflictError: a condition doesn't hold, or attempts used up. OutcomeUnknownError: it may have landed.
+        ConflictError: a condition doesn't hold, or attempts used up. OutcomeUnknownError: it may have been committed.
         UnsafeOperationError: a guard refuses it, everything that it dropped was restored, or a post-commit check
             failed. All leave the table readable.
     """
@@ -117,8 +117,8 @@ class _Commit:
     """One commit. ``changes``: those of its files that are written, and that certainly no snapshot names.
 
     ``began``: the head when the operation began. ``in_doubt``: the snapshot that was put, or perhaps was, until it is
-    certain that it did not land. Every error means an unknown outcome till then: after other errors callers delete the
-    files that they wrote.
+    certain that it was not committed. Every error means an unknown outcome till then: after other errors callers delete
+    the files that they wrote.
     """
 
     table: Table
@@ -152,7 +152,7 @@ class _Commit:
             )
         except PaimonError as error:
             self._discard_changes()
-            if self.in_doubt is None or isinstance(error, OutcomeUnknownError) or LANDED in error.details:
+            if self.in_doubt is None or isinstance(error, OutcomeUnknownError) or COMMITTED in error.details:
                 raise
             why = f"it could not be read back ({error.message})"
             raise unknown_outcome(self.table, self.in_doubt, why) from error
@@ -164,13 +164,13 @@ class _Commit:
         if not isinstance(planned, _Planned):
             return planned
         put = self._put(planned)
-        if put is None or not self._has_landed(put, planned.draft):
+        if put is None or not self._is_committed(put, planned.draft):
             return None
-        before, landed = planned.at.head, put.staged.snapshot
-        refresh_hint(table, landed.id)
-        warning = _run_checks(table, before, planned.draft, landed, planned.checks)
-        verify_at_end(table, landed)
-        return Receipt(before=before, snapshot=landed, attempts=attempt, warning=warning)
+        before, committed = planned.at.head, put.staged.snapshot
+        refresh_hint(table, committed.id)
+        warning = _run_checks(table, before, planned.draft, committed, planned.checks)
+        verify_at_end(table, committed)
+        return Receipt(before=before, snapshot=committed, attempts=attempt, warning=warning)
 
     def _plan_newest(self, attempt: int) -> _Planned | Receipt | None:
         """Plan on the newest head; None: that is another one meanwhile, and what this one needs is gone."""
@@ -195,10 +195,10 @@ class _Commit:
         """Make the draft for a head; a receipt: there is nothing to do, or another try has done it."""
         table, head, identity = self.table, at.head, self.options.identity
         if self.looked is not None and head is not None:
-            landed = find_landed(table, identity, self.looked, head)
-            if landed is not None:
+            committed = find_committed(table, identity, self.looked, head)
+            if committed is not None:
                 self._discard_changes()
-                return Receipt(before=_before(table, landed), snapshot=landed, attempts=attempt, replayed=True)
+                return Receipt(before=_before(table, committed), snapshot=committed, attempts=attempt, replayed=True)
             self.looked = SnapshotRef.of(head)
         draft = self.draft = _carried_over(self.draft, head) or self.make_draft(at)
         if draft is None:
@@ -222,7 +222,7 @@ class _Commit:
             self.changes = None
 
     def _put(self, planned: _Planned) -> _Put | None:
-        """Put the snapshot file if absent, unless the head is gone. None: it certainly did not land.
+        """Put the snapshot file if absent, unless the head is gone. None: it certainly was not committed.
 
         If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or rolled back by
         another engine. The snapshot would then bring the old rows back.
@@ -275,24 +275,24 @@ class _Commit:
             raise
         return _Answer.DONE
 
-    def _has_landed(self, put: _Put, draft: Draft) -> bool:
-        """Read back what was put. False: it certainly did not land, or had to be taken back."""
+    def _is_committed(self, put: _Put, draft: Draft) -> bool:
+        """Read back what was put. False: it certainly was not committed, or had to be taken back."""
         table, staged, answer = self.table, put.staged, put.answer
         certain = answer is _Answer.EXISTS
         looks: list[Callable[[], bool | None]] = [
             partial(read_back, table, staged, put.branch, certain=certain),
             partial(head_is_unchanged, table, put.head),
         ]
-        landed, in_order = run_parallel(table.store, looks)
-        if landed is None:
+        committed, in_order = run_parallel(table.store, looks)
+        if committed is None:
             self.in_doubt = None
             discard(table, [*staged.files, *staged.changes.files])
             raise ConflictError(
                 f"{table.label}: the branch was renamed or deleted during the commit; nothing was written"
             )
-        if landed and (in_order or not taken_back(table, staged.snapshot, put.head, put.branch)):
+        if committed and (in_order or not taken_back(table, staged.snapshot, put.head, put.branch)):
             return True
-        if landed:
+        if committed:
             self._forget()
         elif answer is _Answer.DONE:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
@@ -323,9 +323,9 @@ def _newest_state(table: Table, cache: CommitCache) -> HeadState:
     return HeadState(table, head, cache, known)
 
 
-def _before(table: Table, landed: Snapshot) -> Snapshot | None:
+def _before(table: Table, committed: Snapshot) -> Snapshot | None:
     try:
-        return table.snapshot(landed.id - 1) if landed.id > 1 else None
+        return table.snapshot(committed.id - 1) if committed.id > 1 else None
     except NotFoundError:
         return None
 
@@ -335,31 +335,31 @@ def _carried_over(draft: Draft | None, head: Snapshot | None) -> Draft | None:
 
 
 def _run_checks(
-    table: Table, before: Snapshot | None, draft: Draft, landed: Snapshot, checks: Sequence[PostCommitCheck]
+    table: Table, before: Snapshot | None, draft: Draft, committed: Snapshot, checks: Sequence[PostCommitCheck]
 ) -> str | None:
-    """Restore dropped partitions that are still needed. The commit has landed: the caller must not delete its files."""
+    """Restore dropped partitions that are still needed. It is committed: the caller must not delete its files."""
     warnings = []
     for check in checks:
         try:
             lost = check.run()
-            problem = None if lost is None else _restore(table, before, landed, lost)
+            problem = None if lost is None else _restore(table, before, committed, lost)
         except PaimonError as error:
             problem = check.not_made(error.message)
         if problem is None:
             continue
         if all(e.kind != FileKind.ADD for e in draft.entries):
-            problem.details[LANDED] = landed.id
+            problem.details[COMMITTED] = committed.id
             raise problem
         log.warning("%s", problem.message)
         warnings.append(problem.message)
     return "; ".join(warnings) or None
 
 
-def _restore(table: Table, before: Snapshot | None, landed: Snapshot, lost: LostInputs) -> UnsafeOperationError:
+def _restore(table: Table, before: Snapshot | None, committed: Snapshot, lost: LostInputs) -> UnsafeOperationError:
     chosen = StoredPartitions(table.schema()).where(lost.partitions.__contains__)
     try:
         options = CommitOptions(guard_options=lost.guard_options)
-        done = restore_partitions(table, before, landed, chosen, options, beside_appends=lost.beside_appends)
+        done = restore_partitions(table, before, committed, chosen, options, beside_appends=lost.beside_appends)
     except PaimonError as error:
         return lost.not_restored(before.id if before else None, error.message)
     return lost.restored(done.snapshot.id if done.snapshot else None)

@@ -1,7 +1,7 @@
 """Commits of files that replace some files of a bucket: UPDATE, DELETE, MERGE, compaction.
 
-Everything else in the bucket stays. So two of them that go row by row and touch different files both land, and a
-compaction of a table with keys lands beside new rows.
+Everything else in the bucket stays. So two of them that go row by row and touch different files are both committed, and
+a compaction of a table with keys is committed beside new rows.
 """
 
 from __future__ import annotations

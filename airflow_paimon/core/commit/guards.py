@@ -1,4 +1,4 @@
-"""Guards: checks by other packages before each commit, and again after it has landed.
+"""Guards: checks by other packages before each commit, and again once it is committed.
 
 The committer doesn't know the guards. A guard registers by its import path in ``airflow_paimon/core/__init__.py``,
 which Python runs before any module of the package, and is imported with the first commit.
@@ -43,13 +43,13 @@ class LostInputs(Protocol):
 
 
 class PostCommitCheck(Protocol):
-    """A guard's check after the commit has landed."""
+    """A guard's check after the commit was committed."""
 
     def run(self) -> LostInputs | None:
         """Return the partitions to restore; None: none."""
 
     def not_made(self, why: str) -> UnsafeOperationError:
-        """Describe a commit that landed although ``run`` failed: dropped partitions may be needed."""
+        """Describe a commit that was made although ``run`` failed: dropped partitions may be needed."""
 
 
 class CommitGuard(Protocol):

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
 
+from airflow_paimon.core.commit.committed import UndoablePublish, find_committed, once_verified, verified_commits
 from airflow_paimon.core.commit.draft import CommitIdentity
-from airflow_paimon.core.commit.landed import UndoablePublish, find_landed, once_verified, verified_commits
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -125,7 +125,7 @@ class Attempt:
             return dataclasses.replace(identity, began=self.head if self.head.id else None)
         return dataclasses.replace(identity, since=self.head, retry_mark=_mark_path(self.operation_id, self.number))
 
-    def landed(self, step: str) -> Snapshot | None:
+    def committed(self, step: str) -> Snapshot | None:
         """Find the commit that an earlier try made as this step.
 
         Raises:
@@ -133,7 +133,7 @@ class Attempt:
         """
         if not self.retried:
             return None
-        return find_landed(self.table.branch(self.branch), self.identity(step), self.head)
+        return find_committed(self.table.branch(self.branch), self.identity(step), self.head)
 
     def forget(self) -> None:
         """Mark the record of a first try that committed nothing as void, unless a second try has found it meanwhile."""

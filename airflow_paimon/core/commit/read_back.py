@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 
 from airflow_paimon.core.commit.cache import is_same
+from airflow_paimon.core.commit.committed import BEING_CHANGED, is_ours, unknown_outcome
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.landed import BEING_CHANGED, is_ours, unknown_outcome
 from airflow_paimon.core.commit.staged import Staged
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
@@ -43,14 +43,14 @@ def read_back(table: Table, staged: Staged, branch: BranchRecord | None, *, cert
     snapshot = staged.snapshot
     standing = still_exists(table, branch)
     try:
-        landed = is_ours(table, snapshot)
+        committed = is_ours(table, snapshot)
     except NotFoundError:
         if certain:
             return False
         raise unknown_outcome(table, snapshot, "it is missing when it is read back") from None
-    if standing or (certain and not landed):
-        return landed
-    if landed and _is_taken_from_gone_branch(table, staged, branch):
+    if standing or (certain and not committed):
+        return committed
+    if committed and _is_taken_from_gone_branch(table, staged, branch):
         return None
     raise unknown_outcome(table, snapshot, BEING_CHANGED)
 

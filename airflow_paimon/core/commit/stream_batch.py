@@ -12,8 +12,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from airflow_paimon.core.commit.committed import find_committed
 from airflow_paimon.core.commit.draft import CommitIdentity
-from airflow_paimon.core.commit.landed import find_landed
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, UnsafeOperationError
 from airflow_paimon.core.format.records import Record
@@ -59,11 +59,11 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
     since = SnapshotRef(found.head, found.identity)
     identity = CommitIdentity(user=query, identifier=batch, since=since)
     if found.batch < batch:
-        landed = _landed_unrecorded(table, identity, since, head)
-        return (identity, landed) if landed is not None else (_first_try(table, query, batch, head), None)
+        committed = _committed_unrecorded(table, identity, since, head)
+        return (identity, committed) if committed is not None else (_first_try(table, query, batch, head), None)
     _check_history(table, query, batch, since, head)
     try:
-        return identity, find_landed(table, identity, since, head)
+        return identity, find_committed(table, identity, since, head)
     except OutcomeUnknownError as error:
         raise OutcomeUnknownError(
             f"{table.label}: cannot determine whether batch {batch} of stream {query} was committed: snapshots since "
@@ -72,7 +72,7 @@ def begin_batch(table: Table, query: str, batch: int) -> tuple[CommitIdentity, S
 
 
 def check_same_batch(
-    table: Table, query: str, batch: int, landed: Snapshot, rows: int, content: str | None = None
+    table: Table, query: str, batch: int, committed: Snapshot, rows: int, content: str | None = None
 ) -> None:
     """Check that a batch that is repeated has the rows of its commit; without a digest, that it has no more rows.
 
@@ -82,20 +82,20 @@ def check_same_batch(
     Raises:
         UnsafeOperationError: it has others.
     """
-    known, recorded = landed.delta_record_count, landed.properties.get(ROWS_PROPERTY)
+    known, recorded = committed.delta_record_count, committed.properties.get(ROWS_PROPERTY)
     more = known is not None and rows > known
     if not more and (content is None or recorded is None or content == recorded):
         return
     says = (
-        f"with {rows:,} rows, but its commit, snapshot {landed.id}, has {known:,}"
+        f"with {rows:,} rows, but its commit, snapshot {committed.id}, has {known:,}"
         if more
-        else (f"with other rows than its commit, snapshot {landed.id}")
+        else (f"with other rows than its commit, snapshot {committed.id}")
     )
     raise UnsafeOperationError(
         f"{table.label}: stream {query} repeats batch {batch} {says}: its checkpoint is older than the table, so rows "
         "would be lost. Use the newest checkpoint, or a new one after a rollback; for random results set "
         "sink.other-rows-when-repeated",
-        details={"snapshot": landed.id, "rows": rows, "committed": known},
+        details={"snapshot": committed.id, "rows": rows, "committed": known},
     )
 
 
@@ -114,7 +114,7 @@ def _first_try(table: Table, query: str, batch: int, head: Snapshot | None) -> C
     return CommitIdentity(user=query, identifier=batch, since=SnapshotRef.of(head))
 
 
-def _landed_unrecorded(
+def _committed_unrecorded(
     table: Table, identity: CommitIdentity, since: SnapshotRef, head: Snapshot | None
 ) -> Snapshot | None:
     """Search for a batch that the record does not hold: a try of an earlier batch that was stopped right before it
@@ -126,7 +126,7 @@ def _landed_unrecorded(
         OutcomeUnknownError: there is a commit of this batch, of which it can't be told whether it is in.
     """
     try:
-        return find_landed(table, identity, since, head)
+        return find_committed(table, identity, since, head)
     except OutcomeUnknownError:
         rest = (table.find_snapshot(i) for i in table.snapshot_ids() if i > since.id)
         mine = (identity.user, identity.identifier)

@@ -54,10 +54,10 @@ class Holder:
     files: tuple[int, ...]
 
     @property
-    def hold(self) -> Tag | None:
+    def tag_under_legal_hold(self) -> Tag | None:
         """The tag, if it is under a legal hold."""
         tags = (r.tag for r in self.roots if r.tag is not None)
-        return next((t for t in tags if t.hold is not None), None)
+        return next((t for t in tags if t.legal_hold is not None), None)
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -70,8 +70,8 @@ class Holder:
             "first_snapshot": min(ids),
             "last_snapshot": max(ids),
             "files": len(self.files),
-            "hold": None if self.hold is None else self.hold.hold,
-            "held_by": None if self.hold is None else self.hold.held_by,
+            "hold": None if self.tag_under_legal_hold is None else self.tag_under_legal_hold.legal_hold,
+            "held_by": None if self.tag_under_legal_hold is None else self.tag_under_legal_hold.held_by,
             "lost": lost_with(self),
             "way": way_to_end(self),
         }
@@ -123,8 +123,9 @@ def lost_with(holder: Holder) -> str:
 def way_to_end(holder: Holder) -> str:
     """Say what ends a holder."""
     on = "" if holder.branch == MAIN else f" --branch {holder.branch}"
-    if holder.hold is not None:
-        return f"nothing: it {holder.hold.hold_text}; delete_tag --tag {holder.name}{on} --release-hold ends it"
+    tag = holder.tag_under_legal_hold
+    if tag is not None:
+        return f"nothing: it {tag.legal_hold_text}; delete_tag --tag {holder.name}{on} --release-hold ends it"
     ways = {
         NEWEST: f"DELETE FROM the {'table' if holder.branch == MAIN else f'branch {holder.branch}'}, then compact{on}",
         TAG: f"delete_tag --tag {holder.name}{on}",

@@ -306,7 +306,7 @@ def _checked(attribute: str, key: str, value: Any, name: str) -> Any:
 
 
 _TAG_KEYS = ("tagCreateTime", "tagTimeRetained")
-_HOLD, _HELD_BY = "airflow-paimon.legal-hold", "airflow-paimon.held-by"
+_LEGAL_HOLD, _HELD_BY = "airflow-paimon.legal-hold", "airflow-paimon.held-by"
 """Properties of a tag file, beside those of its snapshot: every engine reads them, and none needs them."""
 _MARKER = "\0tagTimeRetained\0"
 
@@ -315,21 +315,21 @@ _MARKER = "\0tagTimeRetained\0"
 class Tag:
     """A named snapshot. ``create_time`` is local time without a zone, as Paimon stores it; None without retention.
 
-    ``hold``: why it is under a legal hold, ``held_by``: by whom; they are of the tag, not of ``snapshot``.
+    ``legal_hold``: why it is under a legal hold, ``held_by``: by whom; they are of the tag, not of ``snapshot``.
     """
 
     name: str
     snapshot: Snapshot
     create_time: datetime | None = None
     time_retained: timedelta | None = None
-    hold: str | None = None
+    legal_hold: str | None = None
     held_by: str | None = None
 
     @property
-    def hold_text(self) -> str:
-        """Say that it is held, by whom and why."""
+    def legal_hold_text(self) -> str:
+        """Say by whom it was set, and why."""
         by = f", set by {self.held_by}" if self.held_by else ""
-        return f"is under a legal hold{by} ({self.hold})"
+        return f"is under a legal hold{by} ({self.legal_hold})"
 
     def expires_at(self) -> datetime | None:
         """When it may be deleted (local time); None = never."""
@@ -342,8 +342,8 @@ class Tag:
 
     def to_bytes(self) -> bytes:
         """Return the tag file. Without a retention it is a plain snapshot, so that old releases can read it."""
-        marks = {_HOLD: self.hold, _HELD_BY: self.held_by}
-        own = {key: text for key, text in marks.items() if text is not None}
+        values = {_LEGAL_HOLD: self.legal_hold, _HELD_BY: self.held_by}
+        own = {key: text for key, text in values.items() if text is not None}
         snapshot = replace(self.snapshot, properties={**self.snapshot.properties, **own}) if own else self.snapshot
         if self.create_time is None or self.time_retained is None:
             return snapshot.to_bytes()
@@ -366,12 +366,12 @@ def parse_tag(data: bytes, name: str) -> Tag:
     raw = load_json_object(data, where)
     stored = snapshot_from_json({k: v for k, v in raw.items() if k not in _TAG_KEYS}, where)
     properties = dict(stored.properties)
-    hold, held_by = properties.pop(_HOLD, None), properties.pop(_HELD_BY, None)
+    legal_hold, held_by = properties.pop(_LEGAL_HOLD, None), properties.pop(_HELD_BY, None)
     try:
         return Tag(
             name=name,
-            snapshot=stored if hold is None else replace(stored, properties=properties),
-            hold=hold,
+            snapshot=stored if legal_hold is None else replace(stored, properties=properties),
+            legal_hold=legal_hold,
             held_by=held_by,
             create_time=_create_time(raw.get("tagCreateTime")),
             time_retained=_retained(raw.get("tagTimeRetained")),
@@ -380,9 +380,9 @@ def parse_tag(data: bytes, name: str) -> Tag:
         raise FormatError(f"{where} has an unreadable retention: {error}") from None
 
 
-def find_hold(data: bytes, name: str) -> Tag | None:
+def find_legal_hold(data: bytes, name: str) -> Tag | None:
     """Parse a tag file only if it is of a tag under a legal hold; raises as ``parse_tag`` does."""
-    return parse_tag(data, name) if _HOLD.encode() in data else None
+    return parse_tag(data, name) if _LEGAL_HOLD.encode() in data else None
 
 
 def _create_time(value: Any) -> datetime | None:

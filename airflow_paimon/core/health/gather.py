@@ -41,9 +41,9 @@ from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import (
     CHANGELOG_PREFIX,
-    HOLD_TAG_PREFIX,
     KEEP_TAG_PREFIX,
     MAIN,
+    STAGED_TAG_PREFIX,
     STAGING_BRANCH_PREFIX,
     UNDO_TAG_PREFIX,
     numbered,
@@ -240,7 +240,7 @@ def _ends(pin: Pin, views: Sequence[_View], records: dict[str, BranchRecord | No
         record = records[pin.name]
         return record is not None and record.expires_ms is not None
     (tag,) = [t for v in views if v.name == pin.branch for t in v.tags if t.name == pin.name]
-    return tag.time_retained is not None or tag.name.startswith((UNDO_TAG_PREFIX, KEEP_TAG_PREFIX, HOLD_TAG_PREFIX))
+    return tag.time_retained is not None or tag.name.startswith((UNDO_TAG_PREFIX, KEEP_TAG_PREFIX, STAGED_TAG_PREFIX))
 
 
 def _first_consumer(views: Sequence[_View], branch: str | None) -> str | None:

@@ -2,7 +2,7 @@
 
 One COMPACT snapshot of the same live files. Older snapshots, tags and branches keep the manifests that they name. The
 new manifests are written once, before the commit: a commit that loses a race adds to them what changed meanwhile, so a
-writer that never pauses can't keep it from landing.
+writer that never pauses can't stop it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.commit.committer import LANDED, commit_at
+from airflow_paimon.core.commit.committer import COMMITTED, commit_at
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions, Draft, NewBase
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
@@ -54,9 +54,9 @@ def compact_manifest(context: Context, request: CompactManifest) -> OperationRes
         return _dry_run(context, request, view)
     require_committable(view)
     with attempt_of(context, request.branch) as tried:
-        landed = tried.landed(_STEP)
-        if landed is not None:
-            return _result(context, request, landed.id - 1, landed, landed.values(DETAILS_PROPERTY, dict))
+        committed = tried.committed(_STEP)
+        if committed is not None:
+            return _result(context, request, committed.id - 1, committed, committed.values(DETAILS_PROPERTY, dict))
         return _ManifestCompaction(context, request, view, tried).execute()
 
 
@@ -151,14 +151,14 @@ class _ManifestCompaction:
         try:
             receipt = commit_at(self.view, self._draft, CommitOptions(identity=self.tried.identity(_STEP)))
         except (*REFUSALS, StorageError) as error:
-            if LANDED not in error.details:
+            if COMMITTED not in error.details:
                 self._discard()
             raise
         if receipt.replayed:
             self._discard()
-        before, landed = receipt.before, receipt.snapshot
-        details = _unchanged(self.view, before) if landed is None else landed.values(DETAILS_PROPERTY, dict)
-        return _result(self.context, self.request, before.id if before is not None else None, landed, details)
+        before, committed = receipt.before, receipt.snapshot
+        details = _unchanged(self.view, before) if committed is None else committed.values(DETAILS_PROPERTY, dict)
+        return _result(self.context, self.request, before.id if before is not None else None, committed, details)
 
     def _draft(self, at: HeadState) -> Draft | None:
         """Plan on a head and write the new manifests. What an earlier plan has written stays, for the orphan cleaning:
@@ -233,8 +233,8 @@ class _ManifestCompaction:
 
 
 def _result(
-    context: Context, request: CompactManifest, before: int | None, landed: Snapshot | None, details: dict[str, Any]
+    context: Context, request: CompactManifest, before: int | None, committed: Snapshot | None, details: dict[str, Any]
 ) -> OperationResult:
-    after = before if landed is None else landed.id
-    changed = landed is not None
+    after = before if committed is None else committed.id
+    changed = committed is not None
     return context.result(None, branch=request.branch, changed=changed, before=before, after=after, details=details)

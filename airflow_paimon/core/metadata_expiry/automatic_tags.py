@@ -1,6 +1,6 @@
 """trigger_tag_automatic_creation: what Paimon's committer does about tags after a commit, for all commits since.
 
-Commits of this package make no tags by themselves: a commit has landed whatever becomes of tags, and as a snapshot's
+Commits of this package make no tags by themselves: a commit stands whatever becomes of tags, and as a snapshot's
 own time or watermark decides, the tags are the same when this runs later, as long as the snapshots are there.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_paimon.core.branches.delete import check_deletable_branch, gather_removal, refuse_held, remove_branch
+from airflow_paimon.core.branches.delete import check_deletable_branch, gather_removal, refuse_legal_hold, remove_branch
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -139,7 +139,7 @@ def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
     try:
         removal = gather_removal(table, age.name, context.now_iso, context.request.operation)
         check_deletable_branch(table, age.name)
-        refuse_held(table, age.name)
+        refuse_legal_hold(table, age.name)
         if record.state != DELETED:
             commits, target = _commits(table, age, record), publish_target(table, table.branch(age.name))
             why = why_unpublished(

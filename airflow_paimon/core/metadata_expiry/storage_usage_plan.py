@@ -12,9 +12,9 @@ import numpy.typing as npt
 from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers, Mask, Sums
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, Root
 from airflow_paimon.core.table.paths import (
-    HOLD_TAG_PREFIX,
     KEEP_TAG_PREFIX,
     MAIN,
+    STAGED_TAG_PREFIX,
     UNDO_TAG_PREFIX,
     protects,
 )
@@ -141,7 +141,7 @@ def _several(tags: list[int]) -> list[int]:
 
 
 def _is_made_by_people(tag: str) -> bool:
-    ours = (UNDO_TAG_PREFIX, KEEP_TAG_PREFIX, HOLD_TAG_PREFIX)
+    ours = (UNDO_TAG_PREFIX, KEEP_TAG_PREFIX, STAGED_TAG_PREFIX)
     return protects(tag) is None and not tag.startswith(ours)
 
 

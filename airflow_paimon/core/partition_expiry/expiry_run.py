@@ -1,7 +1,7 @@
 """Runs an expiry plan: one commit per branch, in order, each only if the partitions are as planned.
 
-A killed run goes on with the recorded plan: a step that landed is found by its identity, one whose partitions are all
-gone is done, whoever did it. Where somebody changed what is to go, it is planned again, for the same cutoff.
+A killed run goes on with the recorded plan: a step that was committed is found by its identity, one whose partitions
+are all gone is done, whoever did it. Where somebody changed what is to go, it is planned again, for the same cutoff.
 
 The plan is written to ``_airflow_paimon/expiry_plans/<hash of id>-<round>.json`` before its first commit, so that a
 killed run goes on, hours later too, with what was planned. Each round of planning has a file of its own; none is ever
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from airflow_paimon.core.commit.committer import (
     CommitIdentity,
     execute,
-    find_landed,
+    find_committed,
     put_new,
     require_committable,
     restore_partitions,
@@ -204,7 +204,7 @@ def run_drops(context: Context, source: ExpirySource, properties: Mapping[str, s
     """Plan, or continue the plan of an earlier try, and execute it. ``properties``: of its snapshots, besides.
 
     Raises:
-        ConflictError: the partitions to drop kept changing; ``details.done`` lists the commits that landed.
+        ConflictError: the partitions to drop kept changing; ``details.done`` lists the commits that were made.
     """
     if context.request.dry_run:
         plan = source.plan(source.cutoff)
@@ -219,7 +219,7 @@ def _run(context: Context, source: ExpirySource, properties: Mapping[str, str]) 
     earlier = load_plans(context.table, operation_id) if operation_id else []
     done: list[_Commit] = []
     for number, plan in enumerate(earlier):
-        done += [c for s in plan.steps if (c := _landed(context, plan, s, number)) is not None]
+        done += [c for s in plan.steps if (c := _committed(context, plan, s, number)) is not None]
     latest = earlier[-1] if earlier else None
     cutoff = latest.cutoff if latest is not None else source.cutoff
     moved: ConflictError | None = None
@@ -255,11 +255,11 @@ def _step_identity(context: Context, step: DropStep, number: int) -> CommitIdent
     return commit_identity(context.request.operation_id, step.branch, f"{context.request.operation}:{number}")
 
 
-def _landed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit | None:
+def _committed(context: Context, plan: ExpiryPlan, step: DropStep, number: int) -> _Commit | None:
     """Find the commit of a step by an earlier try; None also when the snapshots to search are expired."""
     view = context.table.branch(step.branch)
     try:
-        found = find_landed(view, _step_identity(context, step, number), plan.head(step.branch))
+        found = find_committed(view, _step_identity(context, step, number), plan.head(step.branch))
     except OutcomeUnknownError:
         return None
     return _Commit(step=step, before=found.id - 1, snapshot=found.id) if found is not None else None
@@ -301,7 +301,7 @@ def _since(view: Table, plan: ExpiryPlan) -> SnapshotRef | None:
 
 
 def _undone(context: Context, source: ExpirySource, plan: ExpiryPlan, done: list[_Commit]) -> ConflictError | None:
-    """Check landed steps again when a later one is refused: the change may need the partitions that they dropped."""
+    """Check committed steps again when a later one is refused: the change may need the partitions that they dropped."""
     for commit in [c for c in done if any(c.step is s for s in plan.steps)]:
         try:
             _look_again(context, source, plan, commit, done)
@@ -351,10 +351,10 @@ def _unmark(context: Context, done: Sequence[_Commit]) -> None:
     """
     table = context.table
     for commit in done:
-        landed = None if commit.snapshot is None else table.find_snapshot(commit.snapshot)
-        if commit.step.branch == MAIN and landed is not None:
+        committed = None if commit.snapshot is None else table.find_snapshot(commit.snapshot)
+        if commit.step.branch == MAIN and committed is not None:
             keys = [bytes.fromhex(d.key) for d in commit.step.drops]
-            execute(table, plan_unmark(table, keys, landed.time_millis))
+            execute(table, plan_unmark(table, keys, committed.time_millis))
 
 
 def _receipt(

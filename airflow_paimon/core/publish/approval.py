@@ -72,7 +72,7 @@ def _takes_back_an_approved_one(request: RollbackTo, view: Table) -> bool:
         return any(FOUR_EYES_PROPERTY in p.snapshot.properties for p in undoable_publishes(view))
     try:
         target = view.tag(request.tag).snapshot.id if request.tag is not None else request.snapshot or 0
-    except NotFoundError:  # the rollback itself says so, or finds that an earlier try has landed
+    except NotFoundError:  # the rollback itself says so, or finds that an earlier try was committed
         return False
     return any(
         p.snapshot.id == target + 1 or (not request.keep_later and p.snapshot.id > target)

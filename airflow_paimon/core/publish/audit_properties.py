@@ -93,14 +93,14 @@ def figures_property(changes: Sequence[BucketChange]) -> dict[str, str]:
     return {FIGURES_PROPERTY: json.dumps(figures)}
 
 
-def keep_record(target: Table, landed: Snapshot) -> None:
+def keep_record(target: Table, committed: Snapshot) -> None:
     """Keep a copy of a publish's snapshot for audits; again after a retry is the same.
 
     Raises:
         StorageError: it can't be written.
     """
     with suppress(AlreadyExistsError):
-        put_new(target, record_path(target.branch_name, landed), landed.to_bytes())
+        put_new(target, record_path(target.branch_name, committed), committed.to_bytes())
 
 
 def recorded_between(view: Table, after: int, up_to: int) -> list[Snapshot]:

@@ -322,7 +322,9 @@ def _is_newer(
     changed: set[bytes],
     scope: PartitionScope,
 ) -> bool:
-    """Whether a publish may have landed of which main's history doesn't know any more, of some of these partitions."""
+    """Whether a publish may have been committed of which main's history doesn't know any more, of some of these
+    partitions.
+    """
     then = branch.find_snapshot(one.snapshot)
     if then is None:
         known = (p for p in standing.publishes if p.branch.id >= one.snapshot)

@@ -53,7 +53,7 @@ def put_hold(
     see ``Hold``.
 
     Holds of killed processes go after a week; those of publishes not before the branch's snapshot has gone, as they may
-    have landed.
+    have been committed.
 
     Raises:
         ConflictError: the snapshot, and each tag on it, is gone already; nothing is held.
@@ -125,8 +125,8 @@ def _is_over(table: Table, path: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnfinishedPublish:
-    """A snapshot of a branch of which a publish, of these partitions, is running or was killed: it may have landed.
-    ``user``, ``schema``: see ``Hold``.
+    """A snapshot of a branch of which a publish, of these partitions, is running or was killed: it may have been
+    committed. ``user``, ``schema``: see ``Hold``.
     """
 
     user: str

@@ -133,7 +133,8 @@ class Publication:
     stands, also if no row changes.
 
     What ``completed`` adds: the ``index`` entries (None: the head's), the snapshots ``held``, whose retention tags must
-    exist while it lands, the delta ``entries``, ``renumbering`` (the same with the target's row ids), and the ``plan``.
+    exist while it is committed, the delta ``entries``, ``renumbering`` (the same with the target's row ids), and the
+    ``plan``.
     """
 
     target: Table

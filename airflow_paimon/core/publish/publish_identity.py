@@ -102,18 +102,18 @@ _FOR_OTHERS = (
 """Properties that no result says."""
 
 
-def result_of(context: Context, identity: PublishIdentity, landed: Snapshot) -> OperationResult:
+def result_of(context: Context, identity: PublishIdentity, committed: Snapshot) -> OperationResult:
     """Return the result of another try's commit."""
     details = dict(
         _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v)
-        for k, v in landed.properties.items()
+        for k, v in committed.properties.items()
         if k not in _FOR_OTHERS
     )
     details |= {"replayed": True}
-    if landed.changelog_record_count is not None:
-        details["streaming_readers"] = {"see": CHANGES, "changelog_rows": landed.changelog_record_count}
+    if committed.changelog_record_count is not None:
+        details["streaming_readers"] = {"see": CHANGES, "changelog_rows": committed.changelog_record_count}
     return context.result(
-        None, branch=identity.tried.branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+        None, branch=identity.tried.branch, changed=True, before=committed.id - 1, after=committed.id, details=details
     )
 
 

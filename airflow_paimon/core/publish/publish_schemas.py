@@ -51,34 +51,34 @@ def is_put(main: Table, schema: TableSchema) -> bool:
 def revert_schemas(main: Table, branch: str, before: TableSchema, brought: Sequence[TableSchema]) -> None:
     """Take the schema versions of a refused publish of a branch back: main gets what ``before`` had, where nobody has
     changed it since. They stay if live files hold values of theirs, as those would be hidden, and if another publish of
-    the branch has landed with them.
+    the branch was published with them.
     """
     for _ in range(_ROUNDS):
         latest = main.schema()
         came = next((s for s in reversed(brought) if s.content == latest.content), None)
-        if came is None or is_written_with(main, before) or _landed(main, branch, brought[0].id):
+        if came is None or is_written_with(main, before) or _committed(main, branch, brought[0].id):
             return
         back = changed_back(latest, came, before)
         if same_version(back, latest):
             return
         if _put(main, back):
-            if is_written_with(main, before) or _landed(main, branch, brought[0].id):  # between the look and the put
+            if is_written_with(main, before) or _committed(main, branch, brought[0].id):  # between the look and the put
                 _put(main, changed_back(back, before, came))
             return
 
 
-def restore_schema(main: Table, landed: TableSchema) -> None:
-    """Put the columns of a publish again that another one, which was refused, took back at the moment it landed."""
-    if main.schema_ids()[-1] == landed.id:
+def restore_schema(main: Table, committed: TableSchema) -> None:
+    """Put a committed publish's columns again if another publish, which was refused, took them back at that moment."""
+    if main.schema_ids()[-1] == committed.id:
         return
     schemas = main.schemas()
     latest = schemas[-1]
-    old = next((s for s in reversed(schemas) if s.id < landed.id and s.content == latest.content), None)
-    if old is not None and latest.content != landed.content and is_written_with(main, old):
-        _put(main, changed_back(latest, old, landed))
+    old = next((s for s in reversed(schemas) if s.id < committed.id and s.content == latest.content), None)
+    if old is not None and latest.content != committed.content and is_written_with(main, old):
+        _put(main, changed_back(latest, old, committed))
 
 
-def _landed(main: Table, branch: str, schema_id: int) -> bool:
+def _committed(main: Table, branch: str, schema_id: int) -> bool:
     """Whether main has got a publish of the branch since it has this schema version."""
     for number in reversed(main.snapshot_ids()):
         snapshot = main.find_snapshot(number)

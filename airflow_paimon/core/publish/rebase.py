@@ -15,7 +15,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import Parent
 from airflow_paimon.core.branches.create import make_branch
-from airflow_paimon.core.branches.retention_tags import missing_protection_of
+from airflow_paimon.core.branches.retention_tags import missing_tags_of_copy
 from airflow_paimon.core.commit.committer import CommitOptions, commit, execute, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
 from airflow_paimon.core.errors import (
@@ -115,9 +115,9 @@ class _Rebase:
 
     def run(self) -> OperationResult:
         record = self._record()
-        landed = None if record is None else self.target.find_snapshot((record.snapshot_id or 0) + 1)
-        if record is not None and landed is not None and landed.commit_user == self.request.operation_id:
-            return self._result(None, landed, {"replayed": True, "base_snapshot": record.snapshot_id})
+        committed = None if record is None else self.target.find_snapshot((record.snapshot_id or 0) + 1)
+        if record is not None and committed is not None and committed.commit_user == self.request.operation_id:
+            return self._result(None, committed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._recorded(record)
         planner = planner_of(self.context, self.merge, self.branch)
         compared, logs = gather_merge(planner, self.theirs, head, [])
@@ -143,8 +143,8 @@ class _Rebase:
         if self.request.dry_run or not first.changes_anything:
             return self.context.result(plan, branch=self.request.to_branch, changed=first.changes_anything,
                                        details=details)  # fmt: skip
-        landed = self._make(planner, compared, first, is_made=record is not None and record.state == READY)
-        return self._result(plan, landed, details)
+        committed = self._make(planner, compared, first, is_made=record is not None and record.state == READY)
+        return self._result(plan, committed, details)
 
     def _record(self) -> BranchRecord | None:
         """Return the record of the new branch, if an earlier try of this operation has made it, or begun to.
@@ -176,7 +176,7 @@ class _Rebase:
         )
 
     def _make(self, planner: Merge, compared: Compared, first: Publication, *, is_made: bool) -> Snapshot:
-        tags = missing_protection_of(self.main, self.request.branch, self.request.to_branch)
+        tags = missing_tags_of_copy(self.main, self.request.branch, self.request.to_branch)
         execute(self.main, tags)
         hold: str | None = None
         try:
@@ -202,7 +202,7 @@ class _Rebase:
         Raises:
             ConflictError: the old branch has been deleted meanwhile.
         """
-        execute(self.main, missing_protection_of(self.main, self.request.branch, self.request.to_branch))
+        execute(self.main, missing_tags_of_copy(self.main, self.request.branch, self.request.to_branch))
         drop_hold(self.branch, put_hold(self.branch, self.theirs))
 
     def _create(self, head: Snapshot) -> None:
@@ -267,7 +267,12 @@ class _Rebase:
             **{k: v for k, v in decided.summary.items() if k == "merged_by_key"},
         }
 
-    def _result(self, plan: Plan | None, landed: Snapshot, details: dict[str, Any]) -> OperationResult:
+    def _result(self, plan: Plan | None, committed: Snapshot, details: dict[str, Any]) -> OperationResult:
         return self.context.result(
-            plan, branch=self.request.to_branch, changed=True, before=landed.id - 1, after=landed.id, details=details
+            plan,
+            branch=self.request.to_branch,
+            changed=True,
+            before=committed.id - 1,
+            after=committed.id,
+            details=details,
         )

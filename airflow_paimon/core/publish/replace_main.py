@@ -144,24 +144,24 @@ def carried_over(snapshot: Snapshot) -> CarriedOver | None:
     return None if text is None else parse_carried_over(text)
 
 
-def complete(context: Context, main: Table, landed: Snapshot) -> list[str]:
+def complete(context: Context, main: Table, committed: Snapshot) -> list[str]:
     """Set the tags and consumers that a published snapshot carries over, and make the branch that keeps main as it was.
 
     Idempotent; what others have made is left alone. Returns warnings.
     """
-    text = landed.properties.get(TAGS_PROPERTY)
-    carried = carried_over(landed) if text is None else parse_carried_over(text)
+    text = committed.properties.get(TAGS_PROPERTY)
+    carried = carried_over(committed) if text is None else parse_carried_over(text)
     if carried is None:
         return []
-    warnings = _keep_replaced(context, main, landed, carried)
+    warnings = _keep_replaced(context, main, committed, carried)
     actions: list[Action] = []
     for tag in carried.tags:
-        actions += _tag_actions(main, landed, tag)
+        actions += _tag_actions(main, committed, tag)
     there = set(main.store.names(main.paths.consumer_dir))
     for name in carried.consumers:
         path = consumer_path(main, name)
         if path.rpartition("/")[2] not in there:
-            data = json.dumps({"nextSnapshot": landed.id + 1}).encode()
+            data = json.dumps({"nextSnapshot": committed.id + 1}).encode()
             actions.append(PutNew(path=path, data=data, same_ok=True, reason=f"consumer of branch {carried.branch}"))
     for action in actions:
         try:
@@ -171,12 +171,12 @@ def complete(context: Context, main: Table, landed: Snapshot) -> list[str]:
     return warnings
 
 
-def _keep_replaced(context: Context, main: Table, landed: Snapshot, carried: CarriedOver) -> list[str]:
+def _keep_replaced(context: Context, main: Table, committed: Snapshot, carried: CarriedOver) -> list[str]:
     """Make the branch that keeps main as it was, from the snapshot before, or the undo tag on it."""
-    name, undo = carried.kept_old_as, landed.properties.get(UNDO_TAG_PROPERTY, "")
+    name, undo = carried.kept_old_as, committed.properties.get(UNDO_TAG_PROPERTY, "")
     if name is None or carried.kept_schema is None:
         return []
-    before = main.find_snapshot(landed.id - 1)
+    before = main.find_snapshot(committed.id - 1)
     request = CreateBranch(
         warehouse=context.request.warehouse,
         table=context.request.table,
@@ -185,7 +185,7 @@ def _keep_replaced(context: Context, main: Table, landed: Snapshot, carried: Car
         tag=undo if before is None else None,
         if_exists="skip",
         reason=KEPT_MAIN,
-        operation_id=f"{landed.commit_user}@{landed.id - 1}",
+        operation_id=f"{committed.commit_user}@{committed.id - 1}",
     )
     try:
         make_branch(replace(context, request=request), request)
@@ -199,9 +199,9 @@ def _keep_replaced(context: Context, main: Table, landed: Snapshot, carried: Car
     return []
 
 
-def _tag_actions(main: Table, landed: Snapshot, tag: CarriedTag) -> list[Action]:
+def _tag_actions(main: Table, committed: Snapshot, tag: CarriedTag) -> list[Action]:
     now = main.find_tag(tag.name)
-    snapshot = landed if tag.snapshot is None else _snapshot(main, tag)
+    snapshot = committed if tag.snapshot is None else _snapshot(main, tag)
     if snapshot is None or (now is not None and now.snapshot.identity == snapshot.identity):
         return []
     path = main.paths.tag(tag.name)

@@ -158,14 +158,14 @@ def _checked(gate: Gate, decided: Publication, head: Snapshot) -> Publication:
 
 def _with_option(context: Context, view: Table, result: OperationResult) -> OperationResult:
     """Set the option ``bucket`` back after the rollback of a rescale; a retry does the same."""
-    landed = view.find_snapshot(result.snapshot_after or 0) if result.changed and not result.dry_run else None
-    number = landed.properties.get(BUCKET_OPTION_PROPERTY) if landed is not None else None
-    if landed is None or number is None:
+    committed = view.find_snapshot(result.snapshot_after or 0) if result.changed and not result.dry_run else None
+    number = committed.properties.get(BUCKET_OPTION_PROPERTY) if committed is not None else None
+    if committed is None or number is None:
         return result
     try:
         set_option(context, view, "bucket", number)
     except PaimonError as error:
-        error.details.setdefault("done", [landed.id])
+        error.details.setdefault("done", [committed.id])
         raise
     return replace(result, details={**result.details, "option": int(number)})
 

@@ -1,8 +1,8 @@
 """Carries out a publish or a rollback: one snapshot by the committer, and the tags and columns that it needs.
 
 What a try needs before its snapshot is there, it holds under names of its own. A try that is refused deletes that, and
-nothing else; once a snapshot has landed, its properties say what the held tags become, and a retry completes it. After
-an unknown outcome nothing is undone.
+nothing else; once a snapshot was committed, its properties say what the staged tags become, and a retry completes it.
+After an unknown outcome nothing is undone.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from functools import partial
 from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import (
-    drop_held,
-    held_names,
-    held_tag,
+    delete_staged_tags,
     keep_tag,
     protect_published,
+    staged_tag,
+    staged_tag_names,
 )
 from airflow_paimon.core.commit.committer import (
-    LANDED,
+    COMMITTED,
     CommitOptions,
     Draft,
     MakeDraft,
@@ -78,7 +78,7 @@ def run_publication(
 ) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
-    ``make_decide`` is called once, after the check that no earlier try has landed. ``keys``: what is merged by key.
+    ``make_decide`` is called once, after the check that no earlier try was committed. ``keys``: what is merged by key.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -89,15 +89,16 @@ def run_publication(
         identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
         files = StagedFiles.of(rows, keys)
         own = _Try(context, request, target, identity, files)
-        landed = tried.landed(identity.operation)
-        return _execute(own, make_decide()) if landed is None else _landed_before(own, landed)
+        committed = tried.committed(identity.operation)
+        return _execute(own, make_decide()) if committed is None else _committed_before(own, committed)
 
 
 @dataclass(slots=True)
 class _Try:
-    """A try, and what it writes in addition to its snapshot, under names of its own: one that doesn't land deletes it.
+    """A try, and what it writes in addition to its snapshot, under names of its own: one that is not committed deletes
+    it.
 
-    ``planned``: by the last attempt; ``tags``: the paths of held
+    ``planned``: by the last attempt; ``tags``: the paths of staged
     tags; ``hold``: keeps what the publish takes; ``checked``: files that were found; ``before``: the target's
     schema before it may have got the versions ``brought``.
     """
@@ -114,27 +115,27 @@ class _Try:
     before: TableSchema | None = None
     brought: list[TableSchema] = field(default_factory=list)
 
-    def hold_tag(self, tag: Tag) -> None:
-        """Hold what a tag is to keep; in place of what this try has held for that tag before."""
-        held = held_tag(self.identity.name, tag, self.context.now_local)
-        path = self.target.paths.tag(held.name)
+    def put_staged_tag(self, tag: Tag) -> None:
+        """Put a tag under a name of this try; in place of what the try has put for that tag before."""
+        staged = staged_tag(self.identity.name, tag, self.context.now_local)
+        path = self.target.paths.tag(staged.name)
         self.tags.add(path)
         reason = "kept until the snapshot of a publish exists"
-        execute(self.target, [Replace(path=path, data=held.to_bytes(), reason=reason)])
+        execute(self.target, [Replace(path=path, data=staged.to_bytes(), reason=reason)])
 
     def say(self, more: Mapping[str, Any]) -> None:
         """Add to the summary of what is planned."""
         assert self.planned is not None
         self.planned = replace(self.planned, summary={**self.planned.summary, **more})
 
-    def release_expired(self, held: Sequence[Snapshot]) -> None:
-        """Delete held tags again on states that an expiry has taken meanwhile: nothing of theirs is left to keep."""
+    def delete_staged_of_expired(self, snapshots: Sequence[Snapshot]) -> None:
+        """Delete staged tags again on states that an expiry has taken meanwhile: nothing of theirs is left to keep."""
         store = self.target.store
-        for snapshot in held:
+        for snapshot in snapshots:
             lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
             if not all(run_parallel(store, [partial(store.exists, manifest_path(name)) for name in lists])):
                 path = self.target.paths.tag(
-                    held_tag(self.identity.name, keep_tag(snapshot), self.context.now_local).name
+                    staged_tag(self.identity.name, keep_tag(snapshot), self.context.now_local).name
                 )
                 delete_files(self.target, [path])
                 self.tags.discard(path)
@@ -159,10 +160,10 @@ class _Try:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
 
-def _landed_before(own: _Try, landed: Snapshot) -> OperationResult:
-    """Return the result of the try that landed, and complete what it may have left if it was cut off."""
-    _finish(own, landed, is_whole=not held_names(own.target, landed))
-    return result_of(own.context, own.identity, landed)
+def _committed_before(own: _Try, committed: Snapshot) -> OperationResult:
+    """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
+    _finish(own, committed, is_whole=not staged_tag_names(own.target, committed))
+    return result_of(own.context, own.identity, committed)
 
 
 def _execute(own: _Try, decide: Decide) -> OperationResult:
@@ -183,13 +184,13 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
         return _protected(own, planned, moved, expected)
 
     def moved(head: Snapshot) -> None:
-        own.hold_tag(Tag(name=identity.undo_tag, snapshot=head))
+        own.put_staged_tag(Tag(name=identity.undo_tag, snapshot=head))
         own.say(_head_said(request, head))
 
     receipt = _commit(own, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
         own.leave_nothing(columns=False)
-        return _landed_before(own, receipt.snapshot)
+        return _committed_before(own, receipt.snapshot)
     warnings: list[str] = []
     if receipt.snapshot is not None:
         warnings = _finish(own, receipt.snapshot, just_now=True)
@@ -211,10 +212,11 @@ def _writers(own: _Try, d: Publication) -> dict[str, Any]:
     return describe_writers(d.target, schema, buckets, d.head, own.context.now_ms)
 
 
-def _finish(own: _Try, landed: Snapshot, *, is_whole: bool = False, just_now: bool = False) -> list[str]:
-    """Let the held tags of a landed publish become what its properties name, and do what follows it. Returns warnings.
+def _finish(own: _Try, committed: Snapshot, *, is_whole: bool = False, just_now: bool = False) -> list[str]:
+    """Let the staged tags of a committed publish become what its properties name, and do what follows it. Returns
+    warnings.
 
-    A retry with the same operation id does the same. ``is_whole``: nothing was held any more: what is missing now was
+    A retry with the same operation id does the same. ``is_whole``: no staged tag was left: what is missing now was
     taken away since.
 
     Raises:
@@ -222,23 +224,25 @@ def _finish(own: _Try, landed: Snapshot, *, is_whole: bool = False, just_now: bo
     """
     target = own.target
     try:
-        run_parallel(target.store, [partial(protect_published, target, landed), partial(_keep_record, target, landed)])
-        warnings = [] if is_whole else complete(own.context, target, landed)
-        drop_held(target, landed)
+        run_parallel(
+            target.store, [partial(protect_published, target, committed), partial(_keep_record, target, committed)]
+        )
+        warnings = [] if is_whole else complete(own.context, target, committed)
+        delete_staged_tags(target, committed)
         if just_now and own.planned is not None and own.planned.has_columns:
-            restore_schema(target, target.schema(landed.schema_id))
+            restore_schema(target, target.schema(committed.schema_id))
     except PaimonError as error:
         raise OutcomeUnknownError(
-            f"{target.label}: snapshot {landed.id} was committed, but not all that has to follow it could be done "
+            f"{target.label}: snapshot {committed.id} was committed, but not all that has to follow it could be done "
             f"({error.message}). Run it again with the same operation id, or run repair_table, before anything expires",
-            details={"snapshot": landed.id, "uuid": landed.uuid},
+            details={"snapshot": committed.id, "uuid": committed.uuid},
         ) from error
     return warnings
 
 
-def _keep_record(target: Table, landed: Snapshot) -> None:
+def _keep_record(target: Table, committed: Snapshot) -> None:
     if is_read_with_main(target):
-        keep_record(target, landed)
+        keep_record(target, committed)
 
 
 def _commit(own: _Try, draft: MakeDraft) -> Receipt:
@@ -247,7 +251,7 @@ def _commit(own: _Try, draft: MakeDraft) -> Receipt:
     except OutcomeUnknownError:
         raise
     except PaimonError as error:
-        if LANDED not in error.details:
+        if COMMITTED not in error.details:
             own.leave_nothing()
             if isinstance(error, FormatError):
                 own.identity.tried.forget()
@@ -298,8 +302,8 @@ def _protected(
     if draft.changelog is not None:
         own.say(changelog_counts(d, draft.changelog))
     tags = (*map(keep_tag, d.held), Tag(name=identity.undo_tag, snapshot=d.head))
-    run_parallel(d.target.store, [partial(own.hold_tag, tag) for tag in tags])
-    own.release_expired([s for s in d.held if s.identity != d.wanted.identity])
+    run_parallel(d.target.store, [partial(own.put_staged_tag, tag) for tag in tags])
+    own.delete_staged_of_expired([s for s in d.held if s.identity != d.wanted.identity])
     check_files_exist(d.target, draft.schema, d.changes, d.index or (), own.checked)
     if isinstance(own.request, PublishBranch | RollbackTo) and own.request.writers_stopped:
         gone = [e for e in draft.entries if e.kind == FileKind.DELETE]  # else the plan has looked

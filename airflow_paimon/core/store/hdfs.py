@@ -229,7 +229,7 @@ class HdfsStore(Store):
                 self._client.rename(temp, key, overwrite=overwrite)
                 return
             except FAILURES as error:
-                if self._landed(path, temp, data, error, overwrite=overwrite):
+                if self._committed(path, temp, data, error, overwrite=overwrite):
                     return
                 if not left or not isinstance(error, OSError) or isinstance(error, _ANSWERS):
                     raise self.failed(error, "replacing" if overwrite else "creating", path) from error
@@ -248,7 +248,7 @@ class HdfsStore(Store):
             raise
         return temp
 
-    def _landed(self, path: str, temp: str, data: bytes, error: Exception, *, overwrite: bool) -> bool:
+    def _committed(self, path: str, temp: str, data: bytes, error: Exception, *, overwrite: bool) -> bool:
         """Find out whether a rename that failed took effect: True if it did, False if it did not and never will.
 
         The client repeats a call whose answer got lost, so that "it exists" and "there is no such file" may be what a

@@ -31,7 +31,7 @@ from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets, plan_buckets
 from airflow_paimon.data.chain.compaction_commit import CompactionCommits, InputSnapshots, known_of, plan_row
-from airflow_paimon.data.compaction_tasks import landed_earlier
+from airflow_paimon.data.compaction_tasks import committed_earlier
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def compact_chain_table(
     run_ = _ChainCompaction(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
     with attempt_of(context, layout.snapshot_branch) as tried:
         try:
-            return run_.finish(list(landed_earlier(snapshot, tried)))
+            return run_.finish(list(committed_earlier(snapshot, tried)))
         except PaimonError as error:
             if run_.done:
                 error.details.setdefault("done", run_.done)
@@ -169,11 +169,11 @@ class _ChainCompaction:
         """The partitions that this operation has committed."""
         return [r["partition"] for r in self._results.values() if "snapshot" in r]
 
-    def finish(self, landed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> OperationResult:
+    def finish(self, committed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> OperationResult:
         for number in range(1, MAX_ROUNDS + 1):
             state = self._state = gather_chain(self._context.table)
             if number == 1:
-                self._take_over(state, landed)
+                self._take_over(state, committed)
             self._round(state, number)
             if not self._deferred:
                 return self._receipt()
@@ -189,12 +189,12 @@ class _ChainCompaction:
             details={"partitions": texts},
         )
 
-    def _take_over(self, state: ChainState, landed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> None:
+    def _take_over(self, state: ChainState, committed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> None:
         """Count an earlier try's commits as done, except those whose inputs have changed since they were read. Expired
         ones don't matter: repeating them is safe.
         """
         by_text = {state.layout.text_of(v): v for v in state.partitions.snapshot | state.partitions.delta}
-        for snapshot, row in landed:
+        for snapshot, row in committed:
             values = by_text.get(row["partition"])
             if values is not None:
                 self._results[values] = row | {"snapshot": snapshot.id, "replayed": True}

@@ -236,7 +236,7 @@ class CompactionCommits:
         """Commit one partition; None: an input has changed, and nothing was published.
 
         Raises:
-            OutcomeUnknownError: it may have landed.
+            OutcomeUnknownError: it may have been committed.
         """
         inputs = self._inputs
         chosen, rest = choose_outputs(outputs)

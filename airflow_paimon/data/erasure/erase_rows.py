@@ -105,14 +105,15 @@ def _check_table(table: Table, search: Search) -> None:
 
 
 def _refuse_holds(table: Table, holders: Sequence[Holder]) -> None:
-    held = [h for h in holders if h.hold is not None]
-    for holder in held:
-        assert holder.hold is not None
+    under_hold = [h for h in holders if h.tag_under_legal_hold is not None]
+    for holder in under_hold:
+        tag = holder.tag_under_legal_hold
+        assert tag is not None
         raise UnsafeOperationError(
-            f"{table.name}: tag {holder.name!r} of {holder.branch} {holder.hold.hold_text}, and reaches "
+            f"{table.name}: tag {holder.name!r} of {holder.branch} {tag.legal_hold_text}, and reaches "
             f"{len(holder.files)} files with such rows; nothing was erased. delete_tag with release_hold "
             f"(--release-hold) ends the hold",
-            details={"holds": [h.to_json() for h in held]},
+            details={"holds": [h.to_json() for h in under_hold]},
         )
 
 
@@ -153,7 +154,7 @@ def _planned(context: Context, request: EraseRows, search: Search, look: _Look) 
     left: list[dict[str, Any]] = []
     for holder in found.holders:
         if holder.kind != NEWEST:
-            goes = (holder.kind == TAG and request.expire_tags and holder.hold is None) or (
+            goes = (holder.kind == TAG and request.expire_tags and holder.tag_under_legal_hold is None) or (
                 holder.kind == SNAPSHOTS and request.expire_history
             )
             (ended if goes or holder.kind == TRASH else left).append(holder.to_json())

@@ -97,13 +97,13 @@ def correct_by_connector(
         taken = take_over(staging, identity=identity, properties=described)
     finally:
         discard_staging(staging.view)
-    landed = taken.receipt.snapshot
-    if landed is not None and taken.receipt.replayed:
-        return result_of(context, request, landed)
+    committed = taken.receipt.snapshot
+    if committed is not None and taken.receipt.replayed:
+        return result_of(context, request, committed)
     details = {"statement": statement.kind, **base.figures(taken.removed, taken.added)}
-    if landed is None:
+    if committed is None:
         details["notes"] = [f"{statement.kind} changed nothing: Paimon's connector committed no change"]
-    return base.result(context, request, details, changed=landed is not None, after=landed)
+    return base.result(context, request, details, changed=committed is not None, after=committed)
 
 
 def _execute(

@@ -123,13 +123,13 @@ class _Together:
         except REFUSALS:
             self._discard(())
             raise
-        landed = taken.receipt.snapshot
+        committed = taken.receipt.snapshot
         replayed = taken.receipt.replayed  # another try of the operation was faster, with files of its own
-        self._discard(() if landed is None or replayed else taken.added, landed)
-        if landed is not None and replayed:
-            return result_of(context, request, landed)
+        self._discard(() if committed is None or replayed else taken.added, committed)
+        if committed is not None and replayed:
+            return result_of(context, request, committed)
         details = self._details(done, taken.removed, taken.added)
-        return base.result(context, request, details, changed=landed is not None, after=landed)
+        return base.result(context, request, details, changed=committed is not None, after=committed)
 
     def _run_statements(self) -> list[OperationResult]:
         inside = dataclasses.replace(self._context, table=self._working.branch(MAIN))
@@ -165,17 +165,17 @@ class _Together:
         """Return the statements' own commits. Others may have committed to the branch meanwhile."""
         return unpublished_snapshots(self._working)
 
-    def _discard(self, kept: Sequence[ManifestEntry], landed: Snapshot | None = None) -> None:
-        """Delete what the statements wrote but for ``kept``, and for the indexes of the snapshot that has ``landed``.
+    def _discard(self, kept: Sequence[ManifestEntry], committed: Snapshot | None = None) -> None:
+        """Delete what the statements wrote but for ``kept``, and for the indexes of the snapshot that ``committed``.
 
         Failing to leaves orphans, which are harmless, and hides no failure of the operation.
         """
         try:
-            delete_unused(self._base.table.store, self._unused(kept, landed))
+            delete_unused(self._base.table.store, self._unused(kept, committed))
         except PaimonError as error:
             log.warning("%s: files that nothing refers to may be left behind (%s)", self._base.table.label, error)
 
-    def _unused(self, kept: Sequence[ManifestEntry], landed: Snapshot | None) -> list[str]:
+    def _unused(self, kept: Sequence[ManifestEntry], committed: Snapshot | None) -> list[str]:
         base, commits = self._base, self._commits()
         below = self._below(commits)
         if below is None:
@@ -186,7 +186,7 @@ class _Together:
         names = {e.file.file_name for e in (*kept, *others)}
         unused = {_path(base.schema, e) for e in (*written, *self._rewritten) if e.file.file_name not in names}
         indexes = {i.file_name for s in commits for i in read_index_entries(self._working, s)}
-        indexes -= {i.file_name for s in (*below, landed) for i in read_index_entries(base.table, s)}
+        indexes -= {i.file_name for s in (*below, committed) for i in read_index_entries(base.table, s)}
         return [*sorted(unused), *(f"{INDEX_DIR}/{name}" for name in sorted(indexes))]
 
     def _below(self, commits: Sequence[Snapshot]) -> list[Snapshot] | None:

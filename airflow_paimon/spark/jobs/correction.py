@@ -158,28 +158,28 @@ def correct_idempotently(
     sql: str | None,
     correct: Callable[[CommitIdentity], OperationResult],
 ) -> OperationResult:
-    """Run ``correct``, or give the result of an earlier try of the same operation if it had landed.
+    """Run ``correct``, or give the result of an earlier try of the same operation if it was committed.
 
     An operation that committed nothing, refused or with nothing to do, leaves no operation record, so that it may be
     asked again in another way. After an unknown outcome the record stays.
     """
     identified = request if sql is None else dataclasses.replace(request, sql=text_digest(sql))
     with attempt_of(context, request.branch, identified) as tried:
-        landed = tried.landed(request.operation)
-        if landed is not None:
-            return result_of(context, request, landed)
+        committed = tried.committed(request.operation)
+        if committed is not None:
+            return result_of(context, request, committed)
         result = correct(tried.identity(request.operation))
     if not result.changed:
         tried.forget()
     return result
 
 
-def result_of(context: Context, request: CorrectBranch, landed: Snapshot) -> OperationResult:
+def result_of(context: Context, request: CorrectBranch, committed: Snapshot) -> OperationResult:
     """Return the result of another try's commit."""
-    details = landed.values(DETAILS_PROPERTY, dict) | {"replayed": True}
-    details |= report_write(context.table.branch(request.branch), landed)
+    details = committed.values(DETAILS_PROPERTY, dict) | {"replayed": True}
+    details |= report_write(context.table.branch(request.branch), committed)
     return context.result(
-        None, branch=request.branch, changed=True, before=landed.id - 1 or None, after=landed.id, details=details
+        None, branch=request.branch, changed=True, before=committed.id - 1 or None, after=committed.id, details=details
     )
 
 

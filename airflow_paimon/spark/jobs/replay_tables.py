@@ -213,7 +213,7 @@ class ReplayTarget:
 
         with query_errors(f"function (--function) {run.request.function}"), task_errors():
             batches = _until_reached(run, start)
-        run.add(self.name, *stream.landed(self._view, run.replay.record.before[self.name]))
+        run.add(self.name, *stream.committed(self._view, run.replay.record.before[self.name]))
         return batches
 
     @property
@@ -255,7 +255,7 @@ class _Stream:
             log.info("%s: batch %s, sources read up to %s of %s", self._target, number, read, heads)
         return query
 
-    def landed(self, view: Table, before: int) -> tuple[int, int]:
+    def committed(self, view: Table, before: int) -> tuple[int, int]:
         """Return the batches and rows that this query has written in all of its runs."""
         user = str(self._query.id) if self._query is not None else ""
         own = [s for s in view.snapshots() if s.id > before and s.commit_user == user]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from airflow_paimon.core.commit.landed import verified_commits
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.call import read_call
 from airflow_paimon.core.requests.context import OperationResult

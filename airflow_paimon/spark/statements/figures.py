@@ -15,11 +15,11 @@ OPERATION = "sql"
 """Snapshot property with the result's details, by which a retry gives the first try's result."""
 
 
-def landed_figures(table: Table, landed: Snapshot) -> Mapping[str, Any]:
+def committed_figures(table: Table, committed: Snapshot) -> Mapping[str, Any]:
     """Return the figures of an INSERT of an earlier try; none when the snapshot before it has expired."""
-    if landed.id - 1 in table.snapshot_ids():
-        return figures_of(table, table.snapshot(landed.id - 1), landed)
-    return {} if landed.id > 1 else figures_of(table, None, landed)
+    if committed.id - 1 in table.snapshot_ids():
+        return figures_of(table, table.snapshot(committed.id - 1), committed)
+    return {} if committed.id > 1 else figures_of(table, None, committed)
 
 
 def figures_of(table: Table, before: Snapshot | None, after: Snapshot | None) -> Mapping[str, Any]:

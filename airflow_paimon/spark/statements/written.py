@@ -17,7 +17,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
 from airflow_paimon.data.write import TableWrite
 from airflow_paimon.spark.compaction import in_tasks_if_large
-from airflow_paimon.spark.statements.figures import OPERATION, figures_of, landed_figures, made_of
+from airflow_paimon.spark.statements.figures import OPERATION, committed_figures, figures_of, made_of
 from airflow_paimon.spark.statements.run import TRIES
 from airflow_paimon.spark.statements.sql_request import SqlRequest
 from airflow_paimon.spark.tasks import cores_of
@@ -45,10 +45,10 @@ def write_statement(
         found.update(figures)
         return receipt, ()
 
-    def report(landed: Snapshot | None) -> Figures:
-        if landed is not None and not found:
-            found.update(landed.values(DETAILS_PROPERTY, dict) or landed_figures(table, landed))
-        return report_write(table, landed)
+    def report(committed: Snapshot | None) -> Figures:
+        if committed is not None and not found:
+            found.update(committed.values(DETAILS_PROPERTY, dict) or committed_figures(table, committed))
+        return report_write(table, committed)
 
     views = {name: view if isinstance(view, str) else "DataFrame" for name, view in request.views.items()}
     written = write_once(

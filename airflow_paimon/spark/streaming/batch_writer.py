@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.stream_batch import begin_batch, check_same_batch
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.merge_options import combines_rows
@@ -39,8 +39,8 @@ def batch_writer(
 
     The same guarantee as the format ``airflow_paimon``, with the distribution of ``write_table``: the rows of a bucket
     come together. If another writer commits to the same buckets meanwhile, the batch is computed and written again. Of
-    a batch that has landed the rows are only counted, those of a primary-key table not even that. Of two rows with one
-    key in a batch either may win unless ``sequence.field`` decides. Not for Spark Connect.
+    a batch that was committed the rows are only counted, those of a primary-key table not even that. Of two rows with
+    one key in a batch either may win unless ``sequence.field`` decides. Not for Spark Connect.
 
     Raises:
         NotFoundError: no such table or branch; later errors end the query, see ``write_table``.
@@ -55,12 +55,12 @@ def batch_writer(
             raise InvalidInputError(f"{table.label}: batch_writer() gives a function for foreachBatch of a stream")
         schema = table.schema()
         check_frame(frame, schema, table.label, partial=combines_rows(schema))
-        identity, landed = begin_batch(table, query, batch)
-        if landed is not None and not schema.primary_keys:  # of rows with one key only the last is written
-            check_same_batch(table, query, batch, landed, frame.count())
-        if landed is None:
+        identity, committed = begin_batch(table, query, batch)
+        if committed is not None and not schema.primary_keys:  # of rows with one key only the last is written
+            check_same_batch(table, query, batch, committed, frame.count())
+        if committed is None:
             write_batch, options = partial(write_files, frame), CommitOptions(identity=identity)
-            landed = commit_in_tries(table, "append", None, options, write_batch, _TRIES)[0].snapshot
-        compact_written(table, landed, in_tasks_if_large(frame.sparkSession, table.name))
+            committed = commit_in_tries(table, "append", None, options, write_batch, _TRIES)[0].snapshot
+        compact_written(table, committed, in_tasks_if_large(frame.sparkSession, table.name))
 
     return write

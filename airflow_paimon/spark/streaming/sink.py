@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark import TaskContext
 
+from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS
-from airflow_paimon.core.commit.landed import verified_commits
 from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY, begin_batch, check_same_batch
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
@@ -102,13 +102,13 @@ class PaimonStreamWriter(DataSourceStreamArrowWriter):
         commit_batch(self._table, self._write, files, _query_of(self._table, tasks), batchId, content)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Keep the files: Spark calls this also after a failed commit, which may have landed."""
+        """Keep the files: Spark calls this also after a failed commit, which may have been committed."""
 
 
 def commit_batch(
     table: Table, write: TableWrite, files: list[CommitMessage], query: str, batch: int, content: str | None = None
 ) -> None:
-    """Commit the files of a batch, unless an earlier try of the batch has landed: then they are not needed.
+    """Commit the files of a batch, unless an earlier try of the batch was committed: then they are not needed.
 
     ``content``: the digest of the batch's rows, which is recorded with the commit; None: it isn't compared.
 
@@ -117,23 +117,25 @@ def commit_batch(
             batch. Others: see ``begin_batch`` and ``check_same_batch``.
     """
     try:
-        identity, landed = begin_batch(table, query, batch)
-        if landed is not None:
-            check_same_batch(table, query, batch, landed, sum(f.row_count for m in files for f in m.new_files), content)
-        if landed is None:
+        identity, committed = begin_batch(table, query, batch)
+        if committed is not None:
+            check_same_batch(
+                table, query, batch, committed, sum(f.row_count for m in files for f in m.new_files), content
+            )
+        if committed is None:
             files = completed(table, write, files, "append")
-        replayed = landed is not None
-        if landed is None:
+        replayed = committed is not None
+        if committed is None:
             properties = {} if content is None else {ROWS_PROPERTY: content}
             options = CommitOptions(identity=identity, properties=properties)
             receipt = commit_write(table, write, files, "append", None, options)
-            landed, replayed = receipt.snapshot, receipt.replayed
+            committed, replayed = receipt.snapshot, receipt.replayed
     except REFUSALS:
         discard_files(write, files)
         raise
     if replayed:
         discard_files(write, files)
-    compact_written(table, landed)
+    compact_written(table, committed)
 
 
 def _query_of(table: Table, tasks: list[StreamFiles]) -> str:

@@ -95,14 +95,14 @@ def test_a_retry_completes_the_record_of_a_try_that_was_cut_off(table: Table) ->
     branch_with_correction(table)
     values: dict[str, Any] = {"branch": "fix", "writers_stopped": True, "operation_id": "run-1"}
     run(table, "merge_branch", **values)
-    landed = table.snapshot(3)
-    table.store.delete(record_path("main", landed))
+    committed = table.snapshot(3)
+    table.store.delete(record_path("main", committed))
     forget_results(table)
     assert [r.kind for r in read_audit(table)] == ["publish"], "the snapshot tells it as well"
     result = run(table, "merge_branch", **values)
     assert result.details["replayed"]
     assert "changes" not in result.details
-    assert table.store.read(record_path("main", landed)) == landed.to_bytes()
+    assert table.store.read(record_path("main", committed)) == committed.to_bytes()
 
 
 @pytest.mark.parametrize("by", ["expiry", "repair"])
@@ -297,9 +297,9 @@ def test_what_is_no_diff_of_the_branch_is_refused_before_anything(
 def test_what_another_program_wrote_as_a_diff_is_no_diff(table: Table) -> None:
     branch_with_correction(table)
     run(table, "merge_branch", branch="fix", writers_stopped=True)
-    landed = table.snapshot(3)
+    committed = table.snapshot(3)
     for text in ("[1]", "{}", '{"total": 3}', '{"total": {}, "samples": [{"row": 3}], "partitions": []}'):
-        odd = replace(landed, properties={**landed.properties, "airflow-paimon.diff": text})
+        odd = replace(committed, properties={**committed.properties, "airflow-paimon.diff": text})
         table.store.replace(table.paths.snapshot(3), odd.to_bytes())
         assert read_audit(table)[0].diff == {}, text
 

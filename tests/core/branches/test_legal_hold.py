@@ -78,7 +78,7 @@ def test_expiries_list_what_is_held_and_keep_it(table: Table) -> None:
     assert "inner" in found["needed"]["fix"] and "inner" in table.branch("fix").tag_names()
     found = run(table, "expire_branches", now=LATER).details
     assert [(b["branch"], "legal hold" in b["why"]) for b in found["kept"]] == [("fix", True)]
-    assert table.tag("case").hold == "case 17"
+    assert table.tag("case").legal_hold == "case 17"
 
 
 def test_the_hold_ends_with_its_tag_only_when_that_is_asked_for(table: Table) -> None:
@@ -101,23 +101,23 @@ def test_a_hold_is_the_tags_and_not_its_snapshots(table: Table) -> None:
     raw = json.loads(table.store.read("tag/tag-case"))
     assert raw["properties"]["airflow-paimon.legal-hold"] == "case 17"
     assert {**raw, "properties": {}} == {**json.loads(table.store.read("snapshot/snapshot-1")), "properties": {}}
-    assert table.branch("fix").tag("case").hold is None
+    assert table.branch("fix").tag("case").legal_hold is None
     assert "legal-hold" not in table.store.read("branch/branch-fix/snapshot/snapshot-1").decode()
     run(table, "create_tag", tag="other", snapshot=1)
-    assert table.tag("other").hold is None
+    assert table.tag("other").legal_hold is None
     run(table, "rename_branch", branch="fix", to_branch="moved")
-    assert table.branch("moved").tag("inner").hold == "case 17"
+    assert table.branch("moved").tag("inner").legal_hold == "case 17"
 
 
 def test_a_tag_that_exists_can_be_held_and_loses_its_retention(table: Table) -> None:
     run(table, "create_tag", tag="month", time_retained="1 d")
-    assert hold(table, tag="month", if_exists="skip", dry_run=True).changed and table.tag("month").hold is None
+    assert hold(table, tag="month", if_exists="skip", dry_run=True).changed and table.tag("month").legal_hold is None
     assert hold(table, tag="month", if_exists="skip").details["hold"] == "case 17"
-    assert (table.tag("month").hold, table.tag("month").time_retained) == ("case 17", None)
+    assert (table.tag("month").legal_hold, table.tag("month").time_retained) == ("case 17", None)
     assert not hold(table, tag="month", if_exists="skip").changed
     with pytest.raises(AlreadyExistsError, match=r"'month' is under a legal hold.*put your hold on a separate tag"):
         run(table, "create_tag", tag="month", snapshot=table.tag("month").snapshot.id, if_exists="skip", hold="case 18")
-    assert table.tag("month").hold == "case 17"
+    assert table.tag("month").legal_hold == "case 17"
     assert run(table, "expire_tags", now=LATER).details["expired"] == {}
 
 
@@ -132,7 +132,7 @@ def test_a_tag_whose_snapshot_has_expired_can_be_held_and_replaced(table: Table)
     run(table, "replace_tag", tag="month", snapshot=2, time_retained="7 d")
     assert (table.tag("month").snapshot.id, str(table.tag("month").time_retained)) == (2, "7 days, 0:00:00")
     assert hold(table, tag="month", snapshot=2, if_exists="skip").changed
-    assert (table.tag("month").hold, table.tag("month").snapshot.id) == ("case 17", 2)
+    assert (table.tag("month").legal_hold, table.tag("month").snapshot.id) == ("case 17", 2)
 
 
 def test_a_tag_past_its_retention_is_not_the_only_thing_that_keeps_a_snapshot(table: Table) -> None:
@@ -163,14 +163,14 @@ def test_a_branch_that_gets_a_hold_while_it_is_deleted_stays(table: Table) -> No
     run(table, "delete_tag", tag="inner", branch="fix", release_hold=True)
     looks = []
 
-    def late(on: Table, name: str, known: Any = delete.refuse_held) -> None:
+    def late(on: Table, name: str, known: Any = delete.refuse_legal_hold) -> None:
         looks.append(name)
         if len(looks) == 2:
             on.store.create("branch/branch-fix/tag/tag-late", on.store.read("tag/tag-case"))
         known(on, name)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(delete, "refuse_held", late)
+        patch.setattr(delete, "refuse_legal_hold", late)
         with pytest.raises(UnsafeOperationError, match="legal hold"):
             run(table, "delete_branch", branch="fix", force=True)
     assert table.branch("fix").exists() and table.branch("fix").latest_snapshot_id() == 1
@@ -187,7 +187,7 @@ def test_a_hold_that_is_set_while_the_tag_is_renamed_stays(table: Table, monkeyp
     monkeypatch.setattr(rename_tag, "check_held", late)
     with pytest.raises(ConflictError, match="'month' was changed while it was renamed"):
         run(table, "rename_tag", tag="month", to_tag="m2")
-    assert table.tag("month").hold == "case 17" and "m2" not in table.tag_names()
+    assert table.tag("month").legal_hold == "case 17" and "m2" not in table.tag_names()
 
 
 def test_a_hold_that_is_set_just_before_the_old_name_goes_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_a_hold_that_is_set_just_before_the_old_name_goes_stays(table: Table, mo
     monkeypatch.setattr(rename_tag, "execute", late)
     with pytest.raises(ConflictError, match="'month' was changed while it was renamed"):
         run(table, "rename_tag", tag="month", to_tag="m2")
-    assert told and table.tag("month").hold == "case 17" and "m2" not in table.tag_names()
+    assert told and table.tag("month").legal_hold == "case 17" and "m2" not in table.tag_names()
 
 
 def test_a_hold_that_is_set_while_the_tag_is_deleted_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +218,7 @@ def test_a_hold_that_is_set_while_the_tag_is_deleted_stays(table: Table, monkeyp
     monkeypatch.setattr(tags, "execute", late)
     with pytest.raises(UnsafeOperationError, match="'month' is under a legal hold"):
         run(table, "delete_tag", tag="month")
-    assert told and table.tag("month").hold == "case 17"
+    assert told and table.tag("month").legal_hold == "case 17"
     run(table, "delete_tag", tag="month", release_hold=True)
     run(table, "create_tag", tag="month")
     run(table, "delete_tag", tag="month")
@@ -249,7 +249,7 @@ def test_a_hold_that_is_set_while_the_tag_is_replaced_stays(
     monkeypatch.setattr(tag_files, "execute", late)
     with pytest.raises(UnsafeOperationError, match=HELD):
         run(table, operation, tag="month", **values)
-    assert (table.tag("month").hold, table.tag("month").snapshot.id) == ("case 17", 2)
+    assert (table.tag("month").legal_hold, table.tag("month").snapshot.id) == ("case 17", 2)
     monkeypatch.undo()
     run(table, "delete_tag", tag="month", release_hold=True)
     run(table, "create_tag", tag="month", snapshot=2)
@@ -272,7 +272,7 @@ def test_a_hold_on_a_tag_that_has_just_been_replaced_is_refused(
     monkeypatch.setattr(tags, "put_replacement", late)
     with pytest.raises(ConflictError, match="'month' was changed while it was put under a hold"):
         hold(table, tag="month", if_exists="skip")
-    assert (table.tag("month").hold, table.tag("month").snapshot.id) == (values.get("hold"), 1)
+    assert (table.tag("month").legal_hold, table.tag("month").snapshot.id) == (values.get("hold"), 1)
 
 
 class Unconditional(_Wrapper):
@@ -329,7 +329,7 @@ def test_no_hold_is_acknowledged_that_somebody_takes_away_who_has_looked_before(
     acted.set()
     held.join(60)
     if operation[0] == "delete_tag":
-        assert (outcome, table.tag("month").hold) == ([True], "case 17"), "it is there again"
+        assert (outcome, table.tag("month").legal_hold) == ([True], "case 17"), "it is there again"
     else:
         assert isinstance(outcome[0], ConflictError) and table.tag("month").snapshot.id == 1
 
@@ -345,4 +345,4 @@ def test_a_hold_that_is_set_while_the_tag_expires_stays(table: Table, monkeypatc
 
     monkeypatch.setattr(expiry_run, "carry_out_groups", late)
     result = run(table, "expire_tags", now=LATER)
-    assert told and table.tag("month").hold == "case 17" and result.details["expired"] == {}
+    assert told and table.tag("month").legal_hold == "case 17" and result.details["expired"] == {}

@@ -489,25 +489,25 @@ def test_a_metastore_that_is_gone_before_the_commit(
 
 
 @pytest.mark.parametrize(
-    ("call", "after", "landed"), [(b"lock", False, False), (b"lock", True, False), (b"unlock", False, True)]
+    ("call", "after", "committed"), [(b"lock", False, False), (b"lock", True, False), (b"unlock", False, True)]
 )
 @pytest.mark.every(3, first=2)
 def test_a_metastore_that_goes_away_during_the_commit(
     warehouse: str, database: str, options: dict[str, Any], table: Table, gate: Gate, call: bytes, after: bool,
-    landed: bool,
+    committed: bool,
 ) -> None:  # fmt: skip
     opened = open_table(warehouse, f"{database}.t", storage_options={**options, "uri": gate.server.uri})
     gate.after = after
     gate.shuts = lambda data: b"\0\0\0" + bytes([len(call)]) + call in data
-    if landed:
+    if committed:
         assert append(opened, "x").snapshot is not None
     else:
         with pytest.raises(StorageError, match=r"to lock .*\.t"):
             append(opened, "x")
-    assert table.snapshot_ids() == [1] * landed
+    assert table.snapshot_ids() == [1] * committed
     gate.open()
     append(opened, "x")
-    assert table.snapshot_ids() == [1, 2][: 1 + landed]
+    assert table.snapshot_ids() == [1, 2][: 1 + committed]
 
 
 def test_a_user_who_may_not_see_the_table(

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, RetryPolicy, commit, find_landed
+from airflow_paimon.core.commit.committed import verify_committed
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, RetryPolicy, commit, find_committed
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import (
     CommitMessage,
@@ -19,7 +20,6 @@ from airflow_paimon.core.commit.files import (
     commit_overwrite,
     drop_partitions,
 )
-from airflow_paimon.core.commit.landed import verify_landed
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,
@@ -169,21 +169,21 @@ def test_find_landed_and_expired_history(table: Table) -> None:
     mine = CommitIdentity(user="op-1", identifier=7)
     commit_append(table, [message(table, "a")], CommitOptions(identity=mine), planned_on=None)
     append(table, "b")
-    assert find_landed(table, mine, after=SnapshotRef(0)).id == 1
-    assert find_landed(table, CommitIdentity(user="op-2", identifier=7), after=SnapshotRef(0)) is None
+    assert find_committed(table, mine, after=SnapshotRef(0)).id == 1
+    assert find_committed(table, CommitIdentity(user="op-2", identifier=7), after=SnapshotRef(0)) is None
     table.store.delete("snapshot/snapshot-1")
     with pytest.raises(OutcomeUnknownError, match="op-1"):
-        find_landed(table, mine, after=SnapshotRef(0))
-    assert find_landed(table, mine, after=SnapshotRef(1)) is None
+        find_committed(table, mine, after=SnapshotRef(0))
+    assert find_committed(table, mine, after=SnapshotRef(1)) is None
 
 
 def test_a_snapshot_that_another_engine_replaced_is_reported(table: Table) -> None:
     receipt = append(table, "a")
-    verify_landed(table, receipt.snapshot)
+    verify_committed(table, receipt.snapshot)
     foreign = receipt.snapshot.to_bytes().replace(receipt.snapshot.uuid.encode(), b"0" * 36)
     table.store.replace("snapshot/snapshot-1", foreign)
     with pytest.raises(OutcomeUnknownError, match="another engine"):
-        verify_landed(table, receipt.snapshot)
+        verify_committed(table, receipt.snapshot)
 
 
 def test_storage_without_put_if_absent_refuses_by_name(tmp_path: Path) -> None:

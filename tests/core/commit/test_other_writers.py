@@ -310,8 +310,8 @@ def test_eight_processes_lose_no_commit_and_leave_no_gap_though_some_are_killed_
     assert all(len(found) == commits for found in told[3:])
     ids = table.snapshot_ids()
     assert ids == list(range(1, len(ids) + 1))
-    landed = [(s.id, s.uuid) for s in table.snapshots()]
-    assert {one for found in told for one in found} <= set(landed), "each that was told is there"
-    assert len(landed) <= sum(map(len, told)) + 3, "and of those that were killed one each may be there untold"
+    committed = [(s.id, s.uuid) for s in table.snapshots()]
+    assert {one for found in told for one in found} <= set(committed), "each that was told is there"
+    assert len(committed) <= sum(map(len, told)) + 3, "and of those that were killed one each may be there untold"
     kept = by_partition(table)
     assert {f"p{n}": kept[f"p{n}"] for n in range(3, 8)} == {f"p{n}": 1 for n in range(3, 8)}

@@ -108,13 +108,13 @@ def test_one_sorted_manifest_without_deletions_and_nothing_to_do_afterwards() ->
     assert (found["after"]["manifests"], found["after"]["entries"], found["after"]["delete_entries"]) == (1, live, 0)
     (part,) = read_entries(table, manifests(table))
     assert [(e.partition, e.bucket) for e in part] == sorted((e.partition, e.bucket) for e in part)
-    landed = table.latest_snapshot()
-    assert (landed.id, landed.commit_kind, landed.operation) == (head.id + 1, CommitKind.COMPACT, None)
-    assert (landed.total_record_count, landed.delta_record_count) == (head.total_record_count, 0)
-    assert read_both_manifest_lists(table, landed)[1] == []
-    assert "operation" not in json.loads(table.store.read(table.paths.snapshot(landed.id)))
+    committed = table.latest_snapshot()
+    assert (committed.id, committed.commit_kind, committed.operation) == (head.id + 1, CommitKind.COMPACT, None)
+    assert (committed.total_record_count, committed.delta_record_count) == (head.total_record_count, 0)
+    assert read_both_manifest_lists(table, committed)[1] == []
+    assert "operation" not in json.loads(table.store.read(table.paths.snapshot(committed.id)))
     again = compact(table)
-    assert (again["changed"], again["rewritten"], table.latest_snapshot_id()) == (False, 0, landed.id)
+    assert (again["changed"], again["rewritten"], table.latest_snapshot_id()) == (False, 0, committed.id)
     assert not run(table, OPERATION, dry_run=True).changed
     assert run(table, "check_table").details["findings"] == []
 
@@ -344,12 +344,12 @@ def test_beside_a_process_that_never_pauses(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=REPO_ROOT) as writer:
         wait_until_ready([writer])
         set_off([writer])
-        landed = 0
-        while writer.poll() is None or not landed:  # a slow machine lets it get nothing done before
-            landed += run(table, OPERATION, manifest_sort_enabled=landed % 2 == 0).changed
+        committed = 0
+        while writer.poll() is None or not committed:  # a slow machine lets it get nothing done before
+            committed += run(table, OPERATION, manifest_sort_enabled=committed % 2 == 0).changed
         assert writer.wait() == 0
     own = [s for s in table.snapshots(table.snapshot_ids()) if s.commit_kind == CommitKind.COMPACT]
-    assert len(own) == landed and table.latest_snapshot_id() == 40 + landed, "no commit is lost"
+    assert len(own) == committed and table.latest_snapshot_id() == 40 + committed, "no commit is lost"
     alone = make_table(f"memory://{uuid.uuid4()}/wh")
     for i in range(40):
         (append, overwrite, rewrite, append)[i % 4](alone, f"p{i % 3}", i % 2, seq=i)

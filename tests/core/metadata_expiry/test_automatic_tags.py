@@ -293,7 +293,7 @@ def test_a_hold_that_a_batch_tag_gets_meanwhile_stays(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tag_files, "execute", late)
     with pytest.raises(UnsafeOperationError, match="legal hold"):
         run(table, TRIGGER)
-    assert (table.tag(name).hold, table.tag(name).snapshot.id) == ("case 17", 1)
+    assert (table.tag(name).legal_hold, table.tag(name).snapshot.id) == ("case 17", 1)
 
 
 def test_a_run_that_is_killed_is_completed_by_the_next() -> None:

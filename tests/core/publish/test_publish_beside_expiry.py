@@ -106,8 +106,8 @@ def test_nothing_is_taken_for_damage(tmp_path: Path, operation: str, rival: Riva
         table = table_with_history(folder, old=rival is tag_deletion, replaced=operation == "rollback_to")
         values: dict[str, Any] = {"branch": "fix"} if operation == "merge_branch" else {"tag": "base"}
         wanted = [files(table), after(table, operation)]
-        reached, landed = beside(folder, operation, values, moment, partial(rival, table))
-        assert files(table) == wanted[landed]
+        reached, committed = beside(folder, operation, values, moment, partial(rival, table))
+        assert files(table) == wanted[committed]
         details = run(table, "check_table").details
         assert details["ok"], (moment, details["findings"])
         if not reached:
@@ -143,9 +143,9 @@ def beside(
     around = Context(context.request, Table(store, context.table.name), context.now_ms, context.started)
     try:
         perform(around, context.request)
-        landed = True
+        committed = True
     except ConflictError:
-        landed = False
+        committed = False
     if store.rest is not None:
         store.rest()
-    return store.rest is not None, landed
+    return store.rest is not None, committed

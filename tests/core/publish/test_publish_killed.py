@@ -214,11 +214,11 @@ def test_a_reader_never_meets_a_mixture_and_a_retry_gives_the_result(template: P
         names = table.schema().field_names
         under_new = [{n: r.get(n, kept_value(r, after, n)) for n in names} for r in before]
         assert rows(table) in (before, after, under_new), where
-        landed = rows(table) == after
+        committed = rows(table) == after
         if case.keeps:
             write(table, "c1=meanwhile")
         done = outward(open_table(str(tmp_path / "done"), "d.t"))
-        expected = len(table.snapshot_ids()) + (0 if landed else 1)
+        expected = len(table.snapshot_ids()) + (0 if committed else 1)
         assert run(table, case.operation, operation_id="op", **case.values).changed, where
         mine = [r for r in rows(table) if r["dt"] != "c"]
         assert mine == after, where
@@ -236,10 +236,10 @@ def test_what_a_killed_publish_has_brought_is_in_no_other_ones_way(template: Pat
     A branch of main's head with the former columns gives those back."""
     for folder, before, after, where in lives(template, tmp_path, name):
         table = open_table(str(folder), "d.t")
-        landed = rows(table) == after
+        committed = rows(table) == after
         run(table, "repair_table")
         assert sound(table)
-        if not landed:
+        if not committed:
             former = copied(folder, folder.with_name(f"{folder.name}-former"))
             run(former, "create_branch", branch="former", snapshot=former.latest_snapshot_id())
             run(former, "replace_main", branch="former", writers_stopped=True, readers_stopped=True)
@@ -248,7 +248,7 @@ def test_what_a_killed_publish_has_brought_is_in_no_other_ones_way(template: Pat
         run(table, "merge_branch", branch="other", writers_stopped=True)
         assert [r["v"] for r in rows(table) if r["dt"] == "b"] == ["else"], where
         result = run(table, "merge_branch", operation_id="another", **STOPPED)
-        assert result.changed is not landed, where
+        assert result.changed is not committed, where
         assert [r for r in rows(table) if r["dt"] == "a"] == after[:2], where
         assert sound(table)
         shutil.rmtree(folder)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches.retention_tags import missing_protection_of
+from airflow_paimon.core.branches.retention_tags import missing_tags_of_copy
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, PaimonError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
@@ -207,7 +207,7 @@ def test_killed_at_any_change_it_is_completed_by_a_retry(table: Table, after: bo
         assert days(view)["d"] in (main["d"], days(life)["d"])
         assert [f for f in run(life, "check_table").details["findings"] if f["severity"] == "error"] == []
         assert run(life, "merge_branch", branch="next").changed
-        assert missing_protection_of(life, "fix", "next") == []
+        assert missing_tags_of_copy(life, "fix", "next") == []
     assert step > 8
 
 

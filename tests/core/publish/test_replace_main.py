@@ -24,7 +24,7 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn, RenameColumn, SetOption, WidenColumn
 from airflow_paimon.core.store.failures import from_os_error
 from airflow_paimon.core.table.options import PROTECTIVE_OPTIONS
-from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX
+from airflow_paimon.core.table.paths import STAGED_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.publish.test_publish_killed import perform
@@ -330,7 +330,7 @@ def test_a_refused_try_leaves_what_another_one_has_made(table: Table, fix: Table
         if path == table.paths.snapshot(4) and not tries:
             tries.append("refused")
             raise from_os_error(OSError("no space left"), "creating", path, applied=False)
-        if tries == ["refused"] and method == "delete" and HOLD_TAG_PREFIX in path:
+        if tries == ["refused"] and method == "delete" and STAGED_TAG_PREFIX in path:
             tries.append("landed")
             run(table, "replace_main", operation_id=other, **values)
 

@@ -19,7 +19,7 @@ from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_entries import read_index_entries
-from airflow_paimon.core.table.paths import HOLD_TAG_PREFIX
+from airflow_paimon.core.table.paths import STAGED_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform, run_operation
 from tests.core.tables import alter_table, append, cut_off, files, make_table, message, rewrite, run
@@ -191,14 +191,14 @@ def test_a_refused_try_deletes_what_it_held_and_nothing_of_another_try_that_land
     def interfere(method: str, path: str) -> None:
         if (method, path) == ("create", table.paths.snapshot(head.id + 1)) and not done:
             raise StorageError("403 Forbidden")
-        if method == "delete" and HOLD_TAG_PREFIX in path and not done:
+        if method == "delete" and STAGED_TAG_PREFIX in path and not done:
             done.append(merge_on(table, table.store))
 
     with pytest.raises(StorageError, match="403"):
         merge_on(table, FaultStore(table.store, on_mutation=interfere))
     assert done[0].snapshot_after == head.id + 1
     assert table.tag(UNDO).snapshot.identity == head.identity
-    assert not [t for t in table.tag_names() if t.startswith(HOLD_TAG_PREFIX)]
+    assert not [t for t in table.tag_names() if t.startswith(STAGED_TAG_PREFIX)]
 
 
 def test_a_publish_whose_tags_fail_after_it_landed_is_not_reported_as_the_storages_error(

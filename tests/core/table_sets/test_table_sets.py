@@ -330,8 +330,8 @@ def test_a_publish_that_dies_is_finished_by_its_retry_or_given_up(
         pins = {}
         for name in NAMES:
             table = open_table(warehouse, name)
-            landed = [s for s in table.snapshots() if s.commit_user == operation]
-            if not landed:
+            committed = [s for s in table.snapshots() if s.commit_user == operation]
+            if not committed:
                 rewrite(table, "1", user=operation)
             pins[name] = pin_of(table, next(s.id for s in table.snapshots() if s.commit_user == operation))
         return complete(sets, claim, pins, NOW)
@@ -541,7 +541,7 @@ def test_a_legal_hold_that_is_set_while_a_version_expires_stays(
 
     monkeypatch.setattr(publish, "execute", late)
     make(warehouse, keep=1, retention="0 s")
-    assert told and table.tag("set-nightly-1").hold == "case 17"
+    assert told and table.tag("set-nightly-1").legal_hold == "case 17"
     assert seen(warehouse, "set:nightly@1") == [1, 1]
     run(table, "delete_tag", tag="set-nightly-1", release_hold=True)
     make(warehouse, keep=1, retention="0 s")

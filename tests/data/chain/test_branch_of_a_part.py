@@ -88,21 +88,21 @@ def test_what_is_published_hides_and_is_reported(table: Table) -> None:
 
 def test_a_publish_that_landed_fails_for_no_report(table: Table) -> None:
     """Retried, it would look as if nothing had been published."""
-    landed: list[str] = []
+    committed: list[str] = []
 
     class Away(_Wrapper):
         def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
-            if landed and path.startswith("branch/branch-snapshot/"):
+            if committed and path.startswith("branch/branch-snapshot/"):
                 raise StorageError("the storage is away")
             found = action()
-            landed.extend([path] if method == "create" and path.startswith("branch/branch-delta/snapshot/") else [])
+            committed.extend([path] if method == "create" and path.startswith("branch/branch-delta/snapshot/") else [])
             return found
 
     put(branch_of(table), "20250811", (3, 9, "new"))
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     request = build_request("merge_branch", {"warehouse": warehouse, "table": table.name, "branch": "fix"})
     result = perform(replace(open_context(request), table=replace(table, store=Away(table.store))), request)
-    assert landed and result.changed and result.snapshot_after == table.branch("delta").latest_snapshot_id()
+    assert committed and result.changed and result.snapshot_after == table.branch("delta").latest_snapshot_id()
     assert "the storage is away" in result.details["warnings"][0]
 
 

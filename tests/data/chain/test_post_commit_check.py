@@ -136,9 +136,9 @@ def test_a_drop_that_could_not_be_checked_is_an_error(
         drop_partitions(Table(Blind(table.store, branch), table.name, branch), dropped)
     assert all(n in caught.value.message for n in (*names, "check_chain_table"))
     assert f"rollback_to --branch {branch} --snapshot {before}" in caught.value.message
-    landed = table.branch(branch).latest_snapshot_id()
-    assert caught.value.details == {"partitions": names, "snapshot": before, "landed": landed}
-    assert landed == (before or 0) + 1  # it stands
+    committed = table.branch(branch).latest_snapshot_id()
+    assert caught.value.details == {"partitions": names, "snapshot": before, "landed": committed}
+    assert committed == (before or 0) + 1  # it stands
     run(table, "rollback_to", branch=branch, snapshot=before)
     assert both(table) == both(compacted())
 

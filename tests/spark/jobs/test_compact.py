@@ -140,8 +140,8 @@ def test_writers_that_commit_between_plan_and_commit(
     result = run_spark_operation(spark, asked(tmp_path))
     assert tries == [4, 2], "all buckets, and those that the overwrite has left"
     assert rows(table) == sorted(expected.values())
-    (landed,) = result.details["snapshots"]
-    assert table.snapshot(landed).commit_kind == CommitKind.COMPACT
+    (committed,) = result.details["snapshots"]
+    assert table.snapshot(committed).commit_kind == CommitKind.COMPACT
     written = 3 + result.details["files_after"]  # the writer's, and those of the try that landed
     assert len(list(tmp_path.rglob("data-*"))) == on_disk + written, "what a refused try has written was deleted"
 

@@ -57,8 +57,8 @@ def test_nothing_is_published_without_the_required_checks(spark: SparkSession, t
     assert main.latest_snapshot_id() == 3
     put(branch, [(4, "there", "a")])
     check(spark, tmp_path)
-    landed = main.snapshot(run(tmp_path, "merge_branch", branch="fix").snapshot_after or 0)
-    assert json.loads(landed.properties["airflow-paimon.checks"]) == {"v is there": "passed"}
+    committed = main.snapshot(run(tmp_path, "merge_branch", branch="fix").snapshot_after or 0)
+    assert json.loads(committed.properties["airflow-paimon.checks"]) == {"v is there": "passed"}
 
 
 def test_force_is_for_protected_branches_only(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_force_is_for_protected_branches_only(tmp_path: Path) -> None:
     with pytest.raises(UnsafeOperationError, match="protected by ann"):
         run(tmp_path, "merge_branch", branch="fix", skip_checks=True)
     done = run(tmp_path, "merge_branch", branch="fix", force=True, skip_checks=True)
-    landed = main.snapshot(done.snapshot_after or 0)
-    assert landed.properties["airflow-paimon.checks-forced"] == "true"
-    assert json.loads(landed.properties["airflow-paimon.checks"]) == {"v is there": "missing"}
+    committed = main.snapshot(done.snapshot_after or 0)
+    assert committed.properties["airflow-paimon.checks-forced"] == "true"
+    assert json.loads(committed.properties["airflow-paimon.checks"]) == {"v is there": "missing"}
 
 
 def test_an_undone_undo_brings_back_what_checks_said(spark: SparkSession, tmp_path: Path) -> None:
@@ -254,8 +254,8 @@ def test_a_publish_keeps_what_rules_of_no_table_said(spark: SparkSession, tmp_pa
     main, branch = make_branch(tmp_path)
     put(branch, [(3, "fixed", "a")])
     check(spark, tmp_path, {"name": "v is there", "not_null": "v"}, {"row_limits": {"changed": 0}, "severity": "warn"})
-    landed = main.snapshot(run(tmp_path, "merge_branch", branch="fix").snapshot_after or 0)
-    said = json.loads(landed.properties["airflow-paimon.checks"])
+    committed = main.snapshot(run(tmp_path, "merge_branch", branch="fix").snapshot_after or 0)
+    said = json.loads(committed.properties["airflow-paimon.checks"])
     assert said == {"v is there": "passed", 'row_limits {"changed": 0}': "warned"}
     put(branch, [(4, "fixed", "a")])  # nobody has checked that
     again = main.snapshot(run(tmp_path, "merge_branch", branch="fix").snapshot_after or 0)

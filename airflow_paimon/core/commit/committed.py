@@ -31,7 +31,7 @@ _READ_AT_ONCE = 64
 BEING_CHANGED = "its branch is being renamed or deleted, or was recreated"
 
 
-def find_landed(
+def find_committed(
     table: Table, identity: CommitIdentity, after: SnapshotRef, head: Snapshot | None = None
 ) -> Snapshot | None:
     """Search the snapshots that came later than ``after`` for a commit of this identity, the newest first.
@@ -222,7 +222,7 @@ def check_not_built_upon(table: Table, draft: Draft, lost: Snapshot) -> None:
         raise unknown_outcome(table, lost, "another engine's snapshot has this id, but a newer one has its files")
 
 
-def verify_landed(table: Table, snapshot: Snapshot) -> None:
+def verify_committed(table: Table, snapshot: Snapshot) -> None:
     """Check that a published snapshot is still ours: another engine's rename can overwrite it, also later.
 
     Raises:
@@ -263,7 +263,7 @@ def verified_commits(*, anew: bool = False) -> Iterator[None]:
     A commit outside of such a block is read back at its own end. ``anew``: an operation of its own begins.
 
     Raises:
-        OutcomeUnknownError: see ``verify_landed``. Not checked when the block itself fails.
+        OutcomeUnknownError: see ``verify_committed``. Not checked when the block itself fails.
     """
     if not anew and _unverified.get() is not None:
         yield
@@ -275,7 +275,7 @@ def verified_commits(*, anew: bool = False) -> Iterator[None]:
     finally:
         _unverified.reset(token)
     for table, snapshot in mine.published:
-        verify_landed(table, snapshot)
+        verify_committed(table, snapshot)
     for call in mine.then:
         call(mine.published)
 
@@ -291,6 +291,6 @@ def verify_at_end(table: Table, snapshot: Snapshot) -> None:
     """Read a published snapshot back when ``verified_commits`` ends, or at once outside of it."""
     around = _unverified.get()
     if around is None:
-        verify_landed(table, snapshot)
+        verify_committed(table, snapshot)
     else:
         around.published.append((table, snapshot))

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_landed, restore_partitions
+from airflow_paimon.core.commit.committed import taken_back, verified_commits
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_committed, restore_partitions
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
-from airflow_paimon.core.commit.landed import taken_back, verified_commits
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -230,10 +230,10 @@ def test_restored_files_lie_beside_appended_ones_only(
         if meanwhile == "overwrite":
             commit_overwrite(table, [added], partitions=[{"dt": "a"}])
         else:
-            landed = commit_append(table, [added], planned_on=table.latest_snapshot()).snapshot
+            committed = commit_append(table, [added], planned_on=table.latest_snapshot()).snapshot
         if meanwhile == "expired append":
             append(table, "c")
-            table.store.delete(table.paths.snapshot(landed.id))
+            table.store.delete(table.paths.snapshot(committed.id))
     receipt = restore_partitions(table, before, dropped, only(table, "a"), beside_appends=beside_appends)
     assert receipt.changed is is_back
     assert names_of(table, "a") == new | ({old} if is_back else set())
@@ -297,9 +297,9 @@ def with_index(table: Table, dt: str, name: str, kind: str = "DELETION_VECTORS",
     entry = IndexEntry(FileKind.ADD.value, partition_of(table, dt), bucket, kind, name, 8, 1, ())
     others = [i for i in read_index_entries(table, table.latest_snapshot()) if _bucket_of(i) != _bucket_of(entry)]
     draft = Draft(kind=CommitKind.COMPACT, entries=[], index_entries=[*others, entry], schema=table.schema())
-    landed = commit(table, lambda head: draft).snapshot
-    assert landed is not None
-    return landed
+    committed = commit(table, lambda head: draft).snapshot
+    assert committed is not None
+    return committed
 
 
 def _bucket_of(index: IndexEntry) -> tuple[bytes, int, str]:
@@ -411,14 +411,14 @@ def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tri
     if tried_twice:
         put_new(table, "_airflow_paimon/retried/op", b"")
         with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
-            find_landed(table, mine, SnapshotRef(1))
+            find_committed(table, mine, SnapshotRef(1))
         with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
             commit_append(
                 table, [message(table, "d")], CommitOptions(identity=mine), planned_on=table.latest_snapshot()
             )
         assert table.latest_snapshot_id() == 3
     else:
-        assert find_landed(table, mine, SnapshotRef(1)) is None
+        assert find_committed(table, mine, SnapshotRef(1)) is None
         done = commit_append(
             table, [message(table, "d")], CommitOptions(identity=mine), planned_on=table.latest_snapshot()
         )
@@ -428,7 +428,7 @@ def test_the_committer_and_a_retry_agree_about_expired_history(table: Table, tri
     found = commit_append(
         table, [message(table, "e")], CommitOptions(identity=anew), planned_on=table.latest_snapshot()
     )
-    assert find_landed(table, mine, SnapshotRef(0)).id == found.snapshot.id
+    assert find_committed(table, mine, SnapshotRef(0)).id == found.snapshot.id
 
 
 def test_what_has_expired_since_a_rollback_by_another_engine_is_unknown(table: Table) -> None:
@@ -438,15 +438,15 @@ def test_what_has_expired_since_a_rollback_by_another_engine_is_unknown(table: T
     for number in (3, 4):
         table.store.delete(table.paths.snapshot(number))
     mine = CommitIdentity(user="op", identifier=7)
-    assert find_landed(table, mine, known) is None  # the first snapshot is there
+    assert find_committed(table, mine, known) is None  # the first snapshot is there
     table.store.delete(table.paths.snapshot(1))
-    assert find_landed(table, mine, known) is None  # snapshot 2 is older than the one that was known
+    assert find_committed(table, mine, known) is None  # snapshot 2 is older than the one that was known
     append(table, "c")
     table.store.delete(table.paths.snapshot(2))
     late = replace(table.snapshot(3), time_millis=known.time_millis + 1)
     table.store.replace(table.paths.snapshot(3), late.to_bytes())
     with pytest.raises(OutcomeUnknownError, match="snapshot 2"):
-        find_landed(table, mine, known)
+        find_committed(table, mine, known)
 
 
 def test_a_commit_far_back_is_found(table: Table) -> None:
@@ -456,8 +456,8 @@ def test_a_commit_far_back_is_found(table: Table) -> None:
     assert base is not None
     for number in range(3, 150):
         table.store.create(table.paths.snapshot(number), replace(base, id=number, commit_user="other").to_bytes())
-    assert find_landed(table, mine, SnapshotRef(0)).id == 1
-    assert find_landed(table, mine, SnapshotRef(1)) is None
+    assert find_committed(table, mine, SnapshotRef(0)).id == 1
+    assert find_committed(table, mine, SnapshotRef(1)) is None
 
 
 # -- an id that an expiry has made free --------------------------------------------------------------------------------
@@ -485,9 +485,9 @@ def test_a_commit_put_under_an_expired_id_is_made_again(table: Table, earlier: i
         append(table, "a")
     late = stopped_before_its_put(table, others)
     new = message(table, "late")
-    landed = commit_append(late, [new], planned_on=late.latest_snapshot()).snapshot
-    assert landed is not None
-    assert (landed.id, table.latest_snapshot_id()) == (earlier + others + 1, earlier + others + 1)
+    committed = commit_append(late, [new], planned_on=late.latest_snapshot()).snapshot
+    assert committed is not None
+    assert (committed.id, table.latest_snapshot_id()) == (earlier + others + 1, earlier + others + 1)
     assert table.snapshot_ids() == [earlier + others, earlier + others + 1]
     assert new.new_files[0].file_name in names(table)
     assert len(names(table)) == earlier + others + 1
@@ -501,7 +501,7 @@ def test_a_retry_does_not_take_a_commit_under_an_expired_id_for_its_own(table: T
     append(table, "c")
     run(table, "expire_snapshots", older_than="0 s", retain_min=1, retry_window="0 s")
     table.store.create(table.paths.snapshot(2), lost.to_bytes())
-    assert find_landed(table, mine, SnapshotRef(1)) is None
+    assert find_committed(table, mine, SnapshotRef(1)) is None
 
 
 def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
@@ -511,7 +511,7 @@ def test_a_commit_whose_predecessor_has_expired_is_found(table: Table) -> None:
     rewrite(table, "b", seq=5)
     run(table, "expire_snapshots", older_than="0 s", retain_min=2)
     assert table.snapshot_ids() == [2, 3]
-    found = find_landed(table, mine, SnapshotRef(1))
+    found = find_committed(table, mine, SnapshotRef(1))
     assert found is not None and found.id == 2
 
 
@@ -734,19 +734,19 @@ def put_on(table: Table) -> tuple[Snapshot, Snapshot]:
 
 
 def test_a_commit_on_what_another_engine_rolled_back_is_taken_back(table: Table) -> None:
-    head, landed = put_on(table)
+    head, committed = put_on(table)
     for number in (3, 4):
         table.store.delete(table.paths.snapshot(number))
-    assert taken_back(table, landed, head, None)
+    assert taken_back(table, committed, head, None)
     assert table.snapshot_ids() == [1, 2]
 
 
 def test_a_commit_stays_after_an_expiry_that_left_a_snapshot_file(table: Table) -> None:
     """Paimon's expiry to one snapshot deletes manifests first, then snapshot files, and goes on where one stays."""
-    head, landed = put_on(table)
+    head, committed = put_on(table)
     for name in (table.snapshot(2).base_manifest_list, table.snapshot(2).delta_manifest_list):
         table.store.delete(manifest_path(name))
     for number in (1, 3, 4):
         table.store.delete(table.paths.snapshot(number))
-    assert not taken_back(table, landed, head, None)
-    assert table.snapshot_ids() == [2, 5] and table.snapshot(5) == landed
+    assert not taken_back(table, committed, head, None)
+    assert table.snapshot_ids() == [2, 5] and table.snapshot(5) == committed
