@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,28 @@ def test_files_of_a_compaction_that_is_taken_back_keep_the_columns_they_were_wri
     assert run(table, "merge_branch", branch="fix", revert_compaction=True).details["compactions_reverted"] == 1
     found = {r["k"]: (r["v"], r["x"]) for r in read_arrow(table).to_pylist()}
     assert found == {1: ("fixed", None), 2: ("old", None), 3: ("late", 7)}
+
+
+def test_an_undo_names_the_compactions_to_revert_first(tmp_path: Path) -> None:
+    """They have merged files of the publish with rows that stay; the advice is followed by its words."""
+    table = make_table(tmp_path, COLUMNS, partition_keys=["dt"], bucket="-1")
+    write_arrow(table, rows((1, "old"), (2, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    statement(table.branch("fix"), lambda row: {**row, "v": "wrong"} if row["k"] == 1 else row, [], "UPDATE")
+    undo = {"tag": run(table, "merge_branch", branch="fix").details["undo_tag"], "keep_later": True}
+    for k in (3, 4, 5):
+        write_arrow(table, rows((k, "late")))
+        if k != 5:
+            compact_branch(table, "main")
+    now = shown(table)
+    with pytest.raises(ConflictError, match="was compacted after the publish") as refused:
+        run(table, "rollback_to", **undo)
+    assert refused.value.code == "compaction-conflict"
+    for number in re.findall(r"--snapshot (\d+)", refused.value.message):
+        run(table, "rollback_to", snapshot=int(number), keep_later=True)
+        assert shown(table) == now
+    run(table, "rollback_to", **undo)
+    assert shown(table) == {1: "old", 2: "old", 3: "late", 4: "late", 5: "late"}
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -14,13 +14,14 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.publish.bucket_files import BucketFiles, read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
+    bucket_namer,
     changes_of_branch,
     check_bucket_counts,
     check_moving_keys,
@@ -33,7 +34,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.compare import undo_files
 from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket_keys
-from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
+from airflow_paimon.core.publish.file_merge_plan import Cause, FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, reason_against
 from airflow_paimon.core.publish.publication import BucketReach, FileReach, Follows, Publication
@@ -54,6 +55,7 @@ from airflow_paimon.core.table.history import (
     really_changed,
     snapshot_by_watermark,
     snapshots_between,
+    touched,
 )
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
@@ -130,14 +132,34 @@ def _recorded(decided: Publication, request: RollbackTo, view: Table, target: Sn
     return replace(decided, is_undo=is_publish and is_undone(view, target.id + 1) is False)
 
 
-def _changed_again(view: Table, error: ConflictError) -> ConflictError:
+def _changed_again(view: Table, error: ConflictError, compactions: Sequence[int] = ()) -> ConflictError:
+    """``compactions``: snapshots of compactions that alone are in the way, newest first."""
     what = error.details.get("overlap") or ", ".join(error.details["conflicts"])
+    if compactions:
+        steps = ", then ".join(f"snapshot={n - 1} (--snapshot {n - 1})" for n in compactions)
+        return ConflictError(
+            f"{view.label}: {what} was compacted after the publish; nothing was changed. Revert that by rollback_to "
+            f"with keep_later (--keep-later) and {steps}, which changes no row; then undo again",
+            code="compaction-conflict",
+            details=error.details,
+        )
+    sql = "undo_statement writes the MERGE" if view.schema().primary_keys else "docs/howto/undo-later.md has the SQL"
     return ConflictError(
         f"{view.label}: {what} changed again after the publish, and the undo would drop newer rows; nothing was "
-        "changed. Restore them on a branch (undo_statement writes the MERGE), or leave keep_later (--keep-later) out "
-        "to drop the newer ones",
+        f"changed. Restore them on a branch ({sql}), or leave keep_later (--keep-later) out to drop the newer ones",
         details=error.details,
     )
+
+
+def _compactions(view: Table, error: ConflictError, publish: Snapshot, head: Snapshot) -> list[int]:
+    """Return the compactions that merged files of a publish, newest first; none if rows are in the way as well."""
+    causes = error.details.get("causes", {})
+    if causes.keys() != {Cause.COMPACTION.value}:
+        return []
+    name, buckets = bucket_namer(view.schema()), set(causes[Cause.COMPACTION.value])
+    between = snapshots_between(view, publish.id, head.id) or []
+    compactions = (s for s in reversed(between) if s.commit_kind == CommitKind.COMPACT)
+    return [s.id for s in compactions if buckets & {*map(name, touched(view, [s]) or ())}]
 
 
 def _checked(gate: Gate, decided: Publication, head: Snapshot) -> Publication:
@@ -337,7 +359,7 @@ def _undo_changes(
         sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
         keys = _undo_by_key(view, sides, publish, target, head, schema)
     except ConflictError as error:
-        raise _changed_again(view, error) from None
+        raise _changed_again(view, error, _compactions(view, error, publish, head)) from None
     changes = changes_of_branch(sides, set() if keys is None else keys.buckets)
     check_bucket_counts(view.name, sides, changes, schema)
     return changes, theirs, None, keys
