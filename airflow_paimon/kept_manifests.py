@@ -6,11 +6,11 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from airflow_paimon.core.store.none import NoStore
-from airflow_paimon.core.table.read_cache import CachingStore, KeptFiles
+from airflow_paimon.core.table.read_cache import CachingStore, FileCache
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.settings import MANIFEST_CACHE_MB
 
-_KEPT = KeptFiles(MANIFEST_CACHE_MB << 20)
+_KEPT = FileCache(MANIFEST_CACHE_MB << 20)
 
 
 def keeping_manifests(view: Table, scope: Hashable) -> Table:

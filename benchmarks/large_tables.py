@@ -23,7 +23,7 @@ from airflow_paimon.core.format.manifest_io import describe_manifest, write_mani
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.store.base import FileInfo, Store
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.table import Table
@@ -130,7 +130,7 @@ def _blocks(template: bytes, numbers: npt.NDArray[np.int64], per_day: int) -> It
 
 
 @dataclass(eq=False)
-class ListedStore(StoreOver):
+class ListedStore(StoreWrapper):
     """The store of such a table, in whose listings its data files are. ``per_day``: how many a day has."""
 
     inner: Store

@@ -26,7 +26,7 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
@@ -50,7 +50,7 @@ def messages(table: Table) -> Iterator[CommitMessage]:
         )
 
 
-class Quick(StoreOver):
+class Quick(StoreWrapper):
     """A folder that only this process writes, so that it need not read what it wrote last, nor sync anything."""
 
     def __init__(self, inner: Store, folder: str) -> None:
@@ -82,7 +82,7 @@ class Quick(StoreOver):
     def exists(self, path: str) -> bool:
         return path in self.last or self.inner.exists(path)
 
-    def few_names(self, path: str) -> list[str] | None:
+    def names_if_few(self, path: str) -> list[str] | None:
         return None
 
 

@@ -41,7 +41,7 @@ def count(table: Table) -> Cost:
     store = CountingStore(table.store)
     started, cpu = time.perf_counter(), time.process_time()
     found = read_usage(replace(table, store=store), int(time.time() * 1000))
-    assert sum(u.holder.kind == "tag" for u in found.holders) >= SNAPSHOTS / 2
+    assert sum(u.group.kind == "tag" for u in found.usages) >= SNAPSHOTS / 2
     return Cost(time.perf_counter() - started, time.process_time() - cpu, store.tally.requests, store.tally.bytes_read)
 
 

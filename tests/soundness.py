@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.metadata_expiry.file_index import store_index
-from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
+from airflow_paimon.core.metadata_expiry.referenced_files import read_referenced_files
+from airflow_paimon.core.metadata_expiry.references import RootReferences, read_references
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.table.live_entries import live_entries
@@ -17,11 +17,11 @@ from airflow_paimon.core.table.table import Table
 
 def named_files(table: Table, *, trash: bool = True) -> dict[str, set[str]]:
     """Return the paths that each root names, by the root's path; read in full, without any pruning."""
-    roots = [r for r in RootReader(table).gather().keeping if trash or r.trash is None]
-    return {n.root.path: _paths(table, n) for n in read_names(table, roots)}
+    roots = [r for r in RootReader(table).gather().living if trash or r.trash is None]
+    return {n.root.path: _paths(table, n) for n in read_references(table, roots)}
 
 
-def _paths(table: Table, names: RootNames) -> set[str]:
+def _paths(table: Table, names: RootReferences) -> set[str]:
     schema = table.branch(MAIN).schema()
     changelog = [e for part in read_entries(table, list(names.changelog)) for e in part if e.kind == FileKind.ADD]
     data = [] if names.root.is_changelog else list(live_entries(table, names.root.snapshot).values())
@@ -55,8 +55,8 @@ def assert_sound(table: Table, *, leaks: bool = False) -> None:
 
 def assert_indexed(table: Table) -> None:
     """The index of files names for each root what a full read of it names."""
-    roots, named = RootReader(table).gather().keeping, named_files(table)
-    index = store_index(table, roots).whole()
+    roots, named = RootReader(table).gather().living, named_files(table)
+    index = read_referenced_files(table, roots).whole()
     for root, held in zip(roots, index.each(range(len(roots))), strict=True):
         names = [root.path, *(path.rpartition("/")[2] for path in named[root.path])]
         assert set(index.digests[held].tolist()) == set(digests_of(names).tolist()), root.label

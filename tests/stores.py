@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from airflow_paimon.core.store.base import FileInfo, Store, join
 from airflow_paimon.core.store.failures import from_os_error
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 
 T = TypeVar("T")
 MUTATIONS = frozenset({"create", "replace", "delete", "delete_tree", "open_output"})
@@ -20,7 +20,7 @@ class Crash(BaseException):
     """The process "died" here. No ``Exception``, so that no handler but the test's swallows it."""
 
 
-class _Wrapper(StoreOver):
+class _Wrapper(StoreWrapper):
     """Forward every call through ``_call(method, path, action)``."""
 
     def __repr__(self) -> str:
@@ -41,8 +41,8 @@ class _Wrapper(StoreOver):
     def names(self, path: str) -> list[str]:
         return self._call("names", path, lambda: self.inner.names(path))
 
-    def few_names(self, path: str) -> list[str] | None:
-        return self._call("names", path, lambda: self.inner.few_names(path))
+    def names_if_few(self, path: str) -> list[str] | None:
+        return self._call("names", path, lambda: self.inner.names_if_few(path))
 
     def walk(self, path: str) -> list[str]:
         return self._call("walk", path, lambda: self.inner.walk(path))

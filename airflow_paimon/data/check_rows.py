@@ -17,7 +17,7 @@ from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered
+from airflow_paimon.core.table.visibility import has_unique_keys, is_clustered
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.key_places import KeyPlaces
 from airflow_paimon.data.merge.sections import Section, plan_sections
@@ -73,7 +73,7 @@ def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | N
     read, splits = plan_read(
         plan_snapshot(view, head, schema), columns=schema.primary_keys, time_travel=True, layered=True
     )
-    for split in (s for s in splits if hold_each_key_once(s.files, schema)):
+    for split in (s for s in splits if has_unique_keys(s.files, schema)):
         # files that another engine clustered by other columns have ranges of these
         sections = [] if is_clustered(schema) else plan_sections(split.files, types)
         suspects = [f for s in sections if s.needs_merge for f in s.files] if sections else split.files

@@ -19,7 +19,7 @@ from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.reachability import find_deletions
+from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import Bin, plan_bins
 from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
@@ -115,7 +115,7 @@ def plan_append(table: Table, request: Compact, selection: Selection | None) -> 
     """
     check_unclustered(table.schema(), table=table.label)
     plan = plan_copy_on_write(table, selection)
-    marked = {where.data_file for _, where in find_deletions(plan.scan.index_entries, plan.scan.schema)}
+    marked = {where.data_file for _, where in find_deletion_vectors(plan.scan.index_entries, plan.scan.schema)}
     target = TableOptions(plan.write.schema.options).target_file_size
     return AppendCompaction(plan=plan, groups=plan_bins(plan.scan.splits, marked, target, request.min_files))
 

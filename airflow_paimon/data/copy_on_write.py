@@ -35,7 +35,7 @@ from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.row_tracking.row_ids_plan import is_stored
 from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.features import file_format
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
@@ -49,7 +49,7 @@ from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit
 from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, plan_write, write_rows
 
-CHANGED = hidden("changed")
+CHANGED = internal_column("changed")
 """Marks kept rows whose values differ from those of the old file."""
 
 

@@ -30,7 +30,7 @@ from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import key_scope
 from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, KeyMergeRequest, KeyMergeResult
 from airflow_paimon.core.table.bucket import hash_rows
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -47,7 +47,7 @@ from airflow_paimon.data.read import read_stored, read_versions
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import fitting_rows
 
-_STATE, _BUCKET = hidden("state"), hidden("bucket")
+_STATE, _BUCKET = internal_column("state"), internal_column("bucket")
 _LISTED = 5
 _MEMORY = 256 << 20
 _MOST_KEPT = 256 << 20

@@ -19,7 +19,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.masking import HIDDEN, masks_of
+from airflow_paimon.core.table.masking import MASK, masks_of
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
@@ -124,7 +124,7 @@ class KeyPlaces:
     def text(self, rows: pa.RecordBatch | pa.Table, row: int) -> str:
         """Spell the key of a row for people."""
         values = {f.name: rows.column(f.name)[row].as_py() for f in self._fields}
-        return ", ".join(f"{n}={HIDDEN if n.lower() in self._hidden else value}" for n, value in values.items())
+        return ", ".join(f"{n}={MASK if n.lower() in self._hidden else value}" for n, value in values.items())
 
     def _equal(self, mine: Places, rows: pa.RecordBatch | pa.Table, theirs: Places) -> npt.NDArray[np.bool_]:
         ours, others = self._keys.take(pa.array(mine)), rows.take(pa.array(theirs))

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.diff.keyed import changed_rows
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
@@ -30,7 +30,7 @@ from airflow_paimon.data.read import SeenRows, read_stored, read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
-SIDE = hidden("side")
+SIDE = internal_column("side")
 AFTER, BEFORE, _NEW = range(3)
 _UNTOLD = (("changelog-producer.ignore-update-before", UPDATE_BEFORE), ("changelog-producer.ignore-delete", DELETE))
 

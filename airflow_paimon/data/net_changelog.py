@@ -24,11 +24,11 @@ from airflow_paimon.core.publish.row_functions import ReplacedBuckets
 from airflow_paimon.core.publish.staged_files import delete_unused
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import ALL_BUCKETS, StoredPartitions
-from airflow_paimon.core.table.reachability import find_deletions
+from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
@@ -58,7 +58,7 @@ BucketState = tuple[TableRead, ReadSplit]
 
 Told = Callable[[pa.RecordBatch], pa.RecordBatch]
 
-_BUCKET = hidden("bucket")
+_BUCKET = internal_column("bucket")
 _MEMORY = 256 << 20
 
 
@@ -288,7 +288,7 @@ def bucket_states(
     """
     label = table.label
     check_index(files.index, table=label)
-    deletions = find_deletions(files.index, schema)
+    deletions = find_deletion_vectors(files.index, schema)
     read = TableRead(store=table.store, label=label, schema=schema, schemas=files.schemas, columns=schema.field_names)
     types = [f.type for f in schema.key_fields]
 

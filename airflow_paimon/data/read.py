@@ -21,7 +21,7 @@ from airflow_paimon.core.table.data_file_paths import data_file_path, legacy_sch
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.reachability import Deletion
+from airflow_paimon.core.table.reachability import DeletionVectorPlace
 from airflow_paimon.data.files.arrow_types import (
     SEQUENCE_FIELD,
     SEQUENCE_NUMBER,
@@ -363,14 +363,14 @@ def _without_deleted(found: FileBatch, deleted: Positions | None) -> pa.RecordBa
     return found.rows.filter(pa.array(mask))
 
 
-def deleted_rows(store: Store, deletions: Sequence[Deletion]) -> int:
+def deleted_rows(store: Store, deletions: Sequence[DeletionVectorPlace]) -> int:
     """Count the rows that deletion vectors delete; those of Paimon 0.9 are read for that."""
     if all(where.cardinality is not None for _, where in deletions):
         return sum(where.cardinality or 0 for _, where in deletions)
     return sum(map(len, load_deletions(store, deletions).values()))
 
 
-def load_deletions(store: Store, deletions: Sequence[Deletion]) -> dict[str, Positions]:
+def load_deletions(store: Store, deletions: Sequence[DeletionVectorPlace]) -> dict[str, Positions]:
     """Read the deleted positions of each file, by file name."""
     by_file: dict[str, list[DeletionVectorRange]] = {}
     for path, where in deletions:

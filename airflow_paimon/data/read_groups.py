@@ -20,7 +20,7 @@ from airflow_paimon.core.table.live_entries import live_of_entries, without_stat
 from airflow_paimon.core.table.manifest_entries import each_entries, read_index_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.scan import ScanPlan, splits_of, with_schemas
-from airflow_paimon.core.table.sorted_runs import Kept, SortedRuns
+from airflow_paimon.core.table.spill import SpillBuffer, SpilledBytes
 from airflow_paimon.data.chain.splits import ChainSplit, Inputs
 from airflow_paimon.data.scan import ReadSplit, TableRead
 
@@ -124,7 +124,7 @@ class SortedFiles:
     """
 
     states: tuple[ScanPlan, ...]
-    parts: dict[int, list[tuple[int, Kept]]] = field(default_factory=dict)
+    parts: dict[int, list[tuple[int, SpilledBytes]]] = field(default_factory=dict)
 
     def each(self) -> Iterator[list[ScanPlan]]:
         """Yield the files of one group after the other; raises as ``plans``."""
@@ -159,7 +159,7 @@ def sort_files(branches: Sequence[BranchFiles], sizes: Sizes, *, statistics: boo
         FormatError: a manifest is missing or corrupt. UnsupportedFeatureError: an index file that is not read here.
         StorageError: the disk of temporary files is full. ConflictError: as ``with_schemas``.
     """
-    kept, found = SortedRuns(sizes.memory_bytes), SortedFiles(())
+    kept, found = SpillBuffer(sizes.memory_bytes), SortedFiles(())
     states = []
     for number, branch in enumerate(branches):
         schema_ids: set[int] = set()

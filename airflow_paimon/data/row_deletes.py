@@ -22,7 +22,7 @@ from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
-from airflow_paimon.core.table.reachability import find_deletions
+from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.copy_on_write import touched
 from airflow_paimon.data.read import load_deletions
@@ -65,7 +65,7 @@ def delete_rows(
     files = {f.file_name: (s, f) for s, f in named}
     if len(files) != len(named):
         raise two_of_one_name(scan.table.label)
-    known = deletions_of(find_deletions(scan.index_entries, scan.schema), [f for _, f in files.values()])
+    known = deletions_of(find_deletion_vectors(scan.index_entries, scan.schema), [f for _, f in files.values()])
     before = load_deletions(scan.table.store, known)
     stored = _stored_partitions(scan, [s for s, _ in named])
     gone: list[CommitMessage] = []

@@ -17,9 +17,9 @@ from airflow_paimon.core.table.features import check_file, check_index, check_nu
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.reachability import Deletion, find_deletions
+from airflow_paimon.core.table.reachability import DeletionVectorPlace, find_deletion_vectors
 from airflow_paimon.core.table.scan import ScanPlan, with_schemas
-from airflow_paimon.core.table.visibility import hold_each_key_once, is_clustered, shown_files
+from airflow_paimon.core.table.visibility import has_unique_keys, is_clustered, shown_files
 from airflow_paimon.data.files.arrow_types import arrow_schema
 from airflow_paimon.data.files.key_lookup import buckets_of_points, key_points
 from airflow_paimon.data.files.pruning import (
@@ -81,7 +81,7 @@ class ReadSplit:
 
     bucket: BucketSplit
     sections: tuple[Section, ...]
-    deletions: tuple[Deletion, ...] = field(default=())
+    deletions: tuple[DeletionVectorPlace, ...] = field(default=())
 
     @property
     def files(self) -> tuple[DataFile, ...]:
@@ -97,7 +97,9 @@ class ReadSplit:
         return [replace(self, sections=(s,), deletions=deletions_of(self.deletions, s.files)) for s in self.sections]
 
 
-def deletions_of(deletions: Sequence[Deletion], files: Sequence[DataFile]) -> tuple[Deletion, ...]:
+def deletions_of(
+    deletions: Sequence[DeletionVectorPlace], files: Sequence[DataFile]
+) -> tuple[DeletionVectorPlace, ...]:
     """Return the deletion vectors of these files."""
     names = {f.file_name for f in files}
     return tuple(d for d in deletions if d[1].data_file in names)
@@ -201,7 +203,7 @@ def _plan_splits(read: TableRead, plan: ScanPlan, *, whole_buckets: bool, in_key
     wanted = {total: buckets_of_points(points, read.schema, total) if points else None for total in totals}
     visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold(read, s, wanted[s.total_buckets])]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
-    deletions = find_deletions(plan.index_entries, read.schema)
+    deletions = find_deletion_vectors(plan.index_entries, read.schema)
     splits = []
     for split in (s for s, k in zip(visible, kept, strict=True) if k):
         files = split.files if whole_buckets else shown_files(split.files, read.schema)
@@ -226,7 +228,7 @@ def _may_hold(read: TableRead, split: BucketSplit, wanted: frozenset[int] | None
 def _sections(read: TableRead, files: Sequence[DataFile], *, merge: bool) -> list[Section]:
     if not files:
         return []
-    if read.is_keyed and not is_clustered(read.schema) and (merge or not hold_each_key_once(files, read.schema)):
+    if read.is_keyed and not is_clustered(read.schema) and (merge or not has_unique_keys(files, read.schema)):
         return plan_sections(files, [f.type for f in read.schema.key_fields])
     if TableOptions(read.schema.options).data_evolution:
         return plan_column_files(files, read.label)

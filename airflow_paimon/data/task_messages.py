@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
@@ -35,7 +35,7 @@ from airflow_paimon.data.write import TableWrite, discard_files
 
 log = logging.getLogger(__name__)
 
-_TASK = hidden("task")
+_TASK = internal_column("task")
 _FULL_RUNS, _LEAST_ROWS = 8, 4096
 
 

@@ -11,10 +11,10 @@ from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.format.types import with_nullable
 from airflow_paimon.core.health.health_plan import Reason, TableHealth
 from airflow_paimon.core.health.table_health import TableReport
-from airflow_paimon.core.metadata_expiry.storage_usage import TableUsage, Totals, holder_json
+from airflow_paimon.core.metadata_expiry.storage_usage import TableUsage, Totals, usage_json
 from airflow_paimon.core.requests.findings import Finding
 from airflow_paimon.core.table.known_options import OptionClass, find_option, is_known, known_options, unknown_text
-from airflow_paimon.core.table.masking import shown_option
+from airflow_paimon.core.table.masking import masked_option
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     STAGED_TAG_PREFIX,
@@ -71,7 +71,7 @@ def options(found: Mapping[str, str], main: Mapping[str, str] | None = None) -> 
 
 
 def _value(key: str, found: Mapping[str, str]) -> str | None:
-    return shown_option(key, found[key]) if key in found else None
+    return masked_option(key, found[key]) if key in found else None
 
 
 def _remark(key: str) -> str | None:
@@ -124,7 +124,7 @@ def _kept(tag: Tag) -> str:
 
 def holders(usage: TableUsage) -> Listing:
     """List what holds files of a table, of all branches, with what its end would free, the most first."""
-    found = [holder_json(one, usage.roots) for one in usage.holders]
+    found = [usage_json(one, usage.roots) for one in usage.usages]
     rows = [(holder_text(h), h["roots"], h["bytes"], h["frees_bytes"], h["frees_files"], h["way"]) for h in found]
     names = heads(
         "referenced by | snapshots: number | size: size | frees: size | frees files: number | to free it: sentence"

@@ -28,7 +28,7 @@ from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.features import file_format
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import comparable
-from airflow_paimon.core.table.reachability import Deletion
+from airflow_paimon.core.table.reachability import DeletionVectorPlace
 from airflow_paimon.data.files.arrow_types import (
     FILE_NAME,
     FILE_NAME_FIELD,
@@ -154,7 +154,7 @@ class _VectorsInReach:
 
     def __init__(self, read: TableRead) -> None:
         self._read = read
-        self._taken: dict[str, Deletion] = {}
+        self._taken: dict[str, DeletionVectorPlace] = {}
         self._scans: dict[str, int] = {}
         self._rows = 0
 

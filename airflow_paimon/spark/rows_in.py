@@ -15,7 +15,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.dynamic_buckets_plan import BUCKET_BITS, BUCKET_MASK
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.data.dynamic_buckets import Assigners
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-GROUP = hidden("group")
+GROUP = internal_column("group")
 """The column by which rows are distributed; tasks remove it again."""
 
 _GROUP_MASK = (1 << (63 - BUCKET_BITS)) - 1

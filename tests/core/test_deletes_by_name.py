@@ -19,7 +19,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.drop_table import drop_table
 from airflow_paimon.core.store import Store, base
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.paths import protects
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
@@ -177,7 +177,7 @@ def test_a_consumer_that_has_gone_on_stays(made: Table, name: str) -> None:
 
 
 @dataclass(frozen=True)
-class NoConditions(StoreOver):
+class NoConditions(StoreWrapper):
     """A storage whose deletions take no condition."""
 
     inner: Store

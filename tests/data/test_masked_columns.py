@@ -13,7 +13,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.masking import HIDDEN, masks_of, shown_value
+from airflow_paimon.core.table.masking import MASK, masked_value, masks_of
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff.compare import small_diff
@@ -69,8 +69,8 @@ def test_hidden_columns_are_in_no_sample(tmp_path: Path, keyed: bool) -> None:
     if keyed:
         (partition,) = details["partitions"]
         ((pair),) = partition["samples"]["changed"]
-        assert pair["before"] == {"id": 1, "Email": HIDDEN, "phone": HIDDEN, "city": "Rome"}
-        assert pair["after"] == {"id": 1, "Email": "*** (changed)", "phone": HIDDEN, "city": "Bern"}
+        assert pair["before"] == {"id": 1, "Email": MASK, "phone": MASK, "city": "Rome"}
+        assert pair["after"] == {"id": 1, "Email": "*** (changed)", "phone": MASK, "city": "Bern"}
         assert "(changed)" in render_markdown(details)
 
 
@@ -91,9 +91,9 @@ def test_errors_about_keys_hide_them_too(tmp_path: Path) -> None:
     )  # fmt: skip
     schema = main.schema()
     assert masks_of([schema]).columns == {"mail"}
-    assert (shown_value(schema, "mail", "ann@old.org"), shown_value(schema, "n", 1)) == (HIDDEN, "1")
+    assert (masked_value(schema, "mail", "ann@old.org"), masked_value(schema, "n", 1)) == (MASK, "1")
     rows = pa.table({"mail": ["ann@old.org"], "n": pa.array([1], pa.int32())})
-    assert KeyPlaces(schema, ()).text(rows, 0) == f"mail={HIDDEN}, n=1"
+    assert KeyPlaces(schema, ()).text(rows, 0) == f"mail={MASK}, n=1"
 
 
 @pytest.mark.parametrize(("kind", "value"), [("INT", 5123456789), ("FLOAT", 98765.43210987)])

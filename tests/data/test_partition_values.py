@@ -16,8 +16,10 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.format.types import parse_type
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import choose_partitions
-from airflow_paimon.core.table.scan import live_entries, plan_scan, read_index
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions
@@ -154,10 +156,10 @@ def test_an_upsert_meets_the_rows_of_a_partition_that_is_stored_in_another_form(
     head = table.latest_snapshot()
     live = live_entries(table, head).values()
     entries = [some for e in live for some in (e.deleted(), e._replace(partition=stored))]
-    index = [i._replace(partition=stored) for i in read_index(table, head)]
+    index = [i._replace(partition=stored) for i in read_index_entries(table, head)]
     draft = Draft(kind=CommitKind.OVERWRITE, entries=entries, schema=table.schema(), index_entries=index)
     commit(table, lambda _: draft)
     write_arrow(table, rows_of(columns, [{"p": value, "k": k, "v": "new"} for k in (1, 2, 7)]))
     assert_same_rows(read_arrow(table), java_oracle.read(tmp_path, "d.t"))
     assert {r["k"]: r["v"] for r in read_arrow(table).to_pylist()} == {0: "old", 1: "new", 2: "new", 3: "old", 7: "new"}
-    assert {i.partition for i in read_index(table, table.latest_snapshot())} <= {stored}
+    assert {i.partition for i in read_index_entries(table, table.latest_snapshot())} <= {stored}

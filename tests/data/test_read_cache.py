@@ -25,7 +25,7 @@ from airflow_paimon.core.requests.operations import operation_of
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.store.base import run_parallel
-from airflow_paimon.core.table.read_cache import KeptFiles, cached_reads, read_files
+from airflow_paimon.core.table.read_cache import FileCache, cached_reads, read_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.execution import run_here
@@ -176,7 +176,7 @@ def test_only_what_was_not_read_is_asked_for(store: CountingStore) -> None:
 
 
 def test_no_more_is_kept_than_allowed(store: CountingStore) -> None:
-    kept = KeptFiles(25)
+    kept = FileCache(25)
     for name in "abab":
         kept.read("here", [f"manifest/{name}"], store.read_many)
     assert store.tally.requests == 2
@@ -184,7 +184,7 @@ def test_no_more_is_kept_than_allowed(store: CountingStore) -> None:
         kept.read("here", [f"manifest/{name}"], store.read_many)
     assert store.tally.requests == 4
     assert kept.bytes == 20
-    kept = KeptFiles(19)
+    kept = FileCache(19)
     assert [kept.read("here", ["manifest/a"], store.read_many) for _ in range(2)] == [[b"a" * 10]] * 2
     assert store.tally.requests == 6
     assert kept.bytes == 0

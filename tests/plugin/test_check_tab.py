@@ -7,7 +7,7 @@ from pathlib import Path
 from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.read_cache import CachingStore, KeptFiles
+from airflow_paimon.core.table.read_cache import CachingStore, FileCache
 from airflow_paimon.plugin.panel import PageContext, PageQuery
 from airflow_paimon.plugin.reading import Reader
 from airflow_paimon.plugin.tabs.check import show
@@ -18,7 +18,7 @@ def test_a_missing_manifest_is_seen_although_the_page_keeps_what_it_reads(tmp_pa
     table = make_table(tmp_path, primary=False, **{"row-tracking.enabled": "true"})
     append(table, "a")
     append(table, "b")
-    kept = replace(table, store=CachingStore(table.store, KeptFiles(1 << 20), "scope"))
+    kept = replace(table, store=CachingStore(table.store, FileCache(1 << 20), "scope"))
 
     def look() -> list[str]:
         schema, head = table.schema(), table.latest_snapshot()

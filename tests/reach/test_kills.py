@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.metadata_expiry.references import read_names
+from airflow_paimon.core.metadata_expiry.references import read_references
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
@@ -167,6 +167,8 @@ def clean(life: Life) -> None:
 
 def mentioned(table: Table) -> set[str]:
     """Paths that a manifest names at all: what it says is deleted stays until it goes itself."""
-    roots = RootReader(table).gather().keeping
-    entries = [e for n in read_names(table, roots) for part in read_entries(table, list(n.manifests)) for e in part]
+    roots = RootReader(table).gather().living
+    entries = [
+        e for n in read_references(table, roots) for part in read_entries(table, list(n.manifests)) for e in part
+    ]
     return set(entry_paths(table.schema(), entries))

@@ -12,7 +12,7 @@ import pytest
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, scan, write_arrow
 from airflow_paimon.spark import read_table, sql, write_table
@@ -115,4 +115,4 @@ def test_a_life(
 @pytest.mark.parametrize("name", ["file", ""])
 def test_no_table_has_such_a_column(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidInputError, match="is a column name that Paimon keeps"):
-        create_table(str(tmp_path), "d.t", [("k", "INT"), (hidden(name), "INT")])
+        create_table(str(tmp_path), "d.t", [("k", "INT"), (internal_column(name), "INT")])

@@ -22,7 +22,7 @@ from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.data_file_paths import data_file_path
-from airflow_paimon.core.table.hidden_names import HIDDEN
+from airflow_paimon.core.table.internal_columns import INTERNAL_PREFIX
 from airflow_paimon.core.table.made_by import made_by
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
@@ -259,11 +259,11 @@ def test_only_files_that_can_hold_such_rows_are_read_and_only_touched_ones_are_w
     files = {s.values[0]: s.files[0] for s in plan_scan(table).splits}
     rows = [{"k": k, "v": "late", "n": k, "dt": "a"} for k in range(100, 110)]
     write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
-    hidden = tmp_path / "d.db/t/dt=a/bucket-0" / files["a"].file_name
-    kept = hidden.read_bytes()
-    hidden.unlink()  # reading it would fail
+    internal_column = tmp_path / "d.db/t/dt=a/bucket-0" / files["a"].file_name
+    kept = internal_column.read_bytes()
+    internal_column.unlink()  # reading it would fail
     result = sql(spark, str(tmp_path), "UPDATE d.t SET v = 'x' WHERE dt = 'a' AND k BETWEEN 103 AND 104")
-    hidden.write_bytes(kept)
+    internal_column.write_bytes(kept)
     details = result["details"]
     assert counts(result) == (2, 0, 0)
     assert (details["files_rewritten"], details["files_added"], details["files_kept"]) == (1, 1, 1)  # of dt=a
@@ -280,11 +280,11 @@ def test_only_files_that_can_hold_such_rows_are_read_and_only_touched_ones_are_w
     assert (nothing["changed"], nothing["details"]["notes"]) == (False, ["INSERT on d.t: its query returned no rows"])
     for name in ("nope", "t.nope"):
         said = _refusal(spark, tmp_path, f"UPDATE d.t SET v = 'x' WHERE {name} = 1")
-        assert "`dt`" in said and HIDDEN not in said, "columns of ours are not suggested"
+        assert "`dt`" in said and INTERNAL_PREFIX not in said, "columns of ours are not suggested"
 
 
 @contextmanager
-def hidden(*files: Path) -> Iterator[None]:
+def internal_column(*files: Path) -> Iterator[None]:
     """Take files away: reading them would fail."""
     kept = {file: file.read_bytes() for file in files}
     for file in files:
@@ -321,7 +321,7 @@ def test_merge_evaluates_its_source_once_and_reads_only_files_that_can_hold_its_
     text = f"""MERGE INTO d.t USING {source} AS s ON t.k = s.k AND s.dt = t.dt
         WHEN MATCHED AND s.k < 107 THEN UPDATE SET v = 'x' WHEN NOT MATCHED THEN INSERT (k, dt) VALUES (s.k, s.dt)"""
     first, _ = sorted(files_of(table, "a"), key=lambda f: f.stat().st_mtime_ns)
-    with in_tasks(), hidden(first, *files_of(table, "b")):
+    with in_tasks(), internal_column(first, *files_of(table, "b")):
         result = sql(spark, str(tmp_path), text)["details"]
     assert calls.read_text() == "x" * 8
     assert (result["rows_updated"], result["rows_inserted"], result["files_rewritten"]) == (2, 3, 1)
@@ -374,7 +374,7 @@ def test_few_changes_of_large_files_are_evaluated_once(
 def test_delete_of_whole_partitions_reads_no_file(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     table = make(tmp_path, kind)
     spark.createDataFrame([("a", 3), ("c", 4)], "dt string, k int").createOrReplaceTempView("gone")
-    with hidden(*files_of(table, "a"), *files_of(table, "b")):
+    with internal_column(*files_of(table, "a"), *files_of(table, "b")):
         nothing = sql(spark, str(tmp_path), "DELETE FROM d.t WHERE dt = 'c' OR dt IS NULL")
         result = sql(spark, str(tmp_path), "DELETE FROM d.t WHERE t.dt IN (SELECT dt FROM gone) AND upper(dt) < 'B'")
     assert (nothing["changed"], counts(nothing)) == (False, (0, 0, 0))

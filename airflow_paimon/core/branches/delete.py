@@ -380,7 +380,7 @@ def protective_tags(table: Table, branch: str) -> dict[str, bytes]:
 
 def _tags_for_others(table: Table, branch: str, going: Mapping[str, bytes]) -> list[PutNew]:
     """Plan protective tags for the branches of another engine that only tags of this branch keep so far."""
-    main = table.branch(MAIN).reading_tags_once()
+    main = table.branch(MAIN).with_cached_tags()
     tags = [parse_tag(data, path.rpartition(f"/{TAG_PREFIX}")[2]) for path, data in _on(main, going).items()]
     names = [tag.name for tag in tags]
     relying = {other: tag.snapshot for tag in tags for other in relying_branches(main, tag, names) if other != branch}

@@ -16,7 +16,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterBranch
 from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.branch_record import BranchRecord, branch_record_path, read_branch_record, require_ready
-from airflow_paimon.core.table.made_by import bounded
+from airflow_paimon.core.table.made_by import truncated
 from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -135,7 +135,7 @@ def publish_properties(record: BranchRecord | None) -> dict[str, str]:
     said = {BRANCH_OWNER_PROPERTY: record.owner, BRANCH_REASON_PROPERTY: record.reason}
     if record.protected:
         said |= {BRANCH_PROTECTED_BY_PROPERTY: record.protected_by or "unknown", BRANCH_FORCED_PROPERTY: "true"}
-    return {key: bounded(value, _MAX_WORDS) for key, value in said.items() if value}
+    return {key: truncated(value, _MAX_WORDS) for key, value in said.items() if value}
 
 
 def _altered(record: BranchRecord, request: AlterBranch, table: str) -> BranchRecord:

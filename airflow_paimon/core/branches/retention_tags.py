@@ -203,7 +203,7 @@ def index_files(entries: Iterable[IndexEntry]) -> set[str]:
 
 def _before_tagged_gaps(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
     """Tagged snapshots that have some of the files while the next tagged one lacks one of them."""
-    tagged = sorted({t.snapshot.id: t.snapshot for t in view.tags_once() if t.snapshot.id >= after}.items())
+    tagged = sorted({t.snapshot.id: t.snapshot for t in view.cached_tags() if t.snapshot.id >= after}.items())
     holding = [(s, files & returning) for _, s in tagged if (files := _files_if_tagged(view, head, s)) is not None]
     for (snapshot, files), (_, following) in pairwise([*holding, (head, set())]):
         if not files <= following:
@@ -318,6 +318,6 @@ def keep_tag_needed(view: Table, tag: Tag) -> str | None:
     ids = view.snapshot_ids()
     if len(ids) > 1 and ids[0] <= tag.snapshot.id + 1:
         return f"the expiry of snapshot {ids[0]}"
-    tags = (t for t in view.tags_once() if t.snapshot.id <= tag.snapshot.id)
+    tags = (t for t in view.cached_tags() if t.snapshot.id <= tag.snapshot.id)
     others = (t for t in tags if not t.name.startswith(KEEP_TAG_PREFIX))
     return next((f"the end of tag {t.name!r}" for t in others), None)

@@ -442,7 +442,7 @@ def relying_branches(view: Table, tag: Tag, going: Collection[str]) -> list[str]
     """
     if view.branch_name != MAIN:
         return []
-    held = {t.name: t.snapshot.identity for t in view.tags_once() if t.name not in going and t.time_retained is None}
+    held = {t.name: t.snapshot.identity for t in view.cached_tags() if t.name not in going and t.time_retained is None}
     if tag.snapshot.identity in held.values():
         return []
     found = []
@@ -455,7 +455,7 @@ def relying_branches(view: Table, tag: Tag, going: Collection[str]) -> list[str]
 
 def past_tags(view: Table, now: datetime, prefix: str = "") -> Iterator[Tag]:
     """Find the tags whose retention has passed (``now``: local time, no zone) and that nothing needs any more."""
-    view = view if view.known_tags is not None else view.reading_tags_once()  # each tag is compared with all others
+    view = view if view.known_tags is not None else view.with_cached_tags()  # each tag is compared with all others
     for tag in view.tags(prefix):
         end = tag.expires_at()
         if end is None or end >= now:

@@ -15,7 +15,7 @@ from airflow_paimon.core.catalogs.rest_client import RestClient
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.store import Store, open_store
 from airflow_paimon.core.store.oss_client import JAVA_OPTIONS
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 
 _SAFE_MS = 3_600_000
 """A token is renewed when it has less left than this, or than half of the time that it was given for."""
@@ -80,7 +80,7 @@ def _token(client: RestClient, table: tuple[str, str]) -> _Token:
     return fresh
 
 
-class TokenStore(StoreOver):
+class TokenStore(StoreWrapper):
     """A folder that is reached by the token that the server gives for a table."""
 
     __slots__ = ("_below", "_client", "_endpoint", "_options", "_path", "_table")

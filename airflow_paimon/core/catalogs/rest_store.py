@@ -32,7 +32,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, p
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.store.none import NoStore
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.branch_record import DELETED, DELETING, BranchRecord, branch_record_path
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
@@ -100,7 +100,7 @@ class RestTable:
         return snapshot_from_json(raw, what)
 
 
-class RestTableStore(StoreOver):
+class RestTableStore(StoreWrapper):
     """See the module. ``table``: the table that the server commits to."""
 
     __slots__ = ("table",)
@@ -408,7 +408,7 @@ class RestTableStore(StoreOver):
         self._refuse(f"create branch {branch} from snapshot {base.id}, which has no tag on main")
 
 
-class NewRestTableStore(StoreOver):
+class NewRestTableStore(StoreWrapper):
     """The folder of a table that its server is about to make: with the put of the first schema."""
 
     __slots__ = ("_catalog", "_client", "_database", "_name")

@@ -17,7 +17,7 @@ from airflow_paimon.core.catalogs.options import CatalogOptions
 from airflow_paimon.core.errors import PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
     BRANCH_PREFIX,
@@ -115,7 +115,7 @@ def _put_of(path: str) -> _Put | None:
     return None if found is None else _Put(found["branch"] or MAIN, bool(found["schema"]))
 
 
-class CatalogTableStore(StoreOver):
+class CatalogTableStore(StoreWrapper):
     """Puts the snapshots and schemas of ``table`` (its name without the database) under the catalog's guard.
 
     ``refused``: why this table can't be written here, None if it can.
@@ -131,8 +131,8 @@ class CatalogTableStore(StoreOver):
     def commits_refused(self) -> str | None:
         return self.refused or self.inner.commits_refused
 
-    def few_names(self, path: str) -> list[str] | None:
-        return self.inner.few_names(path)
+    def names_if_few(self, path: str) -> list[str] | None:
+        return self.inner.names_if_few(path)
 
     def create(self, path: str, data: bytes) -> None:
         put = _put_of(path)

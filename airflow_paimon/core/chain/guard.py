@@ -55,7 +55,7 @@ from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.table.features import holds_chain_rows
-from airflow_paimon.core.table.history import touched
+from airflow_paimon.core.table.history import touched_buckets
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import partition_types
@@ -303,7 +303,7 @@ class _Change:
     before: _Held
     after: frozenset[Values]
     added: dict[Values, int]
-    touched: frozenset[Values]
+    touched_buckets: frozenset[Values]
 
 
 def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: Sequence[ManifestEntry]) -> _Change:
@@ -312,11 +312,11 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
     before = splits_by_partition(plan)
     files = {v: {f.file_name for s in splits for f in s.files} for v, splits in before.items()}
     added: dict[Values, int] = {}
-    touched = set()
+    touched_buckets = set()
     for deletes in (True, False):
         for entry in (e for e in entries if (e.kind != FileKind.ADD) == deletes):
             values = decode_row(entry.partition, types)
-            touched.add(values)
+            touched_buckets.add(values)
             names = files.setdefault(values, set())
             if deletes:
                 names.discard(entry.file.file_name)
@@ -324,7 +324,7 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
                 names.add(entry.file.file_name)
                 added[values] = entry.total_buckets
     after = frozenset(v for v, names in files.items() if names)
-    return _Change(plan, before, after, added, frozenset(touched))
+    return _Change(plan, before, after, added, frozenset(touched_buckets))
 
 
 def _guard(
@@ -348,10 +348,10 @@ def _guard(
             raise anchors_needed(main, layout, needed)
     if on_stale is None:
         return other
-    found = affected(change.touched & change.after if is_snapshot else change.touched, anchors, chained)
+    found = affected(change.touched_buckets & change.after if is_snapshot else change.touched_buckets, anchors, chained)
     if found.hidden and not is_snapshot and on_stale == "refuse":
         raise _hidden(main, layout, found.hidden)
-    rebuilt = {v: parts for v, parts in found.rebuilt.items() if not is_snapshot or v not in change.touched}
+    rebuilt = {v: parts for v, parts in found.rebuilt.items() if not is_snapshot or v not in change.touched_buckets}
     ids = {own: head.id if head else None, others: other.snapshot.id if other.snapshot else None}
     _assume(main, layout, rebuilt, change.plan if is_snapshot else other, deltas, ids)
     return other
@@ -473,7 +473,7 @@ def _report(table: Table, committed: Snapshot | None) -> dict[str, Any]:
     if role is None or committed is None:
         return {}
     main, types = table.branch(MAIN), partition_types(table.schema())
-    buckets = touched(table, [committed]) or ()  # none of an expired snapshot, as its files are unknown
+    buckets = touched_buckets(table, [committed]) or ()  # none of an expired snapshot, as its files are unknown
     changed = frozenset(decode_row(p, types) for p in {b.partition for b in buckets})
     if not changed or chain_role(main, main.schema()) is None:
         return {}

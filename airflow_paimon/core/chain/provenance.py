@@ -37,7 +37,7 @@ from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_existing
-from airflow_paimon.core.table.history import snapshots_between, touched
+from airflow_paimon.core.table.history import snapshots_between, touched_buckets
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
@@ -386,7 +386,7 @@ def touched_since(
     commits = snapshots_between(plan.table, since, plan.snapshot.id)
     if commits is None:
         return None
-    buckets = touched(plan.table, [s for s in commits if not passed_over(s)])
+    buckets = touched_buckets(plan.table, [s for s in commits if not passed_over(s)])
     if buckets is None:
         return None
     types = partition_types(plan.schema)
@@ -421,7 +421,7 @@ class _Judge:
         self.state = state
         self.layout: ChainLayout = state.layout
         self.provenances = provenances
-        self.touched: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
+        self.touched_buckets: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
         self.live = {b: state_digests(state, b) for b in (Branch.SNAPSHOT, Branch.DELTA)}
         self.vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
         names = (state.layout.snapshot_branch, state.layout.delta_branch)
@@ -513,6 +513,6 @@ class _Judge:
 
     def _touched(self, branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
         key = branch, since, identity
-        if key not in self.touched:
-            self.touched[key] = touched_since(self.state.plan(branch), since, identity)
-        return self.touched[key]
+        if key not in self.touched_buckets:
+            self.touched_buckets[key] = touched_since(self.state.plan(branch), since, identity)
+        return self.touched_buckets[key]

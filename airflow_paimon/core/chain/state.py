@@ -15,7 +15,7 @@ from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
-from airflow_paimon.core.table.history import snapshots_between, touched
+from airflow_paimon.core.table.history import snapshots_between, touched_buckets
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
@@ -183,7 +183,7 @@ class Fence:
         if found is None or found.identity != self.seen.identity:
             return True
         between = snapshots_between(self.table, self.seen.id, head.id)
-        buckets = None if between is None else touched(self.table, between)
+        buckets = None if between is None else touched_buckets(self.table, between)
         if buckets is None:
             return True
         return any(map(StoredPartitions(self.schema).where(self.concerns), {b.partition for b in buckets}))

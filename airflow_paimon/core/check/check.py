@@ -70,7 +70,7 @@ from airflow_paimon.core.table.paths import (
     protects,
 )
 from airflow_paimon.core.table.properties import FIGURES_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES
+from airflow_paimon.core.table.spill import MEMORY_BYTES
 from airflow_paimon.core.table.table import Table
 
 

@@ -25,7 +25,7 @@ from airflow_paimon.core.table.branch_record import (
     read_branch_record,
     recorded_branches,
 )
-from airflow_paimon.core.table.history import greatest_shared
+from airflow_paimon.core.table.history import last_shared_snapshot
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, protective_tag, protects, published_tag
 from airflow_paimon.core.table.record_kinds import BRANCHES
 from airflow_paimon.core.table.table import Table, proof_of_snapshots
@@ -236,7 +236,7 @@ def protection_findings(table: Table, view: Table) -> Iterator[Finding]:
     record = read_branch_record(table, name)
     source = table.branch(record.from_branch) if record is not None else table
     source = source if source.exists() else table  # another engine dropped it
-    base = greatest_shared(source, view)
+    base = last_shared_snapshot(source, view)
     if base is None and record is not None and record.snapshot_id in view.snapshot_ids():
         base = view.snapshot(record.snapshot_id)
     if base is None:

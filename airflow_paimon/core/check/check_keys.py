@@ -30,7 +30,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.visibility import hold_each_key_once
+from airflow_paimon.core.table.visibility import has_unique_keys
 
 HASH_INDEX = "hash-index"
 KeyHashes = Callable[[Table, Snapshot, Collection[bytes] | None], Iterator[tuple[bytes, Mapping[int, Hashes]]]]
@@ -189,7 +189,7 @@ def keys_twice_findings(view: Table, keys_twice: FindKeysTwice | None) -> Iterat
     in the new files (measured with Flink 2.0.1 and Paimon 1.4.2).
     """
     schema, head = view.schema(), view.latest_snapshot()
-    if head is None or keys_twice is None or not schema.primary_keys or not hold_each_key_once((), schema):
+    if head is None or keys_twice is None or not schema.primary_keys or not has_unique_keys((), schema):
         return
     found = dict(keys_twice(view, head))
     twice = {bucket: key for bucket, key in found.items() if key is not None}

@@ -10,7 +10,7 @@ from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.requests.findings import WARNING, Finding
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.table_set import Pin, TableSet
+from airflow_paimon.core.table.table_set import SetMember, TableSet
 from airflow_paimon.core.table.table_sets import set_folder, set_names
 
 
@@ -30,7 +30,7 @@ def set_findings(table: Table) -> Iterator[Finding]:
             yield _finding(main, version, pin, tag)
 
 
-def _finding(main: Table, version: TableSet, pin: Pin, tag: Tag | None) -> Finding:
+def _finding(main: Table, version: TableSet, pin: SetMember, tag: Tag | None) -> Finding:
     what = "is gone" if tag is None else f"is on snapshot {tag.snapshot.id} now"
     others = (t.snapshot for t in main.tags() if t.snapshot.identity == pin.identity)
     snapshot = main.find_snapshot(pin.snapshot_id)

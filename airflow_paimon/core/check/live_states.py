@@ -31,7 +31,14 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import is_file_name, is_outside
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE, FilePlace, column_places, missing_at
-from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES, Ranges, Run, SortedRuns, cuts_for, joined
+from airflow_paimon.core.table.spill import (
+    MEMORY_BYTES,
+    DigestRanges,
+    SortedColumns,
+    SpillBuffer,
+    concat_columns,
+    cuts_for,
+)
 from airflow_paimon.core.table.table import Table
 
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
@@ -77,7 +84,7 @@ class _LiveState:
     """
 
     manifests: Sequence[ManifestFile]
-    parts: Sequence[Run]
+    parts: Sequence[SortedColumns]
     cuts: Digests
     live: Sequence[npt.NDArray[np.uint8]]
     totals: Mapping[int, BucketFiles]
@@ -93,7 +100,7 @@ class LiveStates:
 
     main: Table
     memory_bytes: int = MEMORY_BYTES
-    _parts: dict[str, Run | None] = field(default_factory=dict)
+    _parts: dict[str, SortedColumns | None] = field(default_factory=dict)
     _schemas: dict[str, frozenset[int]] = field(default_factory=dict)
     _folders: dict[_Key, int] = field(default_factory=dict)
     _listed: dict[_Naming, _Listed] = field(default_factory=dict)
@@ -101,7 +108,7 @@ class LiveStates:
     _newest: tuple[tuple[str, ...], _LiveState | None] | None = None
 
     def __post_init__(self) -> None:
-        self._runs = SortedRuns(self.memory_bytes // 2)
+        self._runs = SpillBuffer(self.memory_bytes // 2)
 
     def missing(self, view: Table, schema: TableSchema, snapshot: Snapshot) -> list[str]:
         """Return the missing data files of a snapshot, as ``missing_at`` does; raises as ``scan.live_columns``."""
@@ -157,18 +164,18 @@ class LiveStates:
         plain = [p for p in parts if p is not None]
         return self._state_of(manifests, plain) if len(plain) == len(parts) else None
 
-    def _kept(self, found: _Entries) -> Run:
+    def _kept(self, found: _Entries) -> SortedColumns:
         known = self._folders
         numbers = np.array([known.setdefault(key, len(known)) for key in found.keys], np.int32)
         return self._runs.add((found.places, found.files, found.added, numbers[found.folders], found.totals))
 
-    def _state_of(self, manifests: Sequence[ManifestFile], parts: Sequence[Run]) -> _LiveState | None:
+    def _state_of(self, manifests: Sequence[ManifestFile], parts: Sequence[SortedColumns]) -> _LiveState | None:
         """Merge entries in order; None: a file is added twice, or deleted without having been added."""
         cuts = cuts_for(sum(p.rows for p in parts), _ROW_BYTES, self.memory_bytes // 2)
-        ranges, bits = Ranges(parts, cuts, columns=(1, 2, 3, 4)), []
+        ranges, bits = DigestRanges(parts, cuts, columns=(1, 2, 3, 4)), []
         totals: dict[int, Counter[int]] = {}
         for at in range(len(ranges)):
-            identities, added, folders, counts = joined(ranges.parts(at), _TYPES[1:])
+            identities, added, folders, counts = concat_columns(ranges.parts(at), _TYPES[1:])
             live = live_entries_of(identities, added)
             if live is None:
                 return None
@@ -206,9 +213,9 @@ def live_states_for_read(table: Table) -> LiveStates:
 class _Listed:
     """Digests of the files in the folders that were listed."""
 
-    def __init__(self, runs: SortedRuns) -> None:
+    def __init__(self, runs: SpillBuffer) -> None:
         self.folders: set[int] = set()
-        self.runs: list[Run] = []
+        self.runs: list[SortedColumns] = []
         self._kept_in = runs
         self._some: list[Digests] = []
         self._rows = 0
@@ -327,11 +334,11 @@ def live_entries_of(files: Digests, added: _Mask) -> _Mask | None:
 
 def _lost(state: _LiveState, listed: _Listed, elsewhere: _Mask) -> Digests:
     """Return the live files that no listing has. ``elsewhere``: folders for which no look is taken."""
-    ranges, there = Ranges(state.parts, state.cuts, columns=(0, 1, 3)), Ranges(listed.runs, state.cuts)
+    ranges, there = DigestRanges(state.parts, state.cuts, columns=(0, 1, 3)), DigestRanges(listed.runs, state.cuts)
     lost: list[Digests] = [np.zeros(0, np.uint64)]
     for at, bits in enumerate(state.live):
-        places, files, folders = joined(ranges.parts(at), (*_TYPES[:2], _TYPES[3]))
-        found = np.sort(joined(there.parts(at), _TYPES[:1])[0])
+        places, files, folders = concat_columns(ranges.parts(at), (*_TYPES[:2], _TYPES[3]))
+        found = np.sort(concat_columns(there.parts(at), _TYPES[:1])[0])
         live = np.unpackbits(bits, count=len(places)).view(bool)
         lost.append(files[live & ~elsewhere[folders] & (places_in(found, places) < 0)])
     return np.concatenate(lost)

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.tags import check_deletable
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.metadata_expiry.expiry_run import Choice, run_expiry
+from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots
 from airflow_paimon.core.requests.context import Context
 
@@ -22,22 +22,22 @@ def end_tags(context: Context, paths: Collection[str]) -> Mapping[str, Any]:
     Raises:
         FormatError: something can't be read. ConflictError, InvalidInputError: see ``run_expiry``.
     """
-    table = context.table.reading_tags_once()
+    table = context.table.with_cached_tags()
 
-    def choose(roots: Roots) -> Choice:
-        dead: list[Root] = []
+    def choose(roots: Roots) -> ExpirySelection:
+        expiring: list[Root] = []
         needed: dict[str, dict[str, str]] = {}
         for root in roots.roots:
             if root.kind != TAG or root.path not in paths or root.tag is None:
                 continue
             try:
                 check_deletable(table.branch(root.branch), root.tag)
-                dead.append(root)
+                expiring.append(root)
             except UnsafeOperationError as error:
                 needed.setdefault(root.branch, {})[root.name] = error.message
         expired: dict[str, list[str]] = {}
-        for root in dead:
+        for root in expiring:
             expired.setdefault(root.branch, []).append(root.name)
-        return Choice(dead=tuple(dead), reason=_REASON, report={"expired": expired, "needed": needed})
+        return ExpirySelection(expiring=tuple(expiring), reason=_REASON, report={"expired": expired, "needed": needed})
 
     return run_expiry(context, choose, operations_since_ms=context.now_ms).details

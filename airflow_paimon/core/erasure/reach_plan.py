@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import FileNumbers, ReferencedFiles
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
     CHANGELOGS,
     NEWEST,
     SNAPSHOTS,
     TRASHED,
-    holders_by_kind,
+    group_roots_by_kind,
 )
 from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, UNDO_TAG_PREFIX, protects
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from airflow_paimon.core.table.consumers import Consumer
 
 PROTECTIVE_TAG = "protective tag"
-"""A kind of holders, besides those of ``holders_by_kind``."""
+"""A kind of references, besides those of ``group_roots_by_kind``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reachable:
     """What the roots of a table name."""
 
-    index: FileIndex
+    index: ReferencedFiles
     roots: Sequence[Root]
     consumers: Sequence[Consumer]
 
@@ -44,7 +44,7 @@ class Reachable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class ReachingRoots:
     """Roots of one kind that reach some of the files. ``files``: positions among these, ascending."""
 
     kind: str
@@ -77,21 +77,21 @@ class Holder:
         }
 
 
-def holders_of(reachable: Reachable, numbers: Sequence[int | None]) -> list[Holder]:
+def reaching_roots(reachable: Reachable, numbers: Sequence[int | None]) -> list[ReachingRoots]:
     """Group the roots that reach files, given by their numbers (None: no root names it); main first."""
     known = [(at, number) for at, number in enumerate(numbers) if number is not None]
     wanted: FileNumbers = np.array([number for _, number in known], np.int32)
     found = []
-    for holder in holders_by_kind(reachable.roots, each_tag=True):
-        masks = [(at, held[wanted]) for at, held in zip(holder.roots, reachable.index.each(holder.roots), strict=True)]
+    for group in group_roots_by_kind(reachable.roots, each_tag=True):
+        masks = [(at, held[wanted]) for at, held in zip(group.roots, reachable.index.each(group.roots), strict=True)]
         reaching = [(reachable.roots[at], mask) for at, mask in masks if mask.any()]
         if reaching:
-            protected = holder.kind == TAG and protects(holder.name) is not None
+            protected = group.kind == TAG and protects(group.name) is not None
             found.append(
-                Holder(
-                    kind=PROTECTIVE_TAG if protected else holder.kind,
-                    branch=holder.branch,
-                    name=holder.name or None,
+                ReachingRoots(
+                    kind=PROTECTIVE_TAG if protected else group.kind,
+                    branch=group.branch,
+                    name=group.name or None,
                     roots=tuple(root for root, _ in reaching),
                     files=tuple(known[at][0] for at in np.flatnonzero(np.logical_or.reduce([m for _, m in reaching]))),
                 )
@@ -99,50 +99,50 @@ def holders_of(reachable: Reachable, numbers: Sequence[int | None]) -> list[Hold
     return found
 
 
-def lost_with(holder: Holder) -> str:
-    """Say what nobody can read any more once a holder has ended."""
-    first, last = holder.roots[0].snapshot, holder.roots[-1].snapshot
-    on = "" if holder.branch == MAIN else f" of branch {holder.branch}"
+def lost_with(roots: ReachingRoots) -> str:
+    """Say what nobody can read any more once these roots have ended."""
+    first, last = roots.roots[0].snapshot, roots.roots[-1].snapshot
+    on = "" if roots.branch == MAIN else f" of branch {roots.branch}"
     one = f"snapshot {last.id}{on}, committed {_time(last.time_millis)}"
     texts = {
         NEWEST: "nothing but the rows",
-        TAG: f"the version that tag {holder.name} names: {one}",
-        PROTECTIVE_TAG: f"branch {protects(holder.name or '')}, which shares files of {one}",
+        TAG: f"the version that tag {roots.name} names: {one}",
+        PROTECTIVE_TAG: f"branch {protects(roots.name or '')}, which shares files of {one}",
         SNAPSHOTS: f"all snapshots{on} up to {last.id}: reads of a time before {_time(last.time_millis)}, streams that "
         f"are not past snapshot {last.id}",
         CHANGELOGS: f"changes{on} up to snapshot {last.id} for streams that begin earlier",
         TRASHED: f"readers that began before snapshots {first.id} to {last.id}{on} expired",
     }
-    if holder.kind == TAG and (holder.name or "").startswith(UNDO_TAG_PREFIX):
+    if roots.kind == TAG and (roots.name or "").startswith(UNDO_TAG_PREFIX):
         return f"the undo of the publish after {one}"
-    if holder.kind == TAG and (holder.name or "").startswith(KEEP_TAG_PREFIX):
+    if roots.kind == TAG and (roots.name or "").startswith(KEEP_TAG_PREFIX):
         return "nothing: it keeps files that a publish or rollback brought back"
-    return texts.get(holder.kind, "what a publish that is running relies on")
+    return texts.get(roots.kind, "what a publish that is running relies on")
 
 
-def way_to_end(holder: Holder) -> str:
-    """Say what ends a holder."""
-    on = "" if holder.branch == MAIN else f" --branch {holder.branch}"
-    tag = holder.tag_under_legal_hold
+def way_to_end(roots: ReachingRoots) -> str:
+    """Say what ends these roots."""
+    on = "" if roots.branch == MAIN else f" --branch {roots.branch}"
+    tag = roots.tag_under_legal_hold
     if tag is not None:
-        return f"nothing: it {tag.legal_hold_text}; delete_tag --tag {holder.name}{on} --release-hold ends it"
+        return f"nothing: it {tag.legal_hold_text}; delete_tag --tag {roots.name}{on} --release-hold ends it"
     ways = {
-        NEWEST: f"DELETE FROM the {'table' if holder.branch == MAIN else f'branch {holder.branch}'}, then compact{on}",
-        TAG: f"delete_tag --tag {holder.name}{on}",
-        PROTECTIVE_TAG: f"publish or delete the branch: delete_branch --branch {protects(holder.name or '')}",
+        NEWEST: f"DELETE FROM the {'table' if roots.branch == MAIN else f'branch {roots.branch}'}, then compact{on}",
+        TAG: f"delete_tag --tag {roots.name}{on}",
+        PROTECTIVE_TAG: f"publish or delete the branch: delete_branch --branch {protects(roots.name or '')}",
         SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
         CHANGELOGS: f"expire_changelogs --delete-all{on}",
         TRASHED: "any expiry, once the grace time is over",
     }
-    return ways.get(holder.kind, "the end of the publishes that are running")
+    return ways.get(roots.kind, "the end of the publishes that are running")
 
 
-def pinning_consumers(reachable: Reachable, holders: Iterable[Holder]) -> list[Consumer]:
+def retaining_consumers(reachable: Reachable, holders: Iterable[ReachingRoots]) -> list[Consumer]:
     """Return the consumers that keep snapshots which reach the files: their streams have yet to read them."""
     last: dict[str, int] = {}
-    for holder in holders:
-        if holder.kind == SNAPSHOTS:
-            last[holder.branch] = max(r.snapshot.id for r in holder.roots)
+    for roots in holders:
+        if roots.kind == SNAPSHOTS:
+            last[roots.branch] = max(r.snapshot.id for r in roots.roots)
     return [c for c in reachable.consumers if c.next_snapshot <= last.get(c.branch, 0)]
 
 

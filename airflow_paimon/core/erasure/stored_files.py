@@ -13,10 +13,17 @@ from airflow_paimon.core.erasure.reach_plan import Reachable
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.metadata_expiry.file_index import store_index
-from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex
-from airflow_paimon.core.metadata_expiry.orphan_plan import CHANGELOG, DATA, TEMPORARY, UNKNOWN, KindTeller, Stored
-from airflow_paimon.core.metadata_expiry.references import RootNames, read_names
+from airflow_paimon.core.metadata_expiry.orphan_plan import (
+    CHANGELOG,
+    DATA,
+    TEMPORARY,
+    UNKNOWN,
+    FileClassifier,
+    ListedFile,
+)
+from airflow_paimon.core.metadata_expiry.referenced_files import read_referenced_files
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import ReferencedFiles
+from airflow_paimon.core.metadata_expiry.references import RootReferences, read_references
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
@@ -81,7 +88,7 @@ def read_stored_files(table: Table) -> StoredFiles:
     main = table.branch(MAIN)
     reader = RootReader(main)
     roots = reader.gather()
-    living, read = reader.of_living(roots.keeping, lambda some: (some, _read(main, some)))
+    living, read = reader.without_vanished(roots.living, lambda some: (some, _read(main, some)))
     listed = _listed(main)
     known = _schemas(main, roots.branches)
     return StoredFiles(
@@ -101,14 +108,14 @@ def read_stored_files(table: Table) -> StoredFiles:
 class _Read:
     """``entries``: of each file one entry of a manifest, with the branch whose schemas it refers to."""
 
-    index: FileIndex
-    names: Sequence[RootNames]
+    index: ReferencedFiles
+    names: Sequence[RootReferences]
     entries: Mapping[str, tuple[str, ManifestEntry]]
 
 
 def _read(main: Table, living: Sequence[Root]) -> _Read:
-    index = store_index(main, living).whole()
-    names = read_names(main, living)
+    index = read_referenced_files(main, living).whole()
+    names = read_references(main, living)
     manifests = {m.file_name: (n.root.branch, m) for n in reversed(names) for m in (*n.state, *n.changelog)}
     entries: dict[str, tuple[str, ManifestEntry]] = {}
     for some in batches(list(manifests.values())):
@@ -121,18 +128,18 @@ _Schemas = Mapping[str, Mapping[int, TableSchema]]
 """The schema versions of each branch, by id."""
 
 
-def _listed(main: Table) -> list[tuple[Stored, str]]:
+def _listed(main: Table) -> list[tuple[ListedFile, str]]:
     """List the folder, without what this package keeps there for itself: files of known kinds, and ``OTHER`` ones."""
-    kind_of, found = KindTeller(file_prefixes(main)).kind_of, []
+    classify, found = FileClassifier(file_prefixes(main)).classify, []
     for info in main.store.files(""):
-        kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else kind_of(info.name)
+        kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else classify(info.name)
         if kind is not None:
             name = OTHER if kind is UNKNOWN else kind[0]
-            found.append((Stored(info.name, info.size, info.modified_ms), name))
+            found.append((ListedFile(info.name, info.size, info.modified_ms), name))
     return found
 
 
-def _files(listed: Sequence[tuple[Stored, str]], read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
+def _files(listed: Sequence[tuple[ListedFile, str]], read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
     def schema_of(branch: str, entry: ManifestEntry) -> TableSchema | None:
         return schemas.get(branch, {}).get(entry.file.schema_id)
 
@@ -172,7 +179,7 @@ def _numbers(read: _Read, names: Sequence[str]) -> list[int | None]:
     return [number if number >= 0 else None for number in read.index.numbers(digests_of(names)).tolist()]
 
 
-def _among_rows(file: Stored) -> bool:
+def _among_rows(file: ListedFile) -> bool:
     """Whether a file lies where rows lie, and is no index of such a file."""
     parent = file.path.rpartition("/")[0].rpartition("/")[2]
     return parent.startswith("bucket-") and not file.name.endswith(_INDEX_SUFFIX)
@@ -192,7 +199,7 @@ def _schemas(main: Table, branches: Iterable[str]) -> _Schemas:
     return found
 
 
-def _indexes(names: Sequence[RootNames], listed: Sequence[tuple[Stored, str]]) -> Iterable[tuple[str, str]]:
+def _indexes(names: Sequence[RootReferences], listed: Sequence[tuple[ListedFile, str]]) -> Iterable[tuple[str, str]]:
     """Name the indexes that hold values, also those that nothing refers to: their names are not those of others."""
     found = {(e.external_path or f"{INDEX_DIR}/{e.file_name}"): e.index_type for n in names for e in n.index}
     known = [

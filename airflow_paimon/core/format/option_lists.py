@@ -21,7 +21,7 @@ def trims(key: str) -> bool:
     return key in _TRIMMED or of_columns or (key.startswith("file-index.") and key.endswith(".columns"))
 
 
-def listed(key: str, text: str) -> tuple[str, ...]:
+def split_names(key: str, text: str) -> tuple[str, ...]:
     """Return the names in the value of an option, empty ones too, but for those after the last comma.
 
     This is Java's ``String.split``, of which Paimon makes use.

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
-from airflow_paimon.core.format.option_lists import listed
+from airflow_paimon.core.format.option_lists import split_names
 from airflow_paimon.core.format.snapshot import RESTORE, load_json_object
 from airflow_paimon.core.format.types import DataField, field_to_json, max_field_id, parse_field
 
@@ -82,7 +82,7 @@ class TableSchema:
     def bucket_keys(self) -> tuple[str, ...]:
         """Columns that determine the bucket: option ``bucket-key``, else the trimmed primary key."""
         text = self.options.get("bucket-key", "")
-        return listed("bucket-key", text) if text.strip() else self.trimmed_primary_keys
+        return split_names("bucket-key", text) if text.strip() else self.trimmed_primary_keys
 
     @property
     def has_keyless_bucket(self) -> bool:

@@ -21,12 +21,12 @@ from airflow_paimon.core.health.health_plan import (
     ChainFigures,
     HeldFigures,
     Observed,
-    Pin,
+    RetainedState,
     StorageFigures,
     TableHealth,
     plan_health,
 )
-from airflow_paimon.core.metadata_expiry.automatic_tags import automatic_tags_due
+from airflow_paimon.core.metadata_expiry.automatic_tags import needs_automatic_tags
 from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule, expiry_rule
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import SNAPSHOTS
@@ -205,10 +205,10 @@ def _replaced_bytes(main: Table, oldest: Snapshot | None, head: Snapshot | None)
 
 def _automatic_tags(main: _View) -> bool:
     head = main.table.snapshot(main.ids[-1]) if main.ids else None
-    return main.options is not None and automatic_tags_due(main.options, main.table.name, main.tags, head)
+    return main.options is not None and needs_automatic_tags(main.options, main.table.name, main.tags, head)
 
 
-def _first(pins: Sequence[Pin]) -> Pin | None:
+def _first(pins: Sequence[RetainedState]) -> RetainedState | None:
     """Return the pin of the oldest state; of several of one millisecond the first in the order of ``pins``."""
     return min(pins, key=lambda pin: pin.since_ms, default=None)
 
@@ -217,11 +217,11 @@ def _oldest(view: _View) -> Snapshot | None:
     return view.table.snapshot(view.ids[0]) if view.ids else None
 
 
-def _snapshot_pin(view: _View, oldest: Snapshot) -> Pin:
-    return Pin(kind="snapshot", name=str(oldest.id), branch=view.name, since_ms=oldest.time_millis)
+def _snapshot_pin(view: _View, oldest: Snapshot) -> RetainedState:
+    return RetainedState(kind="snapshot", name=str(oldest.id), branch=view.name, since_ms=oldest.time_millis)
 
 
-def _pins(views: Sequence[_View], records: dict[str, BranchRecord | None]) -> list[Pin]:
+def _pins(views: Sequence[_View], records: dict[str, BranchRecord | None]) -> list[RetainedState]:
     """Return the tags and branches that hold a state, main's first, each branch's by snapshot id; a tag that protects a
     branch stands for it.
     """
@@ -230,11 +230,11 @@ def _pins(views: Sequence[_View], records: dict[str, BranchRecord | None]) -> li
         for tag in view.tags:
             branch = protects(tag.name)
             kind, name = ("branch", branch) if branch in records else ("tag", tag.name)
-            found.append(Pin(kind=kind, name=str(name), branch=view.name, since_ms=tag.snapshot.time_millis))
+            found.append(RetainedState(kind=kind, name=str(name), branch=view.name, since_ms=tag.snapshot.time_millis))
     return found
 
 
-def _ends(pin: Pin, views: Sequence[_View], records: dict[str, BranchRecord | None]) -> bool:
+def _ends(pin: RetainedState, views: Sequence[_View], records: dict[str, BranchRecord | None]) -> bool:
     """Whether a retention ends a pin, or the operation that it belongs to does."""
     if pin.kind == "branch":
         record = records[pin.name]
@@ -304,7 +304,7 @@ def _is_over(record: BranchRecord | None, now_ms: int) -> bool:
 def _storage(main: Table, now_ms: int) -> StorageFigures:
     found = read_usage(main, now_ms)
     totals = found.totals
-    held = [u.frees.bytes for u in found.holders if u.holder.kind == SNAPSHOTS and u.holder.branch == MAIN]
+    held = [u.frees.bytes for u in found.usages if u.group.kind == SNAPSHOTS and u.group.branch == MAIN]
     return StorageFigures(
         bytes=totals.total.bytes,
         orphan_files=totals.unreferenced.files - totals.young.files,

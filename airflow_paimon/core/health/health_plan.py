@@ -58,7 +58,7 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
+class RetainedState:
     """What keeps the files of a state as old as ``since_ms`` (epoch milliseconds): ``kind`` snapshot, tag or branch."""
 
     kind: str
@@ -97,8 +97,8 @@ class HeldFigures:
     blocked_snapshots: int = 0
     blocked_by: str | None = None
     replaced_bytes: int = 0
-    oldest: Pin | None = None
-    unlimited: Pin | None = None
+    oldest: RetainedState | None = None
+    unlimited: RetainedState | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +309,7 @@ def _of_held(seen: Observed, files: FileFigures) -> Iterator[Reason]:
         yield _old_state(held.unlimited, seen.now_ms)
 
 
-def _old_state(pin: Pin, now_ms: int) -> Reason:
+def _old_state(pin: RetainedState, now_ms: int) -> Reason:
     days = max(0, now_ms - pin.since_ms) // _DAY_MS
     where = f" of branch {pin.branch}" if pin.kind == "tag" and pin.branch != "main" else ""
     text = f"{pin.kind} {pin.name}{where} keeps the files of a state that is {days:,} days old, and has no retention"

@@ -40,7 +40,7 @@ from airflow_paimon.core.metadata_expiry.automatic_tags_plan import (
 )
 from airflow_paimon.core.metadata_expiry.expiry import choose_tags
 from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule
-from airflow_paimon.core.metadata_expiry.expiry_run import Choice, Expired, expire
+from airflow_paimon.core.metadata_expiry.expiry_run import ExpiryOutcome, ExpirySelection, expire
 from airflow_paimon.core.metadata_expiry.root_values import Roots
 from airflow_paimon.core.plan import Action, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -111,7 +111,7 @@ def automatic_tag_rules(options: TableOptions, table: str) -> TagRules:
     return rules
 
 
-def automatic_tags_due(options: TableOptions, table: str, tags: Sequence[Tag], head: Snapshot | None) -> bool:
+def needs_automatic_tags(options: TableOptions, table: str, tags: Sequence[Tag], head: Snapshot | None) -> bool:
     """Whether a run would set automatic tags, or expire some that are too many; looks at the newest snapshot only.
 
     ``tags``: all of main's.
@@ -206,13 +206,13 @@ def _set(context: Context, puts: Sequence[_Put]) -> list[_Put]:
     return done
 
 
-def _expire(context: Context, rules: TagRules, puts: Sequence[_Put]) -> Expired:
+def _expire(context: Context, rules: TagRules, puts: Sequence[_Put]) -> ExpiryOutcome:
     """Expire the tags that are too many, and those whose retention has passed, as ``expire_tags`` does."""
-    request, table = context.request, context.table.reading_tags_once()
+    request, table = context.request, context.table.with_cached_tags()
     expiry = ExpireTags(warehouse=request.warehouse, table=request.table, now=request.now, dry_run=request.dry_run)
     set_now = {put.tag.name: put.tag.snapshot.id for put in puts}
 
-    def choose(roots: Roots) -> Choice:
+    def choose(roots: Roots) -> ExpirySelection:
         rule = TagRule(at=context.now_local) if rules.expire else None
         return choose_tags(table, roots, (MAIN,), rule, lambda tagged: beyond_most(rules, {**tagged, **set_now}))
 

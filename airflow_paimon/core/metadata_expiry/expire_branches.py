@@ -12,9 +12,9 @@ from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchAge,
     BranchRules,
-    is_asked_for,
-    soon_due,
-    why_due,
+    expires_soon,
+    expiry_reason,
+    matches_rules,
     why_kept,
     why_unpublished,
 )
@@ -30,7 +30,7 @@ from airflow_paimon.core.table.branch_record import (
     read_branch_record,
     recorded_branches,
 )
-from airflow_paimon.core.table.history import difference, greatest_shared, publish_target
+from airflow_paimon.core.table.history import difference, last_shared_snapshot, publish_target
 from airflow_paimon.core.table.paths import MAIN, STAGING_BRANCH_PREFIX, BranchPaths, protects
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, BRANCH_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -60,14 +60,14 @@ def _expire_branches(context: Context, request: ExpireBranches, rules: BranchRul
     half_gone = [r.branch for r in records if r is not None and r.state == DELETED]  # only the record is left
     for name in sorted({*table.branch_names(), *half_gone}):
         age = _age(table, name)
-        if age is None or name.startswith(STAGING_BRANCH_PREFIX) or not is_asked_for(age, rules):
+        if age is None or name.startswith(STAGING_BRANCH_PREFIX) or not matches_rules(age, rules):
             continue
-        due, about = why_due(age, rules, context.now_ms), _described(age)
+        due, about = expiry_reason(age, rules, context.now_ms), _described(age)
         if due is not None:
             why = _expire(context, rules, age)
             (expired if why is None else kept).append({**about, "why": due if why is None else why})
             continue
-        if (end := soon_due(age, rules, context.now_ms)) is not None:
+        if (end := expires_soon(age, rules, context.now_ms)) is not None:
             soon.append(about | {"expires_at": iso_time(end)})
         if age.record is not None and age.record.retention:
             later.append(about)
@@ -169,7 +169,7 @@ def _commits(table: Table, age: BranchAge, record: BranchRecord) -> list[Snapsho
     view = table.branch(age.name)
     base = record.snapshot_id
     if not record.known_origin:
-        shared = greatest_shared(table, view)
+        shared = last_shared_snapshot(table, view)
         base = shared.id if shared is not None else None
     return view.snapshots([i for i in view.snapshot_ids() if base is None or i > base])
 
@@ -179,7 +179,7 @@ def _on_main(table: Table, name: str, record: BranchRecord, head: Snapshot) -> b
 
     None = they were published, and what became of that can't be told.
     """
-    if _holds_files(table, name, record, head):
+    if _shares_files(table, name, record, head):
         return True
     known = [*(t.snapshot for t in table.tags() if protects(t.name) == name), *table.snapshots()]
     publishes = {s.id: s for s in known if s.properties.get(BRANCH_PROPERTY) == name}
@@ -197,10 +197,10 @@ def _on_main(table: Table, name: str, record: BranchRecord, head: Snapshot) -> b
 def _base(table: Table, name: str, record: BranchRecord) -> Snapshot | None:
     view = table.branch(name)
     base = view.find_snapshot(record.snapshot_id) if record.known_origin and record.snapshot_id is not None else None
-    return base or greatest_shared(table, view)
+    return base or last_shared_snapshot(table, view)
 
 
-def _holds_files(table: Table, name: str, record: BranchRecord, head: Snapshot) -> bool:
+def _shares_files(table: Table, name: str, record: BranchRecord, head: Snapshot) -> bool:
     """Whether main has the same files in every bucket that the branch changed."""
     base, now = _base(table, name, record), table.latest_snapshot()
     if base is None or now is None:

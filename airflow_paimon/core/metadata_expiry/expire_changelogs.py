@@ -15,7 +15,7 @@ from airflow_paimon.core.metadata_expiry.expiry import (
     options_of,
 )
 from airflow_paimon.core.metadata_expiry.expiry_plan import BranchExpiry, SnapshotRule, changelog_rule, plan_changelogs
-from airflow_paimon.core.metadata_expiry.expiry_run import Choice, run_expiry
+from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
 from airflow_paimon.core.metadata_expiry.root_values import Roots
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireChangelogs
@@ -53,14 +53,14 @@ def expire_changelogs(context: Context, request: ExpireChangelogs) -> OperationR
             max_deletes=request.max_deletes,
         )
 
-    def choose(roots: Roots) -> Choice:
+    def choose(roots: Roots) -> ExpirySelection:
         plans: list[tuple[Table, BranchExpiry]] = []
         for view in (table.branch(name) for name in branches or every_branch(roots)):
             options = options_of(view)
             if options is not None:
                 plans.append((view, plan_changelogs(roots, view.branch_name, rule(view, options))))
-        return Choice(
-            dead=tuple(r for _, plan in plans for r in plan.expired),
+        return ExpirySelection(
+            expiring=tuple(r for _, plan in plans for r in plan.expired),
             reason="older than is to be kept",
             after=tuple(action for view, plan in plans for action in changelog_hints(view, plan)),
             report=expiry_report([plan for _, plan in plans], "changelogs"),

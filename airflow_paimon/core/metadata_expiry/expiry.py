@@ -15,18 +15,18 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeO
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, time_before
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchExpiry,
-    Pin,
+    SnapshotRetainer,
     TagRule,
     branch_point_id,
     changelog_rule,
     expired_tags,
     expiry_rule,
     keeps_changelogs,
-    pins_of,
     plan_branch,
     plan_changelogs,
+    retainers_of,
 )
-from airflow_paimon.core.metadata_expiry.expiry_run import Choice, run_expiry
+from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -62,7 +62,7 @@ def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationRes
     time_before(request.older_than, context.now_ms, table.name)
     since = context.now_ms - duration_ms(request.retry_window, "retry_window")
 
-    def choose(roots: Roots) -> Choice:
+    def choose(roots: Roots) -> ExpirySelection:
         views = [table.branch(b) for b in (branches or every_branch(roots))]
         return _choose_snapshots(context, request, roots, views)
 
@@ -82,23 +82,25 @@ def every_branch(roots: Roots) -> tuple[str, ...]:
     return (MAIN, *(b for b in roots.branches if b not in left_out and not b.startswith(STAGING_BRANCH_PREFIX)))
 
 
-def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]) -> Choice:
+def _choose_snapshots(
+    context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]
+) -> ExpirySelection:
     parents = {b: _parent(context.table, b) for b in roots.branches}
     known = [(view, found) for view in views if (found := options_of(view)) is not None]
     unused = [c for view, options in known for c in _unused_consumers(context, roots, view, options)]
     roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
-    plans, dead = [], []
+    plans, expiring = [], []
     first: list[Action] = []
     before: dict[str, tuple[Action, ...]] = {}
     after: list[Action] = []
     hinted: dict[str, Root] = {}
     for view, options in known:
-        pins = pins_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
-        plan = _plan_snapshots(context, request, roots, view, options, pins)
+        retainers = retainers_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
+        plan = _plan_snapshots(context, request, roots, view, options, retainers)
         plans.append(plan)
         rule = changelog_rule(options, view.label, now_ms=context.now_ms)
         changelogs = plan_changelogs(roots, view.branch_name, rule)
-        dead += [*changelogs.expired, *plan.expired]
+        expiring += [*changelogs.expired, *plan.expired]
         before |= _records(view, plan)
         decoupled = keeps_changelogs(options)
         if decoupled:
@@ -112,8 +114,8 @@ def _choose_snapshots(context: Context, request: ExpireSnapshots, roots: Roots, 
         if plan.first_kept is not None:
             hinted[view.paths.earliest_hint] = plan.first_kept
     unread = f"no reader has used this consumer for {CONSUMER_EXPIRATION}"
-    return Choice(
-        dead=tuple(dead),
+    return ExpirySelection(
+        expiring=tuple(expiring),
         reason="older than is to be kept",
         consumers=tuple(unused),
         first=(
@@ -172,7 +174,12 @@ def _parent(table: Table, branch: str) -> str:
 
 
 def _plan_snapshots(
-    context: Context, request: ExpireSnapshots, roots: Roots, view: Table, options: TableOptions, pins: list[Pin]
+    context: Context,
+    request: ExpireSnapshots,
+    roots: Roots,
+    view: Table,
+    options: TableOptions,
+    retainers: list[SnapshotRetainer],
 ) -> BranchExpiry:
     rule = expiry_rule(
         options,
@@ -183,7 +190,7 @@ def _plan_snapshots(
         retain_max=request.retain_max,
         max_deletes=request.max_deletes,
     )
-    return plan_branch(view.branch_name, roots.snapshots(view.branch_name), rule, pins)
+    return plan_branch(view.branch_name, roots.snapshots(view.branch_name), rule, retainers)
 
 
 def _latest_hint(view: Table, plan: BranchExpiry) -> list[Action]:
@@ -262,7 +269,7 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
         InvalidInputError: the time is naive or in the future. FormatError: something can't be read. ConflictError: see
             ``run_expiry``.
     """
-    table = context.table.reading_tags_once()  # each tag is compared with all others
+    table = context.table.with_cached_tags()  # each tag is compared with all others
     branches = chosen_branches(table, request)
     cutoff_ms = time_before(request.older_than, context.now_ms, table.name)
     if request.include_unlimited and cutoff_ms is None:
@@ -274,7 +281,7 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
         include_unlimited=request.include_unlimited,
     )
 
-    def choose(roots: Roots) -> Choice:
+    def choose(roots: Roots) -> ExpirySelection:
         return choose_tags(table, roots, branches or every_branch(roots), rule)
 
     return run_expiry(context, choose, operations_since_ms=context.now_ms)
@@ -286,11 +293,11 @@ def choose_tags(
     branches: Sequence[str],
     rule: TagRule | None,
     too_many: Callable[[Mapping[str, int]], Iterable[str]] | None = None,
-) -> Choice:
+) -> ExpirySelection:
     """Choose the tags that expire. ``rule`` None: none by its age. ``too_many``: of a branch's tags, with the ids of
     their snapshots, the names of those that expire besides.
     """
-    dead: list[Root] = []
+    expiring: list[Root] = []
     after: list[Action] = []
     needed: dict[str, dict[str, str]] = {}
     for branch in branches:
@@ -308,11 +315,11 @@ def choose_tags(
                 gone.append(root)
             except UnsafeOperationError as error:
                 needed.setdefault(branch, {})[root.name] = error.message
-        dead += gone
+        expiring += gone
         after += plan_deletions(view, [r.name for r in gone]) if gone else []
-    report = {"expired": _by_branch(dead), "needed": needed}
+    report = {"expired": _by_branch(expiring), "needed": needed}
     reason = "its retention has passed, or it is older than asked for, or there are too many"
-    return Choice(dead=tuple(dead), reason=reason, after=tuple(after), report=report)
+    return ExpirySelection(expiring=tuple(expiring), reason=reason, after=tuple(after), report=report)
 
 
 def _due_tags(view: Table, tags: Sequence[Root], rule: TagRule) -> list[Root]:

@@ -18,9 +18,9 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     CHANGELOG,
     SNAPSHOT,
     TAG,
+    LazySnapshots,
     Root,
     Roots,
-    Snapshots,
 )
 from airflow_paimon.core.table.branch_record import DELETED, DELETING, KEPT_MAIN, READY, BranchRecord
 from airflow_paimon.core.table.options import TableOptions, parse_duration
@@ -45,7 +45,7 @@ class SnapshotRule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pin:
+class SnapshotRetainer:
     """What needs a snapshot and all later ones of its branch."""
 
     snapshot_id: int
@@ -91,12 +91,14 @@ def expiry_rule(
     return SnapshotRule(retain_min=least, retain_max=most, cutoff_ms=older_than_ms, max_deletes=max_deletes)
 
 
-def plan_branch(branch: str, snapshots: Snapshots, rule: SnapshotRule, pins: Sequence[Pin]) -> BranchExpiry:
+def plan_branch(
+    branch: str, snapshots: LazySnapshots, rule: SnapshotRule, retainers: Sequence[SnapshotRetainer]
+) -> BranchExpiry:
     """Choose the snapshots of one branch that expire; looks at no more of them than that takes."""
     limits = [(len(snapshots) - rule.retain_min, f"the newest {rule.retain_min} stay (retain_min)")]
     if rule.max_deletes is not None:
         limits.append((rule.max_deletes, f"at most {rule.max_deletes} expire in one run (max_deletes)"))
-    limits += [(bisect_left(snapshots.ids, pin.snapshot_id), pin.reason) for pin in pins]
+    limits += [(bisect_left(snapshots.ids, pin.snapshot_id), pin.reason) for pin in retainers]
     allowed, reason = min(limits, key=lambda limit: limit[0])
     allowed = max(allowed, 0)
     stop = min(max(len(snapshots) - rule.retain_max, 0), allowed)
@@ -108,31 +110,35 @@ def plan_branch(branch: str, snapshots: Snapshots, rule: SnapshotRule, pins: Seq
     return BranchExpiry(branch=branch, expired=tuple(snapshots[:stop]), first_kept=kept, reason=reason)
 
 
-def pins_of(roots: Roots, branch: str, parents: Mapping[str, str], *, keep_undo: bool) -> list[Pin]:
+def retainers_of(roots: Roots, branch: str, parents: Mapping[str, str], *, keep_undo: bool) -> list[SnapshotRetainer]:
     """Return what needs snapshots of a branch. ``parents``: the branch that each branch was made from."""
-    pins = [
-        Pin(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
+    retainers = [
+        SnapshotRetainer(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
         for c in roots.consumers
         if c.branch == branch
     ]
-    pins += [
-        Pin(snapshot_id=o.start, reason=f"a retry of operation {o.operation_id!r} searches from snapshot {o.start} on")
+    retainers += [
+        SnapshotRetainer(
+            snapshot_id=o.start, reason=f"a retry of operation {o.operation_id!r} searches from snapshot {o.start} on"
+        )
         for o in roots.operations
         if o.branch == branch
     ]
     for root in roots.of(branch, TAG) if keep_undo else ():
         if root.name.startswith(UNDO_TAG_PREFIX):
             after = root.snapshot.id + 1
-            pins.append(Pin(snapshot_id=after, reason=f"the undo by tag {root.name!r} needs snapshot {after}"))
-    return pins + _branch_point(roots, branch, parents.get(branch, MAIN))
+            retainers.append(
+                SnapshotRetainer(snapshot_id=after, reason=f"the undo by tag {root.name!r} needs snapshot {after}")
+            )
+    return retainers + _branch_point(roots, branch, parents.get(branch, MAIN))
 
 
-def _branch_point(roots: Roots, branch: str, parent: str) -> list[Pin]:
+def _branch_point(roots: Roots, branch: str, parent: str) -> list[SnapshotRetainer]:
     """A branch can be published only while it has the newest snapshot that it shares with its parent."""
     shared = branch_point_id(roots, branch, parent) if branch != MAIN else None
     if shared is None:
         return []
-    return [Pin(snapshot_id=shared, reason=f"the branch starts from snapshot {shared} of {parent}")]
+    return [SnapshotRetainer(snapshot_id=shared, reason=f"the branch starts from snapshot {shared} of {parent}")]
 
 
 def branch_point_id(roots: Roots, branch: str, parent: str) -> int | None:
@@ -141,7 +147,7 @@ def branch_point_id(roots: Roots, branch: str, parent: str) -> int | None:
     tagged = {r.snapshot.identity for r in roots.roots if r.branch == parent and r.kind == TAG}
     there = set(theirs.ids)
     for some in mine.backwards():
-        same = {r.snapshot.identity for r in theirs.those([r.snapshot.id for r in some if r.snapshot.id in there])}
+        same = {r.snapshot.identity for r in theirs.by_ids([r.snapshot.id for r in some if r.snapshot.id in there])}
         shared = next((r.snapshot.id for r in some if r.snapshot.identity in same | tagged), None)
         if shared is not None:
             return shared
@@ -193,22 +199,22 @@ def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> Bra
     changelogs = roots.of(branch, CHANGELOG)
     if not changelogs:
         return BranchExpiry(branch=branch, expired=(), first_kept=None, reason="there is none")
-    pins = [
-        Pin(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
+    retainers = [
+        SnapshotRetainer(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
         for c in roots.consumers
         if c.branch == branch
     ]
     snapshots = roots.snapshots(branch)
     there = set(snapshots.ids)
     if rule is None:
-        first = min(pins, key=lambda pin: pin.snapshot_id, default=None)
+        first = min(retainers, key=lambda pin: pin.snapshot_id, default=None)
         found = [r for r in changelogs if r.snapshot.id not in there]  # else its snapshot is about to become it
         gone = tuple(r for r in found if first is None or r.snapshot.id < first.snapshot_id)
         reason = first.reason if first is not None and len(gone) < len(found) else "its snapshot is still there"
     else:
-        pins.append(Pin(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
+        retainers.append(SnapshotRetainer(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
         known = {r.snapshot.id: r for r in (*changelogs, *snapshots)}
-        plan = plan_branch(branch, Snapshots.of(branch, [known[i] for i in sorted(known)]), rule, pins)
+        plan = plan_branch(branch, LazySnapshots.of(branch, [known[i] for i in sorted(known)]), rule, retainers)
         gone, reason = tuple(r for r in plan.expired if r.kind == CHANGELOG), plan.reason
     ids = {r.snapshot.id for r in gone}
     kept = next((r for r in changelogs if r.snapshot.id not in ids), None)
@@ -279,13 +285,13 @@ class BranchAge:
     made_ms: int | None
 
 
-def is_asked_for(age: BranchAge, rules: BranchRules) -> bool:
+def matches_rules(age: BranchAge, rules: BranchRules) -> bool:
     """Whether the branch belongs to the owner that was asked for, which may be a pattern."""
     owner = age.record.owner if age.record is not None else None
     return rules.owner is None or (owner is not None and fnmatchcase(owner, rules.owner))
 
 
-def why_due(age: BranchAge, rules: BranchRules, now_ms: int) -> str | None:
+def expiry_reason(age: BranchAge, rules: BranchRules, now_ms: int) -> str | None:
     """Return why the time of a branch is over, None if it isn't.
 
     Its own retention wins over the rules, which don't apply to main as it was before it was replaced.
@@ -312,7 +318,7 @@ def due_ms(age: BranchAge, rules: BranchRules) -> int | None:
     return max(ends, default=None)
 
 
-def soon_due(age: BranchAge, rules: BranchRules, now_ms: int) -> int | None:
+def expires_soon(age: BranchAge, rules: BranchRules, now_ms: int) -> int | None:
     """Return when a branch that isn't due expires, if that is within ``notify_before`` and it isn't protected."""
     end = due_ms(age, rules)
     if end is None or rules.notify_before is None or end > now_ms + rules.notify_before:

@@ -18,12 +18,17 @@ from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedStorageError
 from airflow_paimon.core.metadata_expiry.ages import grace_millis, iso_time
-from airflow_paimon.core.metadata_expiry.named_older import naming_snapshots
-from airflow_paimon.core.metadata_expiry.reap import carry_out, carry_out_groups, execute_reap, gather_reap
-from airflow_paimon.core.metadata_expiry.reap_plan import Reap
+from airflow_paimon.core.metadata_expiry.representative_snapshots import representative_snapshots
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots, TrashEntry, Vanished
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
+from airflow_paimon.core.metadata_expiry.unreferenced import (
+    delete_unreferenced,
+    execute_groups,
+    execute_repeatedly,
+    find_unreferenced,
+)
+from airflow_paimon.core.metadata_expiry.unreferenced_plan import UnreferencedFiles
 from airflow_paimon.core.plan import Action, Delete, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireSnapshots, Expiry
@@ -39,15 +44,15 @@ _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """What an expiry takes away: ``dead`` roots in order, each with a reason.
+class ExpirySelection:
+    """What an expiry takes away: ``expiring`` roots in order, each with a reason.
 
     ``first``: actions before anything is taken away, which delete ``consumers``; ``before``: those right before a root
     (by its path); ``after``: those at the end. ``hinted``: what a hint among them, by its path, names. ``report``: JSON
     values for the result.
     """
 
-    dead: tuple[Root, ...]
+    expiring: tuple[Root, ...]
     reason: str
     consumers: tuple[Consumer, ...] = ()
     first: tuple[Action, ...] = ()
@@ -58,7 +63,7 @@ class Choice:
 
 
 def run_expiry(
-    context: Context, choose: Callable[[Roots], Choice], *, operations_since_ms: int | None
+    context: Context, choose: Callable[[Roots], ExpirySelection], *, operations_since_ms: int | None
 ) -> OperationResult:
     """Take away what is chosen, and delete what has been in the trash for the grace time.
 
@@ -76,7 +81,7 @@ def run_expiry(
 
 
 @dataclass(frozen=True, slots=True)
-class Expired:
+class ExpiryOutcome:
     """What an expiry has done, and what its result says of it."""
 
     plan: Plan
@@ -84,14 +89,16 @@ class Expired:
     details: Mapping[str, Any]
 
 
-def expire(context: Context, choose: Callable[[Roots], Choice], *, operations_since_ms: int | None) -> Expired:
+def expire(
+    context: Context, choose: Callable[[Roots], ExpirySelection], *, operations_since_ms: int | None
+) -> ExpiryOutcome:
     """Do what ``run_expiry`` does as a part of another operation; raises what that raises."""
     request, table = context.request, context.table
     assert isinstance(request, Expiry)
     reader = RootReader(table, operations_since_ms, whole=not isinstance(request, ExpireSnapshots))
     run = _Expiry(context, reader, grace_millis(table, request))
     try:
-        return Expired(*run.execute(choose))
+        return ExpiryOutcome(*run.execute(choose))
     except PaimonError as error:
         run.tell_done(error)
         raise
@@ -106,9 +113,9 @@ class _Expiry:
     grace_ms: int
     moved: list[Root] = field(default_factory=list)
 
-    def execute(self, choose: Callable[[Roots], Choice]) -> tuple[Plan, bool, dict[str, Any]]:
+    def execute(self, choose: Callable[[Roots], ExpirySelection]) -> tuple[Plan, bool, dict[str, Any]]:
         """Return the plan of what was moved into the trash, whether anything changed, and the result's details."""
-        table, dry_run, reap = self.context.table, self.context.request.dry_run, Reap()
+        table, dry_run, reap = self.context.table, self.context.request.dry_run, UnreferencedFiles()
         for _ in range(_TRIES):
             roots, choice, due, foreseen = self._once_more(lambda: self._look(choose))
             if not dry_run:
@@ -122,20 +129,22 @@ class _Expiry:
         waiting += [_entry(r, int(time.time() * 1000), None) for r in self.moved]
         if dry_run:
             reap = foreseen
-        elif due or (choice.dead and not self.grace_ms):
+        elif due or (choice.expiring and not self.grace_ms):
             roots, due, reap = self._once_more(self._look_again)  # the second phase
-            execute_reap(table, reap, [r.trash for r in due if r.trash is not None])
+            delete_unreferenced(table, reap, [r.trash for r in due if r.trash is not None])
             waiting = [r.trash for r in roots.roots if r.trash is not None and r not in due]
-        changed = bool(choice.dead or choice.first or due)
+        changed = bool(choice.expiring or choice.first or due)
         return _plan(self.context, choice), changed, self._details(choice, roots, reap, foreseen, waiting)
 
-    def _look(self, choose: Callable[[Roots], Choice]) -> tuple[Roots, Choice, list[Root], Reap]:
+    def _look(
+        self, choose: Callable[[Roots], ExpirySelection]
+    ) -> tuple[Roots, ExpirySelection, list[Root], UnreferencedFiles]:
         roots = self.reader.look()
         choice = choose(roots)
         due = self._due(roots)
-        return roots, choice, due, self._reap([*due, *choice.dead], roots)
+        return roots, choice, due, self._reap([*due, *choice.expiring], roots)
 
-    def _look_again(self) -> tuple[Roots, list[Root], Reap]:
+    def _look_again(self) -> tuple[Roots, list[Root], UnreferencedFiles]:
         roots = self.reader.gather()
         due = self._due(roots)
         return roots, due, self._reap(due, roots)
@@ -159,23 +168,25 @@ class _Expiry:
             error.args = (error.message,)
             error.details["done"] = {"expired": [r.path for r in self.moved[:_LISTED]], "roots": len(self.moved)}
 
-    def _reap(self, dead: Sequence[Root], roots: Roots) -> Reap:
-        """Find what only ``dead`` ones of the roots name."""
-        if not dead:
-            return Reap()
-        gone = {r.path for r in dead}
+    def _reap(self, expiring: Sequence[Root], roots: Roots) -> UnreferencedFiles:
+        """Find what only ``expiring`` ones of the roots name."""
+        if not expiring:
+            return UnreferencedFiles()
+        gone = {r.path for r in expiring}
         living = [r for r in roots.roots if r.path not in gone]
         if roots.unread:
-            named = {(r.path, r.data): r for some in roots.unread.values() for r in naming_snapshots(some, dead)}
+            named = {
+                (r.path, r.data): r for some in roots.unread.values() for r in representative_snapshots(some, expiring)
+            }
             named |= {(r.path, r.data): r for r in living}
-            return gather_reap(self.context.table, dead, list(named.values()))
-        return self.reader.of_living(living, lambda some: gather_reap(self.context.table, dead, some))
+            return find_unreferenced(self.context.table, expiring, list(named.values()))
+        return self.reader.without_vanished(living, lambda some: find_unreferenced(self.context.table, expiring, some))
 
     def _due(self, roots: Roots) -> list[Root]:
         """What has been in the trash for the grace time, or is being deleted since an earlier run."""
         now_ms = self._clock(roots)
         trash = ((r, r.trash) for r in roots.roots if r.trash is not None)
-        return [r for r, e in trash if e.reaping or not self.grace_ms or now_ms - e.gone_since_ms >= self.grace_ms]
+        return [r for r, e in trash if e.reaping or not self.grace_ms or now_ms - e.in_trash_since_ms >= self.grace_ms]
 
     def _clock(self, roots: Roots) -> int:
         """The storage's time, if something in the trash waits for the end of its grace time: no ``now`` counts."""
@@ -188,7 +199,12 @@ class _Expiry:
             return int(time.time() * 1000)
 
     def _details(
-        self, choice: Choice, roots: Roots, reap: Reap, foreseen: Reap, waiting: Sequence[TrashEntry]
+        self,
+        choice: ExpirySelection,
+        roots: Roots,
+        reap: UnreferencedFiles,
+        foreseen: UnreferencedFiles,
+        waiting: Sequence[TrashEntry],
     ) -> dict[str, Any]:
         warnings = [*choice.report.get("warnings", ()), *unfinished_warnings(roots)]
         if reap.unreadable:
@@ -199,7 +215,7 @@ class _Expiry:
             )
         if reap.external:
             warnings.append(f"{reap.external} data files outside of the table's folder stay; delete them yourself")
-        oldest = min((e.gone_since_ms for e in waiting), default=None)
+        oldest = min((e.in_trash_since_ms for e in waiting), default=None)
         next_due = None if oldest is None else iso_time(oldest + self.grace_ms)
         return {
             **choice.report,
@@ -229,8 +245,10 @@ def _to_trash(context: Context, root: Root, reason: str) -> tuple[Replace, Delet
     return keep, Delete(path=root.path, expected=root.data, reason=reason)
 
 
-def _plan(context: Context, choice: Choice) -> Plan:
-    moved = (a for r in choice.dead for a in (*choice.before.get(r.path, ()), *_to_trash(context, r, choice.reason)))
+def _plan(context: Context, choice: ExpirySelection) -> Plan:
+    moved = (
+        a for r in choice.expiring for a in (*choice.before.get(r.path, ()), *_to_trash(context, r, choice.reason))
+    )
     return Plan(
         operation=context.request.operation,
         table=context.table.name,
@@ -239,7 +257,7 @@ def _plan(context: Context, choice: Choice) -> Plan:
     )
 
 
-def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
+def _unlink(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
     """Carry out the choice; each root and consumer must still be what was chosen. False: one has been replaced.
 
     One that is gone was expired by another run, or another engine. ``moved`` gets those that this run takes away.
@@ -254,45 +272,45 @@ def _unlink(context: Context, choice: Choice, moved: list[Root]) -> bool:
         return False
 
 
-def _take_back(context: Context, choice: Choice) -> None:
+def _take_back(context: Context, choice: ExpirySelection) -> None:
     """Delete what was put before something could be taken away that was replaced then: in a table that was dropped and
     made anew it would be of another table.
     """
-    now = read_existing(context.table.store, [r.path for r in choice.dead])
-    for root in (r for r in choice.dead if now.get(r.path, r.data) != r.data):
+    now = read_existing(context.table.store, [r.path for r in choice.expiring])
+    for root in (r for r in choice.expiring if now.get(r.path, r.data) != r.data):
         put = (*choice.before.get(root.path, ()), *_to_trash(context, root, choice.reason))
         done = [Delete(path=a.path, expected=a.data, reason="put too late") for a in put if isinstance(a, Replace)]
         with suppress(ConflictError):
-            carry_out(context.table, done)
+            execute_repeatedly(context.table, done)
 
 
-def _take_away(context: Context, choice: Choice, moved: list[Root]) -> bool:
+def _take_away(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
     table = context.table
     try:
-        carry_out(table, choice.first)
+        execute_repeatedly(table, choice.first)
     except ConflictError:  # a stream has moved its consumer, or a writer its hint
         return False
-    by_path = {r.path: r for r in choice.dead}
-    for some in batches(_in_turns(choice.dead)):
+    by_path = {r.path: r for r in choice.expiring}
+    for some in batches(_in_turns(choice.expiring)):
         there = _as_chosen(table, some)
         if there is None:
             return False
         if not there:  # another run has taken all of them away
             continue
         steps = {r.path: _to_trash(context, r, choice.reason) for r in there}
-        carry_out_groups(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
+        execute_groups(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
         few_of_each = _FEW * len(_chains(there))
         for few in batches(there, few_of_each):  # another look, as Paimon's rollback makes ids free for new snapshots
             still = _as_chosen(table, few)
             if still is None:
                 return False
             gone = [[steps[r.path][1] for r in chain] for chain in _chains(still)]
-            carry_out_groups(table, gone, lambda action: moved.append(by_path[action.path]))
-    carry_out(table, _still_right(table, choice))
+            execute_groups(table, gone, lambda action: moved.append(by_path[action.path]))
+    execute_repeatedly(table, _still_right(table, choice))
     return True
 
 
-def _still_right(table: Table, choice: Choice) -> list[Action]:
+def _still_right(table: Table, choice: ExpirySelection) -> list[Action]:
     """Return the actions at the end, but for hints of what is gone: in a table that was dropped and made anew, an old
     hint would prove that its snapshots were lost.
     """

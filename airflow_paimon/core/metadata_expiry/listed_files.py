@@ -13,24 +13,24 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.file_index_plan import Sums
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     COLUMN_TYPES,
     UNKNOWN,
     Candidate,
     CandidateColumns,
-    KindTeller,
+    FileClassifier,
+    ListedFile,
     Prefixes,
-    Stored,
     columns_of,
 )
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import Sums
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE
-from airflow_paimon.core.table.sorted_runs import Kept, Ranges, Run, SortedRuns, joined
+from airflow_paimon.core.table.spill import DigestRanges, SortedColumns, SpillBuffer, SpilledBytes, concat_columns
 from airflow_paimon.core.table.table import Table
 
 Places = npt.NDArray[np.int64]
@@ -41,37 +41,39 @@ _MANY = 500_000
 
 
 class ListedPart(NamedTuple):
-    """Some of the files. ``paths``: of the candidates, compressed. ``unknown`` and ``rest``: see ``ListedFiles``."""
+    """Some of the files. ``paths``: of the candidates, compressed. ``unknown`` and ``other_files``: see
+    ``ListedFiles``.
+    """
 
     candidates: CandidateColumns
     paths: bytes
     unknown: Sums
     examples: list[str]
-    rest: list[Stored]
-    unknown_files: list[Stored]
+    other_files: list[ListedFile]
+    unknown_files: list[ListedFile]
 
 
 @dataclass(slots=True)
 class ListedFiles:
     """The files of a table's folder.
 
-    ``candidates``: those that can be orphans, by the digests of their names. ``at_work``: writers of those that are not
-    older than ``before_ms``. ``unknown``: files among them whose names no known writer gives, with the first
-    ``most_examples`` paths. If ``is_whole``, also ``rest``, all but the candidates, with this package's own files, and
-    the unknown ones among them.
+    ``candidates``: those that can be orphans, by the digests of their names. ``active_writers``: writers of those that
+    are not older than ``before_ms``. ``unknown``: files among them whose names no known writer gives, with the first
+    ``most_examples`` paths. If ``lists_other_files``, also ``other_files``, all but the candidates, with this package's
+    own files, and the unknown ones among them.
     """
 
-    runs: SortedRuns
-    is_whole: bool = False
+    runs: SpillBuffer
+    lists_other_files: bool = False
     before_ms: int | None = None
     most_examples: int = 0
-    candidates: list[Run] = field(default_factory=list)
-    at_work: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
+    candidates: list[SortedColumns] = field(default_factory=list)
+    active_writers: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     unknown: Sums = field(default_factory=Sums)
     examples: list[str] = field(default_factory=list)
-    rest: list[Stored] = field(default_factory=list)
-    unknown_files: list[Stored] = field(default_factory=list)
-    _paths: list[Kept] = field(default_factory=list)
+    other_files: list[ListedFile] = field(default_factory=list)
+    unknown_files: list[ListedFile] = field(default_factory=list)
+    _paths: list[SpilledBytes] = field(default_factory=list)
 
     @property
     def rows(self) -> int:
@@ -82,22 +84,22 @@ class ListedFiles:
         """Add some files."""
         self.unknown += part.unknown
         self.examples = sorted([*self.examples, *part.examples])[: self.most_examples]
-        self.rest += part.rest
+        self.other_files += part.other_files
         self.unknown_files += part.unknown_files
         number = len(part.candidates.names)
         if not number:
             return
         if self.before_ms is not None:
-            self.at_work = np.union1d(self.at_work, part.candidates.at_work(self.before_ms))
+            self.active_writers = np.union1d(self.active_writers, part.candidates.active_writers(self.before_ms))
         places = (len(self._paths) << _PLACE_BITS) + np.arange(number, dtype=np.int64)
         self.candidates.append(self.runs.add((*part.candidates, places)))
         self._paths.append(self.runs.keep(part.paths))
 
     def by_ranges(self, cuts: Digests) -> Iterator[tuple[CandidateColumns, Places]]:
         """Return the candidates of each range of digests, with where their paths lie."""
-        ranges = Ranges(self.candidates, cuts)
+        ranges = DigestRanges(self.candidates, cuts)
         for at in range(len(ranges)):
-            *columns, places = joined(ranges.parts(at), (*COLUMN_TYPES, np.int64))
+            *columns, places = concat_columns(ranges.parts(at), (*COLUMN_TYPES, np.int64))
             yield CandidateColumns._make(columns), places
 
     def values(self, c: CandidateColumns, places: Places, chosen: npt.NDArray[np.bool_]) -> Iterator[Candidate]:
@@ -119,7 +121,7 @@ def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFi
 
     def add_all(folder: str) -> None:
         for infos in table.store.files_in_parts(folder):
-            part = _part_of(infos, prefixes, found.is_whole, found.most_examples)
+            part = _part_of(infos, prefixes, found.lists_other_files, found.most_examples)
             with adding:
                 found.add(part)
 
@@ -127,7 +129,7 @@ def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFi
         add_all("")
         return found
     folders, objects = table.store.divided("")
-    found.add(_part_of(objects, prefixes, found.is_whole, found.most_examples))
+    found.add(_part_of(objects, prefixes, found.lists_other_files, found.most_examples))
     map_parallel(add_all, folders, LISTINGS_AT_ONCE)
     return found
 
@@ -138,21 +140,21 @@ def _number_of_files(table: Table) -> int:
     return sum(m.num_added_files - m.num_deleted_files for m in all_manifests(table, head)) if head is not None else 0
 
 
-def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes, is_whole: bool, examples: int) -> ListedPart:
-    kind_of = KindTeller(prefixes).kind_of
+def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes, lists_other_files: bool, examples: int) -> ListedPart:
+    classify = FileClassifier(prefixes).classify
     found: list[tuple[FileInfo, tuple[str, str]]] = []
-    unknown: list[Stored] = []
-    rest: list[Stored] = []
+    unknown: list[ListedFile] = []
+    other_files: list[ListedFile] = []
     for info in infos:
-        kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else kind_of(info.name)
+        kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else classify(info.name)
         if kind is not None and kind is not UNKNOWN:
             found.append((info, kind))
             continue
-        stored = Stored(info.name, info.size, info.modified_ms)
+        stored = ListedFile(info.name, info.size, info.modified_ms)
         if kind is UNKNOWN:
             unknown.append(stored)
-        if is_whole:
-            rest.append(stored)
+        if lists_other_files:
+            other_files.append(stored)
     return ListedPart(
         candidates=columns_of(
             [info.name.rpartition("/")[2] for info, _ in found],
@@ -164,6 +166,6 @@ def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes, is_whole: bool, exam
         paths=zlib.compress("\0".join([info.name for info, _ in found]).encode(errors=ANY_NAME), 1),
         unknown=Sums(len(unknown), sum(f.size for f in unknown)),
         examples=sorted(f.path for f in unknown)[:examples],
-        rest=rest,
-        unknown_files=unknown if is_whole else [],
+        other_files=other_files,
+        unknown_files=unknown if lists_other_files else [],
     )

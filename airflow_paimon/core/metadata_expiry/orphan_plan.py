@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.file_index_plan import Sums
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import Sums
 from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR
 
@@ -32,7 +32,7 @@ _METADATA = {
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class ListedFile:
     """A file of the table's folder. ``modified_ms``: by the storage's clock; None if it has none."""
 
     path: str
@@ -56,7 +56,7 @@ class Prefixes:
 class Candidate:
     """A file of a kind that can be an orphan."""
 
-    file: Stored
+    file: ListedFile
     kind: str
 
 
@@ -69,7 +69,7 @@ class Orphans:
     held: Sums
 
 
-class KindTeller:
+class FileClassifier:
     """Tells the kinds of files by their paths. ``prefixes``: of data and changelog files."""
 
     def __init__(self, prefixes: Prefixes) -> None:
@@ -81,7 +81,7 @@ class KindTeller:
         ).fullmatch
         self._buckets: dict[str, bool] = {}
 
-    def kind_of(self, path: str) -> tuple[str, str] | None:
+    def classify(self, path: str) -> tuple[str, str] | None:
         """Return the kind of a file that may be an orphan, and the uuid of its writer, "" for none; of a file in a
         folder of data or manifests whose name no known writer gives ``UNKNOWN``; None for all others.
         """
@@ -141,14 +141,14 @@ class CandidateColumns(NamedTuple):
         first = int(times.min()) if len(times) else None
         return Sums(int(chosen.sum()), int(self.sizes[chosen].sum()), first)
 
-    def at_work(self, before_ms: int) -> npt.NDArray[np.uint64]:
+    def active_writers(self, before_ms: int) -> npt.NDArray[np.uint64]:
         """Return the writers of files that are not older than a time."""
         return np.unique(self.writers[~self.older(before_ms) & (self.writers != 0)])
 
     def candidate(self, path: str, at: int) -> Candidate:
         """Return one as a value."""
         time = int(self.times[at])
-        stored = Stored(path, int(self.sizes[at]), None if time == _NO_TIME else time)
+        stored = ListedFile(path, int(self.sizes[at]), None if time == _NO_TIME else time)
         return Candidate(stored, KINDS[self.kinds[at]])
 
 
@@ -182,7 +182,7 @@ def _writer_numbers(uuids: Sequence[str]) -> npt.NDArray[np.uint64]:
     return numbers
 
 
-class Judged(NamedTuple):
+class OrphanDecision(NamedTuple):
     """``orphans``: which candidates may be deleted; ``young`` and ``held``: see ``Orphans``."""
 
     orphans: npt.NDArray[np.bool_]
@@ -191,16 +191,16 @@ class Judged(NamedTuple):
 
 
 def find_orphans(
-    c: CandidateColumns, used: npt.NDArray[np.bool_], before_ms: int, at_work: npt.NDArray[np.uint64]
-) -> Judged:
+    c: CandidateColumns, used: npt.NDArray[np.bool_], before_ms: int, active_writers: npt.NDArray[np.uint64]
+) -> OrphanDecision:
     """Decide on the candidates whose names no root has; of each, ``used`` says whether some has.
 
     A writer that is still at work may commit files that it wrote long ago: while one of its files, committed or not, is
-    younger than ``before_ms``, all its files stay. A file without a time stays as well. ``at_work``: these writers, of
-    all candidates of the table.
+    younger than ``before_ms``, all its files stay. A file without a time stays as well. ``active_writers``: these
+    writers, of all candidates of the table.
     """
-    old, busy, free = c.older(before_ms), np.isin(c.writers, at_work), ~used
-    return Judged(free & old & ~busy, c.sums(free & ~old), c.sums(free & old & busy))
+    old, busy, free = c.older(before_ms), np.isin(c.writers, active_writers), ~used
+    return OrphanDecision(free & old & ~busy, c.sums(free & ~old), c.sums(free & old & busy))
 
 
 def by_folder(files: Iterable[Candidate]) -> list[dict[str, object]]:

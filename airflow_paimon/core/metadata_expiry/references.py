@@ -29,7 +29,7 @@ MOST_READERS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RootNames:
+class RootReferences:
     """What one root names.
 
     ``manifests``: of its base and delta list, in order; ``delta``: of the latter. ``changelog``: manifests whose
@@ -69,7 +69,7 @@ class RootNames:
         return paths | ({f"{STATISTICS_DIR}/{self.statistics}"} if self.statistics else set())
 
 
-def read_names(table: Table, roots: Sequence[Root]) -> list[RootNames]:
+def read_references(table: Table, roots: Sequence[Root]) -> list[RootReferences]:
     """Read what each root names. Every list and index manifest is read once.
 
     Raises:
@@ -101,17 +101,17 @@ def _kept_for_nobody(roots: Sequence[Root]) -> set[str]:
     return unkept - of_states
 
 
-def is_whole(table: Table, root: Root, there: Set[str]) -> bool:
+def has_all_metadata(table: Table, root: Root, there: Set[str]) -> bool:
     """Whether all of a root's metadata is readable; ``there``: the names in the folder of manifests."""
     if not top_names(root).top_names <= there:
         return False
     try:
-        return read_names(table, [root])[0].manifest_names <= there
+        return read_references(table, [root])[0].manifest_names <= there
     except FormatError:
         return False
 
 
-def top_names(root: Root) -> RootNames:
+def top_names(root: Root) -> RootReferences:
     """Return what is known of a root without reading any file."""
     rows: dict[str, tuple[ManifestFile, ...]] = {one.name: () for one in (*_state_lists(root), *_changelog_list(root))}
     return _names_of(root, rows, {root.snapshot.index_manifest or "": ()})
@@ -119,11 +119,11 @@ def top_names(root: Root) -> RootNames:
 
 def _names_of(
     root: Root, rows: dict[str, tuple[ManifestFile, ...]], index: dict[str, tuple[IndexEntry, ...]]
-) -> RootNames:
+) -> RootReferences:
     state, changelog = _state_lists(root), _changelog_list(root)
     manifest = None if root.is_changelog else root.snapshot.index_manifest
     its_changelog = changelog or (state[1:] if root.is_changelog else [])
-    return RootNames(
+    return RootReferences(
         root=root,
         lists=tuple(one.name for one in (*state, *changelog)),
         manifests=tuple(m for one in state for m in rows[one.name]),
@@ -169,40 +169,40 @@ _Entries = dict[str, list[tuple[int, FileId]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class FormerReader:
     """A root that had all of ``files`` live: with it known, manifests that it shares with others need no reading."""
 
-    names: RootNames
+    names: RootReferences
     files: frozenset[FileId]
 
 
 def readers_of(
     table: Table,
     files: Set[str],
-    living: Sequence[RootNames],
+    living: Sequence[RootReferences],
     *,
-    holders: Sequence[Holder] = (),
+    former_readers: Sequence[FormerReader] = (),
     may_be_in: Callable[[ManifestFile], bool] = lambda _: True,
 ) -> dict[str, list[Root]]:
     """Return which of ``living`` read each of some data files, given by their names; at most ``MOST_READERS`` each.
 
-    ``holders``: if given, together they hold all ``files`` but changelog files. ``may_be_in``: whether a manifest can
-    name any of them.
+    ``former_readers``: if given, together they hold all ``files`` but changelog files. ``may_be_in``: whether a
+    manifest can name any of them.
 
     Raises:
         FormatError: a manifest is missing or unreadable.
     """
-    predecessors = followed(living)
+    predecessors = predecessors_of(living)
     read = [n for n in living if id(n) not in predecessors]
-    common = _common([h.names for h in holders], read)
-    own = {id(n): _own(n, common) for n in (*(h.names for h in holders), *read)}
+    common = _common([h.names for h in former_readers], read)
+    own = {id(n): _own(n, common) for n in (*(h.names for h in former_readers), *read)}
     changed = [m for n in living for m in (*n.changelog, *(n.delta if id(n) in predecessors else ()))]
     wanted = {m.file_name: m for m in (*(m for found, _ in own.values() for m in found), *changed) if may_be_in(m)}
     entries = _restricted(table, list(wanted.values()), files)
     # Files that are live by the common manifests alone: what a holder has and doesn't add itself, or deletes itself
     # (a file that compaction only moved is deleted on one level and added on another one, under the same name).
     standing: set[FileId] = set()
-    for holder in holders:
+    for holder in former_readers:
         added, deleted = _net(entries, own[id(holder.names)][0])
         standing |= {f for f in holder.files if f not in added} | deleted
     live: dict[int, Set[str]] = {}
@@ -220,7 +220,7 @@ def readers_of(
     return readers
 
 
-def followed(living: Sequence[RootNames]) -> dict[int, RootNames]:
+def predecessors_of(living: Sequence[RootReferences]) -> dict[int, RootReferences]:
     """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
 
     So it is by the format, unless another engine's late rename or fast-forward has put another snapshot under the id
@@ -262,13 +262,15 @@ def _after(before: Set[str], entries: _Entries, delta: Iterable[ManifestFile]) -
     return (before - {key.file_name for kind, key in changes if kind == FileKind.DELETE}) | added
 
 
-def _common(holders: Sequence[RootNames], living: Sequence[RootNames]) -> set[str]:
-    """Manifests of all holders and of almost all living roots: one that shares less than half of them is left out."""
-    if not holders:
+def _common(former_readers: Sequence[RootReferences], living: Sequence[RootReferences]) -> set[str]:
+    """Manifests of all former readers and of almost all living roots: one that shares less than half of them is left
+    out.
+    """
+    if not former_readers:
         return set()
-    sizes = {m.file_name: m.file_size for m in holders[0].state}
+    sizes = {m.file_name: m.file_size for m in former_readers[0].state}
     common = set(sizes)
-    for names in holders:
+    for names in former_readers:
         common &= {m.file_name for m in names.state}
     for names in living:
         shared = common & {m.file_name for m in names.state}
@@ -277,13 +279,13 @@ def _common(holders: Sequence[RootNames], living: Sequence[RootNames]) -> set[st
     return common
 
 
-def _own(names: RootNames, common: set[str]) -> tuple[list[ManifestFile], bool]:
+def _own(names: RootReferences, common: set[str]) -> tuple[list[ManifestFile], bool]:
     """The manifests of a root to be read, and whether it has all the common ones besides."""
     shares = common <= {m.file_name for m in names.state}
     return [m for m in names.state if not (shares and m.file_name in common)], shares
 
 
-def named_among(table: Table, files: Set[str], living: Sequence[RootNames]) -> set[str]:
+def referenced_among(table: Table, files: Set[str], living: Sequence[RootReferences]) -> set[str]:
     """Return which of some files, given by their names, a root names. Reads every manifest, and trusts nothing else.
 
     A data file is named where a state adds it on a level more often than it deletes it, or less often: such a state is

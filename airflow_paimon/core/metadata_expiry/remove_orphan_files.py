@@ -21,8 +21,6 @@ from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.format.records import is_record
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time, time_before
-from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, store_index
-from airflow_paimon.core.metadata_expiry.file_index_plan import Sums
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KINDS,
@@ -32,11 +30,13 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     by_folder,
     find_orphans,
 )
-from airflow_paimon.core.metadata_expiry.references import named_among, read_names
+from airflow_paimon.core.metadata_expiry.referenced_files import StoredReferences, read_referenced_files
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import Sums
+from airflow_paimon.core.metadata_expiry.references import read_references, referenced_among
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
-from airflow_paimon.core.metadata_expiry.storage_usage_plan import Usage, added, holders_by_kind, usages
+from airflow_paimon.core.metadata_expiry.storage_usage_plan import Usage, added, group_roots_by_kind, usages
 from airflow_paimon.core.plan import Delete, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import EraseRows, RemoveOrphanFiles
@@ -45,7 +45,7 @@ from airflow_paimon.core.streaming.replays import find_replay, stream_key
 from airflow_paimon.core.table.branch_record import read_branch_record, recorded_branches
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.record_kinds import REPLAYS, STREAMS
-from airflow_paimon.core.table.sorted_runs import SortedRuns, cuts_for
+from airflow_paimon.core.table.spill import SpillBuffer, cuts_for
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -82,11 +82,11 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
     memory_bytes = request.memory_mb * _MB
-    listed = ListedFiles(SortedRuns(memory_bytes // 4), before_ms=before_ms, most_examples=_EXAMPLES)
+    listed = ListedFiles(SpillBuffer(memory_bytes // 4), before_ms=before_ms, most_examples=_EXAMPLES)
     files = list_files(table, file_prefixes(table), listed)
-    reader, runs = RootReader(table), SortedRuns(memory_bytes // 4)
+    reader, runs = RootReader(table), SpillBuffer(memory_bytes // 4)
     roots = reader.gather()
-    living, index = reader.of_living(roots.keeping, lambda some: (some, store_index(table, some, runs)))
+    living, index = reader.without_vanished(roots.living, lambda some: (some, read_referenced_files(table, some, runs)))
     found, referenced = _judge(files, living, index, memory_bytes // 2)
     records = old_records(table, now_ms - records_age_ms)
     streams = stream_leftovers(table, now_ms - records_age_ms)
@@ -144,14 +144,14 @@ class _Referenced:
     by: Sequence[Usage] = ()
 
     def to_json(self) -> dict[str, Any]:
-        by = sorted(self.by, key=lambda u: (-u.names.bytes, u.holder.branch, u.holder.kind))
+        by = sorted(self.by, key=lambda u: (-u.names.bytes, u.group.branch, u.group.kind))
         return {**self.sums.to_json(), "kinds": self.kinds, "by": [_by_json(usage) for usage in by]}
 
 
 def _by_json(usage: Usage) -> dict[str, Any]:
     return {
-        "branch": usage.holder.branch,
-        "kind": usage.holder.kind,
+        "branch": usage.group.branch,
+        "kind": usage.group.kind,
         **usage.names.to_json(),
         "only_files": usage.frees.files,
         "only_bytes": usage.frees.bytes,
@@ -159,14 +159,14 @@ def _by_json(usage: Usage) -> dict[str, Any]:
 
 
 def _judge(
-    files: ListedFiles, living: Sequence[Root], stored: StoredIndex, memory_bytes: int
+    files: ListedFiles, living: Sequence[Root], stored: StoredReferences, memory_bytes: int
 ) -> tuple[Orphans, _Referenced]:
     """Tell orphans from what roots name, one range of names after the other.
 
     A data file that a state only lists as deleted is not named by it.
     """
     cuts = cuts_for(files.rows + stored.rows, _ROW_BYTES, memory_bytes)
-    ranges, referenced, holders = stored.by_ranges(cuts), _Referenced(), holders_by_kind(living)
+    ranges, referenced, groups = stored.by_ranges(cuts), _Referenced(), group_roots_by_kind(living)
     orphans: list[Candidate] = []
     young, held = Sums(), Sums()
     assert files.before_ms is not None
@@ -174,9 +174,9 @@ def _judge(
         index = ranges.at(at, c.names, c.sizes)
         times, listed, here = index.times(), np.zeros(len(index), bool), index.numbers(c.names)
         listed[here] = True
-        referenced.by = added(referenced.by, usages(index, times, holders, listed))
+        referenced.by = added(referenced.by, usages(index, times, groups, listed))
         used_here = times[here] > 0
-        judged = find_orphans(c, used_here, files.before_ms, files.at_work)
+        judged = find_orphans(c, used_here, files.before_ms, files.active_writers)
         orphans += files.values(c, places, judged.orphans)
         young, held = young + judged.young, held + judged.held
         referenced.sums += c.sums(used_here)
@@ -193,8 +193,10 @@ def _delete(table: Table, reader: RootReader, found: Orphans) -> Orphans:
     named, seen = set[str](), set[tuple[str, bytes]]()
 
     def look() -> None:
-        new = [r for r in reader.gather().keeping if (r.path, r.data) not in seen]
-        named.update(reader.of_living(new, lambda living: named_among(table, names, read_names(table, living))))
+        new = [r for r in reader.gather().living if (r.path, r.data) not in seen]
+        named.update(
+            reader.without_vanished(new, lambda living: referenced_among(table, names, read_references(table, living)))
+        )
         seen.update((r.path, r.data) for r in new)  # what a root names never changes
 
     if names:

@@ -45,7 +45,7 @@ class TrashEntry(Record):
     KIND = TRASH_ENTRIES
 
     @property
-    def gone_since_ms(self) -> int:
+    def in_trash_since_ms(self) -> int:
         """When the grace time began."""
         return self.unlinked_ms if self.put_ms is None else self.put_ms
 
@@ -96,7 +96,7 @@ _AHEAD = 16
 """How many snapshots are read with one that is asked for."""
 
 
-class Snapshots(Sequence[Root]):
+class LazySnapshots(Sequence[Root]):
     """The snapshots of a branch, ascending; each is read when it is asked for.
 
     ``ids``: all of them. ``read``: called with some ids, returns those snapshots that are still there, in order.
@@ -112,7 +112,7 @@ class Snapshots(Sequence[Root]):
         self._known: dict[int, Root] = {}
 
     @classmethod
-    def of(cls, branch: str, roots: Sequence[Root]) -> Snapshots:
+    def of(cls, branch: str, roots: Sequence[Root]) -> LazySnapshots:
         """Make it of snapshots that were read, ascending."""
         known = {r.snapshot.id: r for r in roots}
         return cls(branch, list(known), lambda ids: [known[i] for i in ids])
@@ -126,13 +126,13 @@ class Snapshots(Sequence[Root]):
     def __getitem__(self, at: slice) -> list[Root]: ...
     def __getitem__(self, at: int | slice) -> Root | list[Root]:
         if isinstance(at, slice):
-            return self.those(self.ids[at])
+            return self.by_ids(self.ids[at])
         number = self.ids[at]
         if number not in self._known:
-            self.those(self.ids[at : at + _AHEAD] if at >= 0 else [number])
+            self.by_ids(self.ids[at : at + _AHEAD] if at >= 0 else [number])
         return self._known[number]
 
-    def those(self, ids: Sequence[int]) -> list[Root]:
+    def by_ids(self, ids: Sequence[int]) -> list[Root]:
         """Return the snapshots with these ids."""
         new = [i for i in ids if i not in self._known]
         found = {r.snapshot.id: r for r in (self._read(new) if new else ())}
@@ -171,19 +171,19 @@ class Roots:
     operations: tuple[OperationRecord, ...] = ()
     branches: tuple[str, ...] = ()
     unfinished: tuple[tuple[str, str], ...] = ()
-    unread: Mapping[str, Snapshots] = field(default_factory=dict)
+    unread: Mapping[str, LazySnapshots] = field(default_factory=dict)
 
     def of(self, branch: str, kind: str) -> list[Root]:
         """Return the roots of one kind of a branch, in the order of their snapshots."""
         found = (r for r in self.roots if r.branch == branch and r.kind == kind)
         return sorted(found, key=lambda r: (r.snapshot.id, r.name))
 
-    def snapshots(self, branch: str) -> Snapshots:
+    def snapshots(self, branch: str) -> LazySnapshots:
         """Return the snapshots of a branch, whether they were read or not."""
         unread = self.unread.get(branch)
-        return Snapshots.of(branch, self.of(branch, SNAPSHOT)) if unread is None else unread
+        return LazySnapshots.of(branch, self.of(branch, SNAPSHOT)) if unread is None else unread
 
     @property
-    def keeping(self) -> list[Root]:
+    def living(self) -> list[Root]:
         """The roots whose files must stay: all but those in the trash whose files are being deleted."""
         return [r for r in self.roots if r.trash is None or not r.trash.reaping]

@@ -18,16 +18,16 @@ from airflow_paimon.core.commit.stream_batch import BatchRecord
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.records import is_record
 from airflow_paimon.core.format.snapshot import RESTORE, parse_snapshot, parse_tag
-from airflow_paimon.core.metadata_expiry.references import is_whole
+from airflow_paimon.core.metadata_expiry.references import has_all_metadata
 from airflow_paimon.core.metadata_expiry.root_values import (
     CHANGELOG,
     HOLD,
     SNAPSHOT,
     TAG,
     TRASH,
+    LazySnapshots,
     OperationRecord,
     Roots,
-    Snapshots,
     TrashEntry,
     Vanished,
 )
@@ -152,7 +152,7 @@ class RootReader:
             infos |= {f"{folder}/{n}": files[n] for n in chosen}
         yield from self._read_new(infos, lambda path, data: _root(view, path, *names[path], data))
 
-    def _listed(self, view: Table) -> Snapshots:
+    def _listed(self, view: Table) -> LazySnapshots:
         names = set(view.store.names(view.paths.snapshot_dir))
         found = {*numbered(list(names), SNAPSHOT_PREFIX)}
         ids = sorted(i for i in found if i > 0 and f"{SNAPSHOT_PREFIX}{i}" in names)
@@ -165,7 +165,7 @@ class RootReader:
             self._ever |= {(r.path, r.data): r for r in found}
             return found
 
-        return Snapshots(view.branch_name, ids, read)
+        return LazySnapshots(view.branch_name, ids, read)
 
     def _holds(self, main: Table) -> Iterator[Root]:
         """What publishes and rollbacks that are running take their files from."""
@@ -199,7 +199,7 @@ class RootReader:
             if path in content or path in old:
                 yield self._read[path][1]
 
-    def of_living(self, living: Sequence[Root], do: Callable[[Sequence[Root]], T]) -> T:
+    def without_vanished(self, living: Sequence[Root], do: Callable[[Sequence[Root]], T]) -> T:
         """Call ``do`` with roots whose files must be there. One that another expiry takes away at this moment, together
         with what it names, is left out: it keeps nothing any more. So is an entry of the trash that has lost some of
         its manifests: to Paimon's own orphan cleaning, they are orphans.
@@ -211,10 +211,10 @@ class RootReader:
             try:
                 return do(living)
             except FormatError:
-                now = {(r.path, r.data) for r in self.look().keeping}
+                now = {(r.path, r.data) for r in self.look().living}
                 suspects = [r for r in living if r.kind == TRASH or (r.path, r.data) not in now]
                 there = set(self.table.store.names(MANIFEST_DIR)) if suspects else set()
-                lost = {(r.path, r.data) for r in suspects if not is_whole(self.table, r, there)}
+                lost = {(r.path, r.data) for r in suspects if not has_all_metadata(self.table, r, there)}
                 living = [r for r in living if (r.path, r.data) not in lost]
                 if not lost:
                     time.sleep(0.02 * number)  # Paimon deletes a snapshot's manifests right before the snapshot

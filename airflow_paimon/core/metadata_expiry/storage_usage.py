@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.metadata_expiry.ages import duration_ms
-from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, store_index
-from airflow_paimon.core.metadata_expiry.file_index_plan import Mask, Sums
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
-from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns, Stored
+from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns, ListedFile
+from airflow_paimon.core.metadata_expiry.referenced_files import StoredReferences, read_referenced_files
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import Mask, Sums
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
@@ -27,19 +27,21 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
     TAGS,
     TRASHED,
     UNDO,
-    Holder,
+    RootGroup,
     Usage,
     added,
-    holders_of,
+    group_roots,
     usages,
 )
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
 from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths
-from airflow_paimon.core.table.sorted_runs import MEMORY_BYTES, SortedRuns, cuts_for, pieces_between
+from airflow_paimon.core.table.spill import MEMORY_BYTES, SpillBuffer, cuts_for, range_bounds
 from airflow_paimon.core.table.table import Table
 
+_MAX_DELTAS = 300
+"""More manifests of deltas are as slow to read as those that were merged from them."""
 _ROW_BYTES = 150
 """Of a file that is listed, or named by a manifest, while it is counted."""
 _NO_FILES = Sums()
@@ -76,10 +78,10 @@ class Totals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableUsage:
-    """``holders``: those whose end frees the most come first; their roots are positions in ``roots``."""
+    """``usages``: those whose end frees the most come first; their roots are positions in ``roots``."""
 
     totals: Totals
-    holders: tuple[Usage, ...]
+    usages: tuple[Usage, ...]
     roots: Sequence[Root]
     warnings: tuple[str, ...]
 
@@ -91,10 +93,10 @@ def storage_usage(context: Context, request: StorageUsage) -> OperationResult:
         FormatError: something that names files is unreadable; names it.
     """
     found = read_usage(context.table, context.now_ms, request.memory_mb << 20)
-    holders = found.holders[: request.limit] if request.limit else found.holders
+    usages = found.usages[: request.limit] if request.limit else found.usages
     details = found.totals.to_json() | {
-        "references": [holder_json(usage, found.roots) for usage in holders],
-        "references_left_out": len(found.holders) - len(holders),
+        "references": [usage_json(usage, found.roots) for usage in usages],
+        "references_left_out": len(found.usages) - len(usages),
         "warnings": list(found.warnings),
     }
     head = context.table.latest_snapshot_id()
@@ -108,22 +110,24 @@ def read_usage(table: Table, now_ms: int, memory_bytes: int = MEMORY_BYTES) -> T
         FormatError: something that names files is unreadable; names it.
     """
     main = table.branch(MAIN)
-    files = list_files(main, file_prefixes(main), ListedFiles(SortedRuns(memory_bytes // 4), is_whole=True))
-    reader, runs = RootReader(main), SortedRuns(memory_bytes // 4)
+    files = list_files(main, file_prefixes(main), ListedFiles(SpillBuffer(memory_bytes // 4), lists_other_files=True))
+    reader, runs = RootReader(main), SpillBuffer(memory_bytes // 4)
     roots = reader.gather()
-    living, index = reader.of_living(roots.keeping, lambda some: (some, store_index(main, some, runs, follows=True)))
-    count = _Count(files, _Rest.of(files.rest, roots.branches), living, roots.branches, index, now_ms)
+    living, index = reader.without_vanished(
+        roots.living, lambda some: (some, read_referenced_files(main, some, runs, max_deltas=_MAX_DELTAS))
+    )
+    count = _Count(files, _OtherFiles.of(files.other_files, roots.branches), living, roots.branches, index, now_ms)
     totals, found = count.all(memory_bytes // 2)
     return TableUsage(
-        totals=_of_rest(files) + totals,
-        holders=tuple(sorted(found, key=_most_first)),
+        totals=_totals_of_other_files(files) + totals,
+        usages=tuple(sorted(found, key=_most_first)),
         roots=living,
         warnings=tuple(unfinished_warnings(roots)),
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
+class _OtherFiles:
     """Files that are no candidates: digests of their paths, sorted, and their sizes. ``own``: sorted digests of those
     in the folder of each branch.
     """
@@ -133,10 +137,10 @@ class _Rest:
     own: Mapping[str, Digests]
 
     @classmethod
-    def of(cls, rest: Sequence[Stored], branches: Collection[str]) -> _Rest:
-        digests, sizes = digests_of([f.path for f in rest]), np.array([f.size for f in rest], np.int64)
+    def of(cls, other_files: Sequence[ListedFile], branches: Collection[str]) -> _OtherFiles:
+        digests, sizes = digests_of([f.path for f in other_files]), np.array([f.size for f in other_files], np.int64)
         order = np.argsort(digests, kind="stable")
-        own = {name: np.sort(digests_of(paths)) for name, paths in _own_files(rest, branches).items()}
+        own = {name: np.sort(digests_of(paths)) for name, paths in _own_files(other_files, branches).items()}
         return cls(digests[order], sizes[order], own)
 
 
@@ -145,34 +149,33 @@ class _Count:
     """Counts one range of names after the other."""
 
     files: ListedFiles
-    rest: _Rest
+    other_files: _OtherFiles
     living: Sequence[Root]
     branches: Sequence[str]
-    index: StoredIndex
+    index: StoredReferences
     now_ms: int
 
     def all(self, memory_bytes: int) -> tuple[Totals, list[Usage]]:
-        cuts = cuts_for(self.files.rows + len(self.rest.paths) + self.index.rows, _ROW_BYTES, memory_bytes)
-        rest, ranges = pieces_between(self.rest.paths, cuts), self.index.by_ranges(cuts)
-        own = {name: pieces_between(digests, cuts) for name, digests in self.rest.own.items()}
+        cuts = cuts_for(self.files.rows + len(self.other_files.paths) + self.index.rows, _ROW_BYTES, memory_bytes)
+        other_files, ranges = range_bounds(self.other_files.paths, cuts), self.index.by_ranges(cuts)
+        own = {name: range_bounds(digests, cuts) for name, digests in self.other_files.own.items()}
         head, totals, found = _newest(self.living), Totals(), list[Usage]()
         for at, (c, _) in enumerate(self.files.by_ranges(cuts)):
-            beside = slice(rest[at], rest[at + 1])
+            beside = slice(other_files[at], other_files[at + 1])
             index = ranges.at(
                 at,
-                np.concatenate([c.names, self.rest.paths[beside]]),
-                np.concatenate([c.sizes, self.rest.sizes[beside]]),
+                np.concatenate([c.names, self.other_files.paths[beside]]),
+                np.concatenate([c.sizes, self.other_files.sizes[beside]]),
             )
-            mine = {
-                name: index.numbers(self.rest.own[name][edges[at] : edges[at + 1]]) for name, edges in own.items()
-            }  # fmt: skip
+            own_files = self.other_files.own
+            mine = {name: index.numbers(own_files[name][edges[at] : edges[at + 1]]) for name, edges in own.items()}
             times = index.times()
-            found = added(found, usages(index, times, holders_of(self.living, self.branches, mine)))
+            found = added(found, usages(index, times, group_roots(self.living, self.branches, mine)))
             live = index.live(head) if head is not None else np.zeros(len(index), bool)
             totals += replace(
                 _of_candidates(c, times[index.numbers(c.names)] > 0, self.now_ms),
                 live=index.sums(live),
-                external=index.sums(index.outside),
+                external=index.sums(index.external),
             )
         return totals, found
 
@@ -187,18 +190,18 @@ def _of_candidates(c: CandidateColumns, used: Mask, now_ms: int) -> Totals:
     )
 
 
-def _of_rest(files: ListedFiles) -> Totals:
-    records = [f for f in files.rest if f.path.startswith(f"{PRIVATE_DIR}/")]
+def _totals_of_other_files(files: ListedFiles) -> Totals:
+    records = [f for f in files.other_files if f.path.startswith(f"{PRIVATE_DIR}/")]
     apart = {f.path for f in (*files.unknown_files, *records)}
     return Totals(
-        total=_count(files.rest),
+        total=_count(files.other_files),
         unknown=_count(files.unknown_files),
         records=_count(records),
-        others=_count(f for f in files.rest if f.path not in apart),
+        others=_count(f for f in files.other_files if f.path not in apart),
     )
 
 
-def _count(files: Iterable[Stored]) -> Sums:
+def _count(files: Iterable[ListedFile]) -> Sums:
     sizes = [f.size for f in files]
     return Sums(len(sizes), sum(sizes))
 
@@ -208,11 +211,11 @@ def _newest(roots: Sequence[Root]) -> int | None:
     return ids[max(ids)] if ids else None
 
 
-def _own_files(rest: Sequence[Stored], branches: Collection[str]) -> Mapping[str, list[str]]:
+def _own_files(other_files: Sequence[ListedFile], branches: Collection[str]) -> Mapping[str, list[str]]:
     """Return the files in the folder of each branch: its snapshots, tags and schemas."""
     folders = {BranchPaths(name).root: name for name in branches}
     found: dict[str, list[str]] = {}
-    for file in rest:
+    for file in other_files:
         parts = file.path.split("/", 2)
         branch = folders.get("/".join(parts[:2]) + "/") if len(parts) == 3 else None
         if branch is not None:
@@ -221,39 +224,39 @@ def _own_files(rest: Sequence[Stored], branches: Collection[str]) -> Mapping[str
 
 
 def _most_first(usage: Usage) -> tuple[int, int, str, str, str]:
-    holder = usage.holder
-    return -usage.frees.bytes, -usage.names.bytes, holder.kind, holder.branch, holder.name
+    group = usage.group
+    return -usage.frees.bytes, -usage.names.bytes, group.kind, group.branch, group.name
 
 
-def holder_json(usage: Usage, roots: Sequence[Root]) -> dict[str, Any]:
-    """Return a holder as JSON values. ``roots``: how many snapshots, tags and changelogs it stands for."""
-    holder = usage.holder
-    ids = [roots[at].snapshot.id for at in holder.roots]
+def usage_json(usage: Usage, roots: Sequence[Root]) -> dict[str, Any]:
+    """Return a usage as JSON values. ``roots``: how many snapshots, tags and changelogs it stands for."""
+    group = usage.group
+    ids = [roots[at].snapshot.id for at in group.roots]
     return {
-        "kind": holder.kind,
-        "branch": holder.branch,
-        "name": holder.name or None,
+        "kind": group.kind,
+        "branch": group.branch,
+        "name": group.name or None,
         "first_snapshot": min(ids, default=None),
         "last_snapshot": max(ids, default=None),
         "roots": len(ids),
         **usage.names.to_json(),
         "frees_files": usage.frees.files,
         "frees_bytes": usage.frees.bytes,
-        "way": way_to_free(holder),
+        "way": way_to_free(group),
     }
 
 
-def way_to_free(holder: Holder) -> str:
-    """Say what ends a holder, so that its files can go."""
-    on = "" if holder.branch == MAIN else f" --branch {holder.branch}"
+def way_to_free(group: RootGroup) -> str:
+    """Say what ends a group of roots, so that its files can go."""
+    on = "" if group.branch == MAIN else f" --branch {group.branch}"
     clean = ", then remove_orphan_files"
     ways = {
-        BRANCH: f"delete_branch --branch {holder.name}{clean}",
-        TAG: f"delete_tag --tag {holder.name}{on}{clean}",
+        BRANCH: f"delete_branch --branch {group.name}{clean}",
+        TAG: f"delete_tag --tag {group.name}{on}{clean}",
         TAGS: f"expire_tags --include-unlimited --older-than AGE{on}",
         UNDO: "their own retention; until then these publishes can be undone",
         SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
         CHANGELOGS: f"expire_changelogs --delete-all{on}",
         TRASHED: "any expiry, once the grace time is over",
     }
-    return ways.get(holder.kind, "the end of the publishes that are running")
+    return ways.get(group.kind, "the end of the publishes that are running")

@@ -9,7 +9,7 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.file_index_plan import FileIndex, FileNumbers, Mask, Sums
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import FileNumbers, Mask, ReferencedFiles, Sums
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, Root
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
@@ -22,11 +22,11 @@ from airflow_paimon.core.table.paths import (
 BRANCH, NEWEST, SNAPSHOTS, TAGS, UNDO, CHANGELOGS, TRASHED, HOLDS = (
     "branch", "newest", "snapshots", "tags", "undo", "changelogs", "trash", "holds",
 )  # fmt: skip
-"""Kinds of holders, besides ``tag``."""
+"""Kinds of groups, besides ``tag``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
+class RootGroup:
     """Roots that end together. ``roots``: their positions, in the order of their snapshots; ``own``: further files.
 
     ``kind``: ``branch`` (with the tags on main that protect its files), ``tag``, ``tags`` (all tags of a branch that
@@ -43,18 +43,18 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a holder names, and what it alone names: its end frees that."""
+    """What a group of roots names, and what it alone names: its end frees that."""
 
-    holder: Holder
+    group: RootGroup
     names: Sums
     frees: Sums
 
 
-def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str, FileNumbers]) -> list[Holder]:
+def group_roots(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str, FileNumbers]) -> list[RootGroup]:
     """Group roots by what ends them. ``own``: the files in the folder of each branch."""
     order = sorted(range(len(roots)), key=lambda i: (roots[i].branch, roots[i].snapshot.id, roots[i].kind))
-    holders = [
-        Holder(
+    groups = [
+        RootGroup(
             kind=BRANCH,
             branch=name,
             name=name,
@@ -63,7 +63,7 @@ def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str,
         )
         for name in branches
     ]
-    holders += [_holder(TAG, roots, [i]) for i in order if roots[i].kind == TAG and protects(roots[i].name) is None]
+    groups += [_group(TAG, roots, [i]) for i in order if roots[i].kind == TAG and protects(roots[i].name) is None]
     for branch in (MAIN, *branches):
         at = [i for i in order if roots[i].branch == branch]
         tags = [i for i in at if roots[i].kind == TAG]
@@ -74,14 +74,14 @@ def holders_of(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str,
             SNAPSHOTS: snapshots[:-1],
             CHANGELOGS: [i for i in at if roots[i].kind == CHANGELOG],
         }
-        holders += [_holder(kind, roots, some, branch) for kind, some in grouped.items() if some]
+        groups += [_group(kind, roots, some, branch) for kind, some in grouped.items() if some]
     for kind, some in ((TRASHED, [i for i in order if roots[i].trash is not None]),
                        (HOLDS, [i for i in order if roots[i].kind == HOLD])):  # fmt: skip
-        holders += [_holder(kind, roots, some, MAIN)] if some else []
-    return holders
+        groups += [_group(kind, roots, some, MAIN)] if some else []
+    return groups
 
 
-def holders_by_kind(roots: Sequence[Root], *, each_tag: bool = False) -> list[Holder]:
+def group_roots_by_kind(roots: Sequence[Root], *, each_tag: bool = False) -> list[RootGroup]:
     """Divide roots by branch and kind, main first: ``newest`` (snapshot), ``snapshots`` (the earlier ones), ``tags``
     (or each ``tag``), ``changelogs``, ``trash``, or ``holds`` (of publishes that are running).
     """
@@ -93,7 +93,7 @@ def holders_by_kind(roots: Sequence[Root], *, each_tag: bool = False) -> list[Ho
         is_newest = root.kind == SNAPSHOT and root.snapshot.id == heads[root.branch]
         kind = NEWEST if is_newest else kinds.get(root.kind, TRASHED)
         groups.setdefault((root.branch, kind, root.name if kind == TAG else ""), []).append(at)
-    return [_holder(kind, roots, some, branch) for (branch, kind, _), some in groups.items()]
+    return [_group(kind, roots, some, branch) for (branch, kind, _), some in groups.items()]
 
 
 def _place(root: Root) -> tuple[bool, str, int, str]:
@@ -101,31 +101,31 @@ def _place(root: Root) -> tuple[bool, str, int, str]:
 
 
 def usages(
-    index: FileIndex, times: npt.NDArray[np.int32], holders: Sequence[Holder], among: Mask | None = None
+    index: ReferencedFiles, times: npt.NDArray[np.int32], groups: Sequence[RootGroup], among: Mask | None = None
 ) -> list[Usage]:
-    """Count what each holder names, and what it alone names. ``times``: how many roots name each file. ``among``: count
+    """Count what each group names, and what it alone names. ``times``: how many roots name each file. ``among``: count
     these only.
     """
     counted = np.ones(len(index), bool) if among is None else among
-    masks = index.each([at for holder in holders for at in holder.roots])
-    return [_usage(holder, islice(masks, len(holder.roots)), index, times, counted) for holder in holders]
+    masks = index.each([at for group in groups for at in group.roots])
+    return [_usage(group, islice(masks, len(group.roots)), index, times, counted) for group in groups]
 
 
 def added(found: Sequence[Usage], more: Sequence[Usage]) -> list[Usage]:
-    """Add up the same holders' counts of two sets of files; the first may be empty."""
+    """Add up the same groups' counts of two sets of files; the first may be empty."""
     pairs = zip(found, more, strict=True) if found else ()
     return [replace(two, names=one.names + two.names, frees=one.frees + two.frees) for one, two in pairs] or list(more)
 
 
 def _usage(
-    holder: Holder, masks: Iterable[Mask], index: FileIndex, times: npt.NDArray[np.int32], counted: Mask
+    group: RootGroup, masks: Iterable[Mask], index: ReferencedFiles, times: npt.NDArray[np.int32], counted: Mask
 ) -> Usage:
     within = np.zeros(len(index), np.int32)
     for held in masks:
         within += held
     named, alone = counted & (within > 0), counted & (within > 0) & (within == times)
-    named[holder.own] = alone[holder.own] = True
-    return Usage(holder=holder, names=index.sums(named), frees=index.sums(alone))
+    named[group.own] = alone[group.own] = True
+    return Usage(group=group, names=index.sums(named), frees=index.sums(alone))
 
 
 def _ends_with(root: Root, branch: str) -> bool:
@@ -145,6 +145,6 @@ def _is_made_by_people(tag: str) -> bool:
     return protects(tag) is None and not tag.startswith(ours)
 
 
-def _holder(kind: str, roots: Sequence[Root], some: Sequence[int], branch: str | None = None) -> Holder:
+def _group(kind: str, roots: Sequence[Root], some: Sequence[int], branch: str | None = None) -> RootGroup:
     only = roots[some[0]]
-    return Holder(kind=kind, branch=branch or only.branch, name=only.name if kind == TAG else "", roots=tuple(some))
+    return RootGroup(kind=kind, branch=branch or only.branch, name=only.name if kind == TAG else "", roots=tuple(some))

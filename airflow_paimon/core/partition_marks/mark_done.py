@@ -65,7 +65,7 @@ def _partitions(schema: TableSchema, texts: Sequence[str], table: str) -> list[P
 
 
 def _actions(options: TableOptions, table: str) -> list[str]:
-    names = [name.lower().replace("_", "-") for name in options.listed(OPTION) or (SUCCESS_FILE,)]
+    names = [name.lower().replace("_", "-") for name in options.split_names(OPTION) or (SUCCESS_FILE,)]
     for name in names:
         if name not in ACTIONS:
             raise InvalidInputError(f"{table}: table option {OPTION} has {name!r}; there are {', '.join(ACTIONS)}")

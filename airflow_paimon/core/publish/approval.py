@@ -9,7 +9,7 @@ from airflow_paimon.core.errors import NotFoundError, UnsafeOperationError
 from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 from airflow_paimon.core.requests.requests import Approved, ExpirePartitions, RollbackTo
 from airflow_paimon.core.table.features import is_chain_part
-from airflow_paimon.core.table.made_by import bounded
+from airflow_paimon.core.table.made_by import truncated
 from airflow_paimon.core.table.options import FOUR_EYES_OPTION, NAMES_BRANCH, TableOptions, parse_boolean
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -116,7 +116,7 @@ _OR_OWN_OPTIONS = "; an expiry by the table's own options (partition.expiration-
 def approval_properties(request: Approved, *, four_eyes: bool) -> dict[str, str]:
     """Return what the snapshot's properties say of who asked, who approved and why."""
     said = {
-        REASON_PROPERTY: bounded(getattr(request, "reason", None) or "", _MAX_WORDS),
+        REASON_PROPERTY: truncated(getattr(request, "reason", None) or "", _MAX_WORDS),
         APPROVED_BY_PROPERTY: request.approved_by,
         REQUESTED_BY_PROPERTY: request.requested_by,
         FOUR_EYES_PROPERTY: "true" if four_eyes else None,

@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import AlreadyExistsError, FormatError
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, summarize
 from airflow_paimon.core.store.base import read_existing
-from airflow_paimon.core.table.made_by import bounded, made_by, stored_bytes
+from airflow_paimon.core.table.made_by import made_by, stored_bytes, truncated
 from airflow_paimon.core.table.properties import (
     CHANGES_PROPERTY,
     DETAILS_PROPERTY,
@@ -73,13 +73,13 @@ def change_of(snapshot: Snapshot, most: int = _MAX_TEXT) -> dict[str, Any]:
     out: dict[str, Any] = {
         "snapshot": snapshot.id,
         "time_ms": snapshot.time_millis,
-        "user": bounded(snapshot.commit_user, _MAX_NAME),
+        "user": truncated(snapshot.commit_user, _MAX_NAME),
         "kind": snapshot.commit_kind.value,
-        "operation": bounded(said.get(OPERATION_PROPERTY) or snapshot.operation or "", _MAX_NAME),
-        **{name: bounded(text, most) for name, text in made_by(said).items()},
+        "operation": truncated(said.get(OPERATION_PROPERTY) or snapshot.operation or "", _MAX_NAME),
+        **{name: truncated(text, most) for name, text in made_by(said).items()},
     }
     if MODE_PROPERTY in said:
-        out["mode"] = bounded(said[MODE_PROPERTY], _MAX_NAME)
+        out["mode"] = truncated(said[MODE_PROPERTY], _MAX_NAME)
     details = _details(said)
     return out | {name: details[name] for name in _FIGURES if isinstance(details.get(name), int)}
 

@@ -22,7 +22,7 @@ from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket
 from airflow_paimon.core.publish.planners import Merge, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.related_publishes import refuse_other_ids
-from airflow_paimon.core.table.history import Difference, difference, really_changed, snapshots_between
+from airflow_paimon.core.table.history import Difference, changed_buckets, difference, snapshots_between
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import refuse_open
@@ -93,7 +93,7 @@ def check_approved(planner: Merge, compared: Compared, planned: Publication) -> 
     taken = {c.bucket for c in planned.changes}
     since = snapshots_between(main, approved.id, head.id) if known else None
     if since is not None:
-        moved = really_changed(main, since, taken)
+        moved = changed_buckets(main, since, taken)
         if not any(s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) for s in since):
             moved = taken & difference(main, main.snapshot(approved.id), head).buckets
         if not moved:

@@ -43,11 +43,11 @@ from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import (
     Difference,
     branch_point,
+    changed_buckets,
     difference,
     index_of_buckets,
-    really_changed,
     snapshots_between,
-    touched,
+    touched_buckets,
 )
 from airflow_paimon.core.table.live_files import BucketKey, together
 from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
@@ -56,7 +56,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
-from airflow_paimon.core.table.reachability import find_deletions
+from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.table import Table
 
 _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Operation.WRITE])
@@ -177,7 +177,7 @@ def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Compa
     if not s.scope.is_whole:
         then = published_difference(s.branch, s.base, standing)
         changed = changed | then.buckets
-        real = really_changed(s.branch, s.history, theirs, s.neutral) | then.buckets
+        real = changed_buckets(s.branch, s.history, theirs, s.neutral) | then.buckets
         left = {b for b in real if not (s.scope.holds(b.partition) or s.their_diff.same_in(b, then))}
     return s.compared(
         sides=_only(sides, s.scope),
@@ -262,9 +262,9 @@ class _Part:
             None if s.history is None else [x for x in s.history if (x.id > publish.branch.id) == after]
             for after in (False, True)
         )
-        buckets = really_changed(s.branch, until, published.buckets, s.neutral)
+        buckets = changed_buckets(s.branch, until, published.buckets, s.neutral)
         if undos := [undo for undo, number in standing.undos if number < publish.main.id < undo.id]:
-            buckets -= touched(s.main, undos) or buckets
+            buckets -= touched_buckets(s.main, undos) or buckets
         dropped = set[BucketKey]()
         if between is None:
             as_before = buckets - s.our_diff.buckets
@@ -288,13 +288,13 @@ class _Part:
 
     def really_theirs(self, s: _Seen) -> set[BucketKey]:
         """Return the buckets that the branch has changed other than by compaction."""
-        return really_changed(s.branch, self.history, self.theirs.buckets, s.neutral)
+        return changed_buckets(s.branch, self.history, self.theirs.buckets, s.neutral)
 
     def really_ours(self, s: _Seen, candidates: Collection[BucketKey]) -> set[BucketKey]:
         """Return those of some buckets that main has changed other than by compaction."""
         changed = self.ours.buckets.intersection(candidates)
         taken = changed if self.taken is None else changed.intersection(self.taken)
-        return (changed - taken) | really_changed(s.main, self.between, taken, s.neutral) | set(self.dropped)
+        return (changed - taken) | changed_buckets(s.main, self.between, taken, s.neutral) | set(self.dropped)
 
 
 def _partitions(buckets: Iterable[BucketKey]) -> frozenset[bytes]:
@@ -338,7 +338,7 @@ def changed_since_apart(main: Table, compared: Compared, buckets: Collection[Buc
             if s.commit_kind not in neutral_kinds(compared.schema)
             and s.properties.keys().isdisjoint((BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY))
         ]
-        changed = touched(main, own) if own else set()
+        changed = touched_buckets(main, own) if own else set()
         if held if changed is None else held & changed:
             return True
     return False
@@ -604,6 +604,6 @@ def _comparable(view: Table, sides: FileSides, schema: TableSchema) -> FileSides
 
 def _with_positions(view: Table, vector: Vector, schema: TableSchema) -> Vector:
     only = vector.entry._replace(deletion_vector_ranges=(vector.range,))
-    [(path, where)] = find_deletions([only], schema)
+    [(path, where)] = find_deletion_vectors([only], schema)
     found = read_deletion_vectors(view.store.read(path), [where], name=path)
     return vector._replace(content=found[where.data_file].tobytes())

@@ -15,7 +15,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.fold import is_folded
 from airflow_paimon.core.requests.requests import DiffBranches, PublishBranch
-from airflow_paimon.core.table.made_by import FULL, MASKED, bounded, record_sql, stored_bytes
+from airflow_paimon.core.table.made_by import FULL, MASKED, record_sql, stored_bytes, truncated
 from airflow_paimon.core.table.masking import Masks, masks_of
 from airflow_paimon.core.table.properties import DIFF_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -161,7 +161,7 @@ def _columns(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 def _cut(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int)) or (isinstance(value, float) and isfinite(value)):
         return value
-    return bounded(value if isinstance(value, str) else _json(value), _MAX_VALUE)
+    return truncated(value if isinstance(value, str) else _json(value), _MAX_VALUE)
 
 
 def _json(value: Any) -> str:

@@ -158,7 +158,7 @@ def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
     publishes and rollbacks of which a copy is kept.
     """
     found = {s.id: s for s in recorded_between(main, base.id, head.id)}
-    found |= {t.snapshot.id: t.snapshot for t in main.tags_once() if base.id < t.snapshot.id <= head.id}
+    found |= {t.snapshot.id: t.snapshot for t in main.cached_tags() if base.id < t.snapshot.id <= head.id}
     there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
     found |= {s.id: s for s in existing_snapshots(main, there)}
     return [found[number] for number in sorted(found)]

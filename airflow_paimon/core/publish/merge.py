@@ -86,7 +86,7 @@ def publish_branch(
             ``expected_*`` does not hold.
         UnsafeOperationError: no shared history; main would lose commits; sequence numbers too high.
     """
-    context = replace(context, table=context.table.reading_tags_once())
+    context = replace(context, table=context.table.with_cached_tags())
     main, branch = context.table, context.table.branch(request.branch)
     if request.branch == MAIN:
         raise InvalidInputError(f"{main.name}: branch main can't be published onto itself")

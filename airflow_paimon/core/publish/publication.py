@@ -58,7 +58,7 @@ from airflow_paimon.core.table.properties import (
     TARGET_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.visibility import not_visible
+from airflow_paimon.core.table.visibility import invisible_files
 
 Moved = Callable[[Snapshot], None]
 """Called with the new head on which the merge is now to be based: holds it."""
@@ -293,7 +293,7 @@ def _not_visible(d: Publication, schema: TableSchema) -> dict[str, Any]:
     Rows of level 0 are committed and are published by reference. Tables with deletion vectors or first-row show them
     once they are compacted.
     """
-    hidden = [(c.bucket, e) for c in d.changes for e in not_visible(c.add, schema)]
+    hidden = [(c.bucket, e) for c in d.changes for e in invisible_files(c.add, schema)]
     if not hidden:
         return {}
     name = bucket_namer(schema)

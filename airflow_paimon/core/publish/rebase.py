@@ -65,7 +65,7 @@ def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = 
             the columns; nothing was made. Or somebody has written the new branch before its commit.
         AlreadyExistsError: the new branch exists. UnsafeOperationError: the two share no history.
     """
-    context = replace(context, table=context.table.reading_tags_once())
+    context = replace(context, table=context.table.with_cached_tags())
     main, branch, name = context.table, context.table.branch(request.branch), check_branch_name(request.to_branch)
     if request.branch in (MAIN, name):
         raise InvalidInputError(f"{main.name}: branch {request.branch!r} can't be rebased onto {name!r}")

@@ -42,7 +42,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.table.branch_record import KEPT_MAIN
 from airflow_paimon.core.table.consumers import consumer_names, consumer_path, find_consumer
-from airflow_paimon.core.table.history import difference, existing_snapshots, really_changed, snapshots_between
+from airflow_paimon.core.table.history import changed_buckets, difference, existing_snapshots, snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
 from airflow_paimon.core.table.properties import (
@@ -132,7 +132,7 @@ def changed_since_kept(
     if after is None or carried is None or carried.kept_old_as != name:
         return None
     since = buckets & difference(main, after, head).buckets
-    return really_changed(main, snapshots_between(main, after.id, head.id), since) if since else since
+    return changed_buckets(main, snapshots_between(main, after.id, head.id), since) if since else since
 
 
 # -- after the snapshot ------------------------------------------------------------------------------------------------

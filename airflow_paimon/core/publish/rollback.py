@@ -50,12 +50,12 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.schema.tables import set_option
 from airflow_paimon.core.table.history import (
     Difference,
+    changed_buckets,
     difference,
     existing_snapshots,
-    really_changed,
     snapshot_by_watermark,
     snapshots_between,
-    touched,
+    touched_buckets,
 )
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
@@ -159,7 +159,7 @@ def _compactions(view: Table, error: ConflictError, publish: Snapshot, head: Sna
     name, buckets = bucket_namer(view.schema()), set(causes[Cause.COMPACTION.value])
     between = snapshots_between(view, publish.id, head.id) or []
     compactions = (s for s in reversed(between) if s.commit_kind == CommitKind.COMPACT)
-    return [s.id for s in compactions if buckets & {*map(name, touched(view, [s]) or ())}]
+    return [s.id for s in compactions if buckets & {*map(name, touched_buckets(view, [s]) or ())}]
 
 
 def _checked(gate: Gate, decided: Publication, head: Snapshot) -> Publication:
@@ -355,7 +355,7 @@ def _undo_changes(
             return merge.changes, theirs, merge, None
         candidates = within_reach(ours.buckets, theirs.buckets, schema)
         between = snapshots_between(view, publish.id, head.id) if candidates else []
-        ours_real = really_changed(view, between, candidates, neutral_kinds(schema))
+        ours_real = changed_buckets(view, between, candidates, neutral_kinds(schema))
         sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
         keys = _undo_by_key(view, sides, publish, target, head, schema)
     except ConflictError as error:

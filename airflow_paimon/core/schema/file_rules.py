@@ -79,7 +79,7 @@ def file_indexes(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     for key in options.raw:
         if key.startswith("file-index.") and key.endswith(".columns"):
             kind = key.removeprefix("file-index.").removesuffix(".columns")
-            names = options.listed(key)
+            names = options.split_names(key)
             indexed.setdefault(kind, set()).update(names, (n.partition("[")[0] for n in names))
             yield from (fault for name in names for fault in _indexed_column(schema, key, kind, name))
     for key in options.raw:

@@ -43,7 +43,7 @@ def removals(schema: TableSchema, options: TableOptions) -> Iterator[str]:
             yield f"{_IGNORE}=true contradicts {key}; reset one of them"
     if options.flag(_REMOVE) and ordering:
         yield f"{_REMOVE}=true doesn't go with sequence groups; reset it, or set {_REMOVE_BY_GROUP}"
-    missing = [] if by_group is None else [n for n in options.listed(_REMOVE_BY_GROUP) if n not in ordering]
+    missing = [] if by_group is None else [n for n in options.split_names(_REMOVE_BY_GROUP) if n not in ordering]
     if missing:
         yield f"{_REMOVE_BY_GROUP}={by_group} names {missing[0]!r}, by which no sequence group is ordered"
 
@@ -100,7 +100,7 @@ def _nested(options: TableOptions, field: DataField, function: str) -> Iterator[
     if options.given(key) is None and (needs or function == "nested_partial_update"):
         yield f"{(needs or [f'{prefix}aggregate-function'])[0]} needs {key}"
     for option in (key, order):
-        for name in options.listed(option):
+        for name in options.split_names(option):
             if name not in _fields_of(field):
                 yield f"{option} names {name!r}, which the ROW in column {field.name!r} doesn't have"
 

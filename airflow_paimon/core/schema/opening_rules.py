@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
-from airflow_paimon.core.format.option_lists import listed
+from airflow_paimon.core.format.option_lists import split_names
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.schema import file_rules, merge_rules, scan_rules, table_kind_rules
 from airflow_paimon.core.table.option_values import value_faults
@@ -59,7 +59,7 @@ def _bucket_key(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     text = options.given("bucket-key")
     if text is not None and options.bucket == -1:
         yield f"bucket-key={text} needs a number of buckets: set bucket as well, or leave bucket-key out"
-    names = options.listed("bucket-key") if (text or "").strip() else ()
+    names = options.split_names("bucket-key") if (text or "").strip() else ()
     if len(set(names)) < len(names):
         yield f"bucket-key={text} names a column twice"
     for name in names:
@@ -93,7 +93,7 @@ def _field_options(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         parts = key.split(".")
         if not key.startswith(_FIELDS):
             continue
-        names = listed(key, parts[1]) if len(parts) > 1 else ("",)
+        names = split_names(key, parts[1]) if len(parts) > 1 else ("",)
         for name in names:
             if name != _DEFAULT_FUNCTION and name not in schema.field_names:
                 yield f"{key} is for column {name!r}, which the table doesn't have{_without_blanks(name, schema)}"
@@ -106,7 +106,7 @@ def _root(schema: TableSchema, name: str) -> str | None:
 
 
 def _sequence_field(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    names = options.listed("sequence.field")
+    names = options.split_names("sequence.field")
     for name in names:
         if name not in schema.field_names:
             yield f"sequence.field names {name!r}, which is not a column"
@@ -188,7 +188,7 @@ def _named_columns(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     if time is None and schema.primary_keys and options.given("record-level.expire-time") is not None:
         yield "record-level.expire-time needs record-level.time-field"
     text = (options.given("vector-field") or "").strip()
-    for name in listed("vector-field", text) if text else ():
+    for name in split_names("vector-field", text) if text else ():
         if _root(schema, name) != "VECTOR":
             yield f"vector-field names {name!r}, which is not a column of type VECTOR"
 

@@ -53,7 +53,7 @@ def blobs(schema: TableSchema, options: TableOptions) -> Iterator[str]:
             yield f"{field.name} is of type {field.type}: BLOB is a column's type, or that of a column's values"
     for key, known in (("blob-field", {f.name for f in own}), ("blob-descriptor-field", plain),
                        ("blob-view-field", plain)):  # fmt: skip
-        for name in options.names(key) if key != "blob-field" else options.listed(key):
+        for name in options.names(key) if key != "blob-field" else options.split_names(key):
             if name not in known:
                 yield f"{key} names {name!r}, which is not a column of type BLOB"
     for name in set(options.names("blob-view-field")) & set(options.names("blob-descriptor-field")):
@@ -157,16 +157,16 @@ def sequence_numbers(schema: TableSchema, options: TableOptions) -> Iterator[str
 
 def key_indexes(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     keys = [key for key in (*_SORTED_INDEXES, *_ONE_COLUMN_INDEXES) if options.given(key) is not None]
-    columns = Counter(name for key in keys for name in options.listed(key))
+    columns = Counter(name for key in keys for name in options.split_names(key))
     for name, count in columns.items():
         if count > 1:
             yield f"{keys[0]} names column {name!r}, which has an index of keys already"
     for key in keys:
         yield from (f"{key} {text}" for text in _index_needs(schema, options, key))
         types = _ONE_COLUMN_INDEXES.get(key)
-        if types is not None and len(options.listed(key)) != 1:
+        if types is not None and len(options.split_names(key)) != 1:
             yield f"{key} must name one column"
-        for name in options.listed(key):
+        for name in options.split_names(key):
             found = schema.field(name).type.root if name in schema.field_names else None
             if found is None or (types is not None and found not in types):
                 yield f"{key} names {name!r}, which is not a column" + (f" of type {min(types)}" if types else "")
@@ -184,7 +184,7 @@ def _index_needs(schema: TableSchema, options: TableOptions, key: str) -> Iterat
     if options.flag(_CLUSTERED):
         yield f"doesn't go with {_CLUSTERED}=true"
     if key == "pk-vector.index.columns":
-        for name in options.listed(key):
+        for name in options.split_names(key):
             if not options.text(f"fields.{name}.pk-vector.index.type"):
                 yield f"needs fields.{name}.pk-vector.index.type"
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.sql_text.tokens import hide_literals
-from airflow_paimon.core.table.made_by import FULL, MASKED, NONE, bounded, digest, record_sql
+from airflow_paimon.core.table.made_by import FULL, MASKED, NONE, digest, record_sql, truncated
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import SQL_DIGEST_PROPERTY, SQL_PROPERTY, VIEWS_PROPERTY
 from airflow_paimon.core.table.table import Table
@@ -46,5 +46,5 @@ def sql_properties(
     if how == NONE:
         return {}
     text = " ".join(hide_literals(sql).split()) if how == MASKED else sql
-    out = {SQL_PROPERTY: bounded(text), SQL_DIGEST_PROPERTY: digest(text)}
-    return out | ({VIEWS_PROPERTY: bounded(json.dumps(list(views)))} if views else {})
+    out = {SQL_PROPERTY: truncated(text), SQL_DIGEST_PROPERTY: digest(text)}
+    return out | ({VIEWS_PROPERTY: truncated(json.dumps(list(views)))} if views else {})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.masking import HIDDEN
+from airflow_paimon.core.table.masking import MASK
 
 _PIECE = re.compile(
     r"""(?P<blank>\s+)
@@ -175,7 +175,7 @@ def split_at_commas(tokens: Sequence[Token]) -> list[list[Token]]:
 
 def hide_literals(sql: str) -> str:
     """Return SQL without its texts, numbers and comments, which may hold values as well; names and hints stay."""
-    instead = {"comment": " ", "number": HIDDEN, "text": f"'{HIDDEN}'", "torn": f"'{HIDDEN}'"}
+    instead = {"comment": " ", "number": MASK, "text": f"'{MASK}'", "torn": f"'{MASK}'"}
     return "".join(instead.get(piece.kind, sql[piece.start : piece.end]) for piece in pieces_of(sql))
 
 

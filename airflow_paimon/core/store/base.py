@@ -102,7 +102,7 @@ class Store(Protocol):
         """Name the objects (not folders) directly in a folder, unordered; a missing folder has none. Needs no stat."""
         return [info.name for info in self.list(path) if not info.is_dir]
 
-    def few_names(self, path: str) -> list[str] | None:
+    def names_if_few(self, path: str) -> list[str] | None:
         """Name the objects in a folder as ``names`` does; None where there are many: finding that out costs as little
         as a look at the first page.
         """
@@ -229,7 +229,7 @@ _NO_NAME = re.compile(r"(?:\A|/)\.{0,2}(?:/|\Z)|\0")
 LOOK_S = 2.0
 """The longest time from a look at an object to the answer to its change, where that takes no condition."""
 FEW = 1000
-"""How many names ``few_names`` gives at most, about: what storages of objects give in one answer."""
+"""How many names ``names_if_few`` gives at most, about: what storages of objects give in one answer."""
 
 
 def run_parallel(store: Store, calls: Sequence[Callable[[], T]]) -> list[T]:

@@ -42,7 +42,7 @@ _NOT_LINKED = frozenset({errno.EACCES, errno.EROFS, errno.ENOSPC, errno.EDQUOT, 
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP})
 _TRIES = 5
 _FEW = 250
-"""Above so many names, of folders too, a folder is not listed for ``few_names``."""
+"""Above so many names, of folders too, a folder is not listed for ``names_if_few``."""
 _PART = 10_000
 """Files of a part of a listing, at least."""
 
@@ -120,7 +120,7 @@ class LocalStore(Store):
         except OSError as error:
             raise self._failed(error, "listing", path) from error
 
-    def few_names(self, path: str) -> list[str] | None:
+    def names_if_few(self, path: str) -> list[str] | None:
         folder = self._folder(path)
         try:
             with os.scandir(folder) as entries:

@@ -130,7 +130,7 @@ class ObjectStore(Store):
     def names(self, path: str) -> list[str]:
         return [info.name for info in self._entries(path, "/")[0]]
 
-    def few_names(self, path: str) -> list[str] | None:
+    def names_if_few(self, path: str) -> list[str] | None:
         objects, _ = self._listed(path, "/", FEW - 1)
         if is_enough(objects, FEW - 1):  # there may be further pages, also if some of these objects mark folders
             return None

@@ -8,10 +8,10 @@ from typing import Any, BinaryIO
 
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from airflow_paimon.core.store.base import FileInfo, Store, folder_name, object_name
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 
 
-class Unpublished(StoreOver):
+class Unpublished(StoreWrapper):
     """Holds what is put into ``folders`` in this process; other files, such as data files, go to ``inner``.
 
     Nothing of ``folders`` is changed or deleted in ``inner``. Pickled it is ``inner``: tasks read and write data files,

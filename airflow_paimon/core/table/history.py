@@ -160,7 +160,7 @@ def snapshot_by_watermark(table: Table, watermark_ms: int) -> Snapshot:
     raise NotFoundError(f"{table.label} has no snapshot with a watermark of at most {watermark_ms} ms: {found}")
 
 
-def really_changed(
+def changed_buckets(
     table: Table,
     between: Iterable[Snapshot] | None,
     candidates: set[BucketKey],
@@ -175,11 +175,11 @@ def really_changed(
     snapshots = list(between)
     if not any(s.commit_kind in neutral for s in snapshots):
         return set(candidates)
-    seen = touched(table, [s for s in snapshots if s.commit_kind not in neutral])
+    seen = touched_buckets(table, [s for s in snapshots if s.commit_kind not in neutral])
     return set(candidates) if seen is None else candidates & seen
 
 
-def touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
+def touched_buckets(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     """Return the buckets whose files or deletion vectors these commits changed; None if the history has expired."""
     try:
         return _touched(table, commits)
@@ -206,7 +206,7 @@ def branch_point(main: Table, branch: Table) -> Snapshot | None:
     A branch of a branch begins with a snapshot that main never had: its branch point is that of its parent. One of a
     chain table's branch is published onto that, so its branch point lies there.
     """
-    shared = greatest_shared(main, branch)
+    shared = last_shared_snapshot(main, branch)
     if shared is not None:
         return shared
     record = matching_branch_record(main, branch.branch_name)
@@ -214,7 +214,7 @@ def branch_point(main: Table, branch: Table) -> Snapshot | None:
         return None
     parent = main.branch(record.from_branch)
     if _is_chain_part(parent):
-        return greatest_shared(parent, branch)
+        return last_shared_snapshot(parent, branch)
     began = parent.find_snapshot(record.snapshot_id)
     return branch_point(main, parent) if began is not None and began.identity == record.identity else None
 
@@ -231,7 +231,7 @@ def _is_chain_part(view: Table) -> bool:
     return is_there and is_chain_part(TableOptions(view.schema().options), view.branch_name)
 
 
-def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
+def last_shared_snapshot(main: Table, branch: Table) -> Snapshot | None:
     """Find the greatest snapshot that one branch's history and tags share with another's, by identity."""
     looks: list[Callable[[], Any]] = [partial(_known, branch), main.snapshot_ids]
     theirs, listed = run_parallel(main.store, looks)
@@ -257,13 +257,13 @@ def greatest_shared(main: Table, branch: Table) -> Snapshot | None:
 
 
 def _tagged(table: Table) -> dict[int, Snapshot]:
-    return {t.snapshot.id: t.snapshot for t in table.tags_once()}
+    return {t.snapshot.id: t.snapshot for t in table.cached_tags()}
 
 
 def _known(branch: Table) -> dict[int, Snapshot | None]:
     """Ids of a branch's snapshots (None: not read yet), and the expired snapshots that its tags still hold."""
     known: dict[int, Snapshot | None] = dict.fromkeys(branch.snapshot_ids())
-    for tag in branch.tags_once():
+    for tag in branch.cached_tags():
         if tag.snapshot.id not in known:
             known[tag.snapshot.id] = tag.snapshot
     return known

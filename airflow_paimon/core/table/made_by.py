@@ -27,10 +27,10 @@ _MADE_BY = (SQL_PROPERTY, SQL_DIGEST_PROPERTY, FUNCTION_PROPERTY, FUNCTION_VERSI
 
 def function_properties(name: str, version: str | None, views: Sequence[str] = ()) -> dict[str, str]:
     """Return the snapshot properties of a Python function. ``version``: see ``FUNCTION_VERSION_PROPERTY``."""
-    out = {FUNCTION_PROPERTY: bounded(name)}
+    out = {FUNCTION_PROPERTY: truncated(name)}
     if version:
-        out[FUNCTION_VERSION_PROPERTY] = bounded(version)
-    return out | ({VIEWS_PROPERTY: bounded(json.dumps(list(views)))} if views else {})
+        out[FUNCTION_VERSION_PROPERTY] = truncated(version)
+    return out | ({VIEWS_PROPERTY: truncated(json.dumps(list(views)))} if views else {})
 
 
 def record_sql(schemas: Sequence[TableSchema]) -> str:
@@ -66,7 +66,7 @@ def stored_bytes(text: str) -> int:
     return len(json.dumps(text, ensure_ascii=False).encode()) - len('""')
 
 
-def bounded(text: str, most: int = MAX_TEXT) -> str:
+def truncated(text: str, most: int = MAX_TEXT) -> str:
     """Return a text, cut where it would take more bytes of a snapshot's file than ``most``."""
     if stored_bytes(text) <= most:
         return text

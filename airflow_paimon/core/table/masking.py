@@ -12,7 +12,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.options import MASKED_OPTION, TableOptions
 
 _SECRET = re.compile(r"secret|token|password|credential|access[-_.]?key|account[-_.]?key|sas[-_.]", re.IGNORECASE)
-HIDDEN = "***"
+MASK = "***"
 CHANGED = "*** (changed)"
 """Stands for the later value of two that differ."""
 
@@ -31,19 +31,19 @@ class Masks:
     def _value(self, name: str, value: Any, before: Mapping[str, Any] | None) -> Any:
         if name.lower() not in self.columns:
             return value
-        return CHANGED if before is not None and before.get(name) != value else HIDDEN
+        return CHANGED if before is not None and before.get(name) != value else MASK
 
     def pair(self, pair: Mapping[str, Any]) -> dict[str, Any]:
         """Return a sample of a changed row, ``{"before", "after"}``."""
         return {"before": self.row(pair["before"]), "after": self.row(pair["after"], pair["before"])}
 
 
-def listed(schema: TableSchema) -> tuple[str, ...]:
+def masked_names(schema: TableSchema) -> tuple[str, ...]:
     """Return the names in the table's option."""
     return TableOptions(schema.options).names(MASKED_OPTION)
 
 
-def hidden_in(table: str, masks: Iterable[str]) -> list[str]:
+def columns_to_mask(table: str, masks: Iterable[str]) -> list[str]:
     """Return the columns of a table that masks name: ``COLUMN``, or ``TABLE:COLUMN`` where ``*`` stands for anything.
 
     Capital and small letters are the same. What can be read in two ways hides both.
@@ -64,18 +64,18 @@ def masks_of(schemas: Iterable[TableSchema], more: Iterable[str] = ()) -> Masks:
     A column that one of them has renamed is hidden under all of its names.
     """
     known = list(schemas)
-    names = {name.lower() for name in (*more, *(n for schema in known for n in listed(schema)))}
+    names = {name.lower() for name in (*more, *(n for schema in known for n in masked_names(schema)))}
     ids = {f.id for schema in known for f in schema.fields if f.name.lower() in names}
     hidden = {f.name.lower() for schema in known for f in schema.fields if f.id in ids}
     unknown = sorted(name for name in names - hidden if ":" not in name)  # else it is perhaps of another table
     return Masks(frozenset(names | hidden), tuple(unknown))
 
 
-def shown_value(schema: TableSchema, name: str, value: Any) -> str:
+def masked_value(schema: TableSchema, name: str, value: Any) -> str:
     """Return a value for a message, without that of a hidden column."""
-    return HIDDEN if name.lower() in masks_of([schema]).columns else repr(value)
+    return MASK if name.lower() in masks_of([schema]).columns else repr(value)
 
 
-def shown_option(key: str, value: str) -> str:
+def masked_option(key: str, value: str) -> str:
     """Blank out the value of an option whose name speaks of a secret (``primary-key`` doesn't)."""
-    return HIDDEN if _SECRET.search(key) else value
+    return MASK if _SECRET.search(key) else value

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.format.option_lists import listed
+from airflow_paimon.core.format.option_lists import split_names
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
 from airflow_paimon.core.table.options import TableOptions
@@ -38,12 +38,14 @@ def sequence_groups(schema: TableSchema) -> Iterator[tuple[tuple[str, ...], tupl
         if _is_group(key):
             fields = tuple(group_fields(key))
             if known.issuperset(fields):
-                yield fields, tuple(c for c in listed(key, text) if c in known)
+                yield fields, tuple(c for c in split_names(key, text) if c in known)
 
 
 def protected_columns(schema: TableSchema) -> dict[str, str]:
     """Return the columns that sequence groups list, and the option of each; a column's first group counts."""
-    groups = [(key, listed(key, text)) for key, text in sorted(schema.options.items(), reverse=True) if _is_group(key)]
+    groups = [
+        (key, split_names(key, text)) for key, text in sorted(schema.options.items(), reverse=True) if _is_group(key)
+    ]
     return {name: key for key, names in groups for name in reversed(names)}
 
 
@@ -58,7 +60,7 @@ def group_faults(schema: TableSchema) -> Iterator[str]:
             if key.startswith(_PREFIX[:-1]) and key.endswith(_GROUP[1:]):
                 yield f"{key} is not of the form {_PREFIX}<columns>{_GROUP}"
             continue
-        ordering, names = group_fields(key), listed(key, text)
+        ordering, names = group_fields(key), split_names(key, text)
         for name in (*ordering, *names):
             if name not in schema.field_names:
                 yield f"{key} names {name!r}, which is not a column{_without_blanks(name, schema)}"
@@ -152,13 +154,13 @@ def _named(options: Mapping[str, str]) -> set[str]:
 
 def group_fields(key: str) -> list[str]:
     """Return the columns by which a sequence group is ordered; none: the option is no group."""
-    return list(listed(key, key[len(_PREFIX) : -len(_GROUP)])) if _is_group(key) else []
+    return list(split_names(key, key[len(_PREFIX) : -len(_GROUP)])) if _is_group(key) else []
 
 
 def _list_of(key: str, text: str) -> list[str]:
     if key == _SORT_ORDER:
         return []
-    return [name for name in listed(key, text) if name]
+    return [name for name in split_names(key, text) if name]
 
 
 def _renamed_group(key: str, names: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.store.base import batches, run_parallel
 from airflow_paimon.core.table.branch_record import matching_branch_record
-from airflow_paimon.core.table.history import existing_snapshots, greatest_shared, touched
+from airflow_paimon.core.table.history import existing_snapshots, last_shared_snapshot, touched_buckets
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers_plan import (
     CLOSED_AFTER,
@@ -167,7 +167,7 @@ def _writers(
     write_only = TableOptions(schema.options).write_only
     running = running_writers(snapshots, now_ms=now_ms, is_cut=is_cut, write_only=write_only)
     looked_at = [s for writer in running for commits in writer.commits[:look_back] for s in commits]
-    changes = run_parallel(view.store, [partial(touched, view, [s]) for s in looked_at])
+    changes = run_parallel(view.store, [partial(touched_buckets, view, [s]) for s in looked_at])
     changed = dict(zip((s.id for s in looked_at), changes, strict=True))
     return [writer_at(writer, buckets, changed) for writer in running]
 
@@ -201,7 +201,7 @@ def began_with(view: Table) -> int:
     record = matching_branch_record(main, view.branch_name)
     if record is not None:
         return record.snapshot_id or 0
-    shared = greatest_shared(main, view)  # another engine has made the branch
+    shared = last_shared_snapshot(main, view)  # another engine has made the branch
     return shared.id if shared is not None else 0
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.option_lists import listed
+from airflow_paimon.core.format.option_lists import split_names
 from airflow_paimon.core.table.known_options import find_option
 from airflow_paimon.core.table.options import (
     BRANCH_CHANGELOG_OPTION,
@@ -66,7 +66,7 @@ def _wanted(key: str, value: str) -> str | None:
     """Return what the option takes; None: this value is one."""
     kind = type_of(key)
     if key == "partition.mark-done-action":
-        fine = all(name.lower().replace("_", "-") in _ACTIONS for name in listed(key, value))
+        fine = all(name.lower().replace("_", "-") in _ACTIONS for name in split_names(key, value))
         return None if fine else f"some of {', '.join(_ACTIONS)}, with commas and without blanks"
     if kind and kind not in _CHECKS:
         return None if value.lower() in kind.split("|") else f"one of {', '.join(kind.split('|'))}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.format.option_lists import listed
+from airflow_paimon.core.format.option_lists import split_names
 
 _AMOUNT = re.compile(r"([0-9]{1,99})\s*([a-zµ]*)", re.IGNORECASE)
 _SIZE_UNITS = {"": 1, "b": 1, "bytes": 1}
@@ -158,14 +158,14 @@ class TableOptions:
     def size(self, key: str, default: str) -> int:
         return parse_size(self.raw.get(key, default), f"Table option {key}")
 
-    def listed(self, key: str) -> tuple[str, ...]:
+    def split_names(self, key: str) -> tuple[str, ...]:
         """Return the names that an option lists, as Paimon divides them; none where it is not set."""
         value = self.given(key)
-        return () if value is None else listed(key, value)
+        return () if value is None else split_names(key, value)
 
     def names(self, key: str) -> tuple[str, ...]:
         """Return the names that an option lists, without empty ones."""
-        return tuple(name for name in self.listed(key) if name)
+        return tuple(name for name in self.split_names(key) if name)
 
     @property
     def bucket(self) -> int:

@@ -139,11 +139,11 @@ def lost_between(table: Table, snapshot: Snapshot) -> list[str]:
     return missing_files(table, table.schema(snapshot.schema_id), gone)
 
 
-Deletion = tuple[str, DeletionVectorRange]
+DeletionVectorPlace = tuple[str, DeletionVectorRange]
 """Path of an index file, and where a vector lies in it."""
 
 
-def find_deletions(entries: Iterable[IndexEntry], schema: TableSchema) -> list[Deletion]:
+def find_deletion_vectors(entries: Iterable[IndexEntry], schema: TableSchema) -> list[DeletionVectorPlace]:
     """Find all deletion vectors of a snapshot."""
     stored = StoredPartitions(schema) if TableOptions(schema.options).flag("index-file-in-data-file-dir") else None
 
@@ -159,7 +159,7 @@ def find_deletions(entries: Iterable[IndexEntry], schema: TableSchema) -> list[D
 def unreadable_vectors(table: Table, schema: TableSchema, entries: Iterable[IndexEntry]) -> Iterator[str]:
     """Read all deletion vectors; for each file that is damaged or of a later version, return what is wrong with it."""
     by_path: dict[str, list[DeletionVectorRange]] = {}
-    for path, where in find_deletions(entries, schema):
+    for path, where in find_deletion_vectors(entries, schema):
         by_path.setdefault(path, []).append(where)
     for path, ranges in by_path.items():
         try:

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import Final
 
 from airflow_paimon.core.store.base import Store
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.paths import MANIFEST_DIR
 
 MOST_BYTES: Final = 32 << 20
@@ -29,7 +29,7 @@ _Key = tuple[Hashable, str]
 _Read = Callable[[Sequence[str]], Sequence[bytes]]
 
 
-class KeptFiles:
+class FileCache:
     """What was read, up to ``most_bytes``; what was not asked for the longest goes first. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
@@ -83,7 +83,7 @@ class KeptFiles:
         return new
 
 
-_KEPT: ContextVar[KeptFiles | None] = ContextVar("kept", default=None)
+_KEPT: ContextVar[FileCache | None] = ContextVar("kept", default=None)
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def cached_reads(*, anew: bool = False) -> Iterator[None]:
     """Keep what ``read_files`` reads within the block; if nested, within the outermost. ``anew``: an operation of its
     own begins.
     """
-    token = _KEPT.set(KeptFiles(MOST_BYTES)) if anew or _KEPT.get() is None else None
+    token = _KEPT.set(FileCache(MOST_BYTES)) if anew or _KEPT.get() is None else None
     try:
         yield
     finally:
@@ -107,7 +107,7 @@ def read_files(store: Store, paths: Sequence[str]) -> list[bytes]:
     return store.read_many(paths) if paths else []
 
 
-class CachingStore(StoreOver):
+class CachingStore(StoreWrapper):
     """Keeps what it reads of such files, and so may show some that are deleted by now: for what only shows.
 
     ``scope``: a connection with its present credentials. Nothing is shared across scopes: another connection may name
@@ -116,7 +116,7 @@ class CachingStore(StoreOver):
 
     __slots__ = ("_kept", "_where")
 
-    def __init__(self, inner: Store, kept: KeptFiles, scope: Hashable) -> None:
+    def __init__(self, inner: Store, kept: FileCache, scope: Hashable) -> None:
         super().__init__(inner)
         self._kept, self._where = kept, (scope, inner.uri)
 
@@ -125,5 +125,5 @@ class CachingStore(StoreOver):
             return self._kept.read(self._where, paths, self.inner.read_many)
         return self.inner.read_many(paths)
 
-    def few_names(self, path: str) -> list[str] | None:
-        return self.inner.few_names(path)
+    def names_if_few(self, path: str) -> list[str] | None:
+        return self.inner.names_if_few(path)

@@ -58,7 +58,7 @@ _MILLIS = re.compile(r"-?[0-9]{1,18}")
 class Table:
     """``store`` is rooted at the table folder; ``name`` (``db.t``) is for messages. ``catalog``: None = by path.
 
-    ``known_tags``: see ``reading_tags_once``.
+    ``known_tags``: see ``with_cached_tags``.
     """
 
     store: Store
@@ -80,8 +80,8 @@ class Table:
         """Return the same table seen on another branch. Does not check that the branch exists."""
         return replace(self, branch_name=name or MAIN)
 
-    def reading_tags_once(self) -> Self:
-        """Return the same view for one call in which ``tags_once`` reads each tag once, of any branch."""
+    def with_cached_tags(self) -> Self:
+        """Return the same view for one call in which ``cached_tags`` reads each tag once, of any branch."""
         return replace(self, known_tags={})
 
     # -- schemas ---------------------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class Table:
 
         Only where a listing is long, from the hints and what they are proven by.
         """
-        names = self.store.few_names(self.paths.snapshot_dir)
+        names = self.store.names_if_few(self.paths.snapshot_dir)
         newest = self._newest_of_many() if names is None else None
         if newest is not None:
             return newest
@@ -302,8 +302,8 @@ class Table:
         """Read the tags of this branch, by snapshot id and name; one deleted meanwhile is left out."""
         return self._read_tags([n for n in self.tag_names() if n.startswith(prefix)])
 
-    def tags_once(self) -> list[Tag]:
-        """Read all tags, but for those that this call has read already (``reading_tags_once``) and that are as then."""
+    def cached_tags(self) -> list[Tag]:
+        """Read all tags, but for those that this call has read already (``with_cached_tags``) and that are as then."""
         if self.known_tags is None:
             return self.tags()
         infos = [i for i in self.store.list(self.paths.tag_dir) if not i.is_dir and i.name.startswith(TAG_PREFIX)]

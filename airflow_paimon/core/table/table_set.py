@@ -60,7 +60,7 @@ def parse_set_tag(tag: str) -> tuple[str, int] | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Pin:
+class SetMember:
     """The snapshot of a table's main that belongs to a version; ``identity``: ``Snapshot.identity``."""
 
     snapshot_id: int
@@ -77,7 +77,7 @@ class TableSet(Record):
 
     name: str
     number: int
-    tables: Mapping[str, Pin] = field(default_factory=dict)
+    tables: Mapping[str, SetMember] = field(default_factory=dict)
     created_ms: int = 0
     operation_id: str | None = None
     abandoned: str | None = None
@@ -93,7 +93,7 @@ class TableSet(Record):
         """What a read takes as ``version``: ``set:nightly@7``."""
         return f"{VERSION_PREFIX}{self.name}@{self.number}"
 
-    def pin(self, table: str) -> Pin:
+    def pin(self, table: str) -> SetMember:
         """Return the snapshot of a table.
 
         Raises:

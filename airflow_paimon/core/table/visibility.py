@@ -39,7 +39,7 @@ def waits_for_compaction(schema: TableSchema, branch: str) -> bool:
     return not options.write_only and (has_changelog or hides_level_zero(schema))
 
 
-def not_visible(entries: Iterable[ManifestEntry], schema: TableSchema) -> list[ManifestEntry]:
+def invisible_files(entries: Iterable[ManifestEntry], schema: TableSchema) -> list[ManifestEntry]:
     """Return the live files whose rows a batch read skips. ``schema``: the schema of the read."""
     hidden_level = 0 if hides_level_zero(schema) else None
     keyed = bool(schema.primary_keys)
@@ -51,7 +51,7 @@ def shown_files(files: Sequence[DataFile], schema: TableSchema) -> tuple[DataFil
     return tuple(f for f in files if f.level > 0) if hides_level_zero(schema) else tuple(files)
 
 
-def hold_each_key_once(files: Sequence[DataFile], schema: TableSchema) -> bool:
+def has_unique_keys(files: Sequence[DataFile], schema: TableSchema) -> bool:
     """Whether the shown files of a bucket hold each key once, so that nothing has to be merged.
 
     With deletion vectors and ``merge-engine=first-row`` Paimon's compactions see to it. Files of Paimon 0.7 and earlier

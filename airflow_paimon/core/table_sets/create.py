@@ -10,7 +10,7 @@ from airflow_paimon.core.plan import Plan, PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateTableSet
 from airflow_paimon.core.table.table import split_version
-from airflow_paimon.core.table.table_set import Pin, TableSet, claim_file, set_tag, version_file
+from airflow_paimon.core.table.table_set import SetMember, TableSet, claim_file, set_tag, version_file
 from airflow_paimon.core.table_sets.publish import (
     Sets,
     expire,
@@ -50,7 +50,7 @@ def create_table_set(context: Context, request: CreateTableSet) -> OperationResu
     return _result(context, made, expire(sets, retention, context.now_ms))
 
 
-def _pins(sets: Sets, named: Mapping[str, str]) -> dict[str, Pin]:
+def _pins(sets: Sets, named: Mapping[str, str]) -> dict[str, SetMember]:
     found = {}
     for name, text in named.items():
         table, version = split_version(text)
@@ -67,7 +67,7 @@ def _result(context: Context, made: TableSet, expired: list[int], *, replayed: b
     return context.result(None, branch="main", changed=True, before=at, after=at, details=details)
 
 
-def _planned(context: Context, sets: Sets, pins: Mapping[str, Pin]) -> OperationResult:
+def _planned(context: Context, sets: Sets, pins: Mapping[str, SetMember]) -> OperationResult:
     """Say which version would come next; one that others are making is not finished for that."""
     claims, ended = sets.folder.numbers()
     number = max([0, *claims, *ended]) + 1

@@ -39,7 +39,7 @@ from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.record_kinds import CLAIMS
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.core.table.table_set import (
-    Pin,
+    SetMember,
     TableSet,
     claim_file,
     pins_file,
@@ -55,7 +55,7 @@ OPEN_FOR = "1 d"
 """How long the publish of several tables that has begun keeps others from making a version, unless it ends before."""
 _TRIES = 20
 
-Pins = Mapping[str, Pin]
+Pins = Mapping[str, SetMember]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,7 +279,7 @@ def _read(sets: Sets, file: str) -> Claim | None:
     return Claim.find(sets.folder.store, file, f"Table set {sets.name!r}")
 
 
-def _tag(view: Table, name: str, pin: Pin) -> None:
+def _tag(view: Table, name: str, pin: SetMember) -> None:
     """Tag the snapshot; the tag may be there. It is not taken back here: by now it may be that of a visible version.
 
     Raises:
@@ -312,7 +312,7 @@ def _require_held(view: Table, tag: Tag) -> None:
         raise ConflictError(f"{view.name}: snapshot {snapshot.id} expired while it was tagged")
 
 
-def _pinned(view: Table, pin: Pin) -> Snapshot:
+def _pinned(view: Table, pin: SetMember) -> Snapshot:
     found = view.find_snapshot(pin.snapshot_id)
     if found is not None and found.identity == pin.identity:
         return found
@@ -322,7 +322,7 @@ def _pinned(view: Table, pin: Pin) -> Snapshot:
     return held
 
 
-def pin_of(view: Table, version: int | str | None = None) -> Pin:
+def pin_of(view: Table, version: int | str | None = None) -> SetMember:
     """Return the pin of a table's newest snapshot, or of a snapshot id or a tag of main.
 
     Raises:
@@ -333,7 +333,7 @@ def pin_of(view: Table, version: int | str | None = None) -> Pin:
         raise NotFoundError(f"{view.name} has no snapshot yet, so that it can't be in a table set; write it first")
     if found.branch_name != view.branch_name:
         raise InvalidInputError(f"{view.name}@{version} is of branch {found.branch_name!r}; table sets pin main")
-    return Pin(snapshot.id, snapshot.identity)
+    return SetMember(snapshot.id, snapshot.identity)
 
 
 # -- a version of tables that are yet to be published ------------------------------------------------------------------
@@ -414,7 +414,7 @@ def give_up_own(sets: Sets, operations: Collection[str], reason: str, now_ms: in
         give_up(sets, claim, reason, now_ms)
 
 
-def _newer(sets: Sets, latest: TableSet | None, name: str, pin: Pin) -> Pin:
+def _newer(sets: Sets, latest: TableSet | None, name: str, pin: SetMember) -> SetMember:
     """Return the later one of the pins of a publish and of the newest version: a table of a set never goes back."""
     before = latest.tables.get(name) if latest else None
     if before is None or before.snapshot_id <= pin.snapshot_id:

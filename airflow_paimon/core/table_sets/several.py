@@ -11,7 +11,7 @@ from airflow_paimon.core.catalogs import Catalog
 from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedCatalogError
 from airflow_paimon.core.requests.requests import SET_KEEP, SET_RETENTION
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.table_set import Pin, TableSet
+from airflow_paimon.core.table.table_set import SetMember, TableSet
 from airflow_paimon.core.table.table_sets import set_folder, set_names
 from airflow_paimon.core.table_sets.publish import (
     Sets,
@@ -71,7 +71,7 @@ class SeveralSets:
         return [open_sets(self.warehouse, name, self.storage_options) for name in self.names]
 
 
-def _published(view: Table, snapshot_id: int | None) -> Pin:
+def _published(view: Table, snapshot_id: int | None) -> SetMember:
     """Return the pin of what was published; a tag may be all that is left of it."""
     try:
         return pin_of(view, snapshot_id)
@@ -79,7 +79,7 @@ def _published(view: Table, snapshot_id: int | None) -> Pin:
         held = next((t.snapshot for t in view.tags() if t.snapshot.id == snapshot_id), None)
         if held is None:
             raise
-        return Pin(held.id, held.identity)
+        return SetMember(held.id, held.identity)
 
 
 def sets_made_by(catalog: Catalog, operations: Collection[str]) -> list[str]:

@@ -18,7 +18,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.reachability import Deletion, find_deletions
+from airflow_paimon.core.table.reachability import DeletionVectorPlace, find_deletion_vectors
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.files.pruning import Filter, keep, key_bounds
 from airflow_paimon.data.merge.sections import Run, key_ranges, plan_sections
@@ -78,7 +78,7 @@ class ChainSplit:
     targets: tuple[ChainTarget, ...]
     sections: tuple[ChainSection, ...]
     part_of: Mapping[str, int]
-    deletions: tuple[Deletion, ...] = ()
+    deletions: tuple[DeletionVectorPlace, ...] = ()
     low: Values | None = None
     high: Values | None = None
 
@@ -101,7 +101,7 @@ def chain_splits(
     Raises:
         InvalidInputError: partitions of one chain have different numbers of buckets.
     """
-    deletions = (*(d for part in (snapshot, delta) for d in find_deletions(part.index_entries, part.schema)),)
+    deletions = (*(d for part in (snapshot, delta) for d in find_deletion_vectors(part.index_entries, part.schema)),)
     splits = []
     for parts, targets, buckets in _chains(layout, chains, snapshot, delta):
         for bucket in sorted({b for held in buckets for b in held}):
@@ -181,7 +181,7 @@ def _one_split(
     parts: Sequence[ChainPart],
     files: Sequence[_Placed],
     schema: TableSchema,
-    deletions: Sequence[Deletion],
+    deletions: Sequence[DeletionVectorPlace],
 ) -> ChainSplit:
     part_of = {f.file_name: at for at, f in files}
     found = [f for _, f in files]

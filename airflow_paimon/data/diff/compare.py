@@ -13,7 +13,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.branch_record import read_branch_record
 from airflow_paimon.core.table.history import publish_target
-from airflow_paimon.core.table.masking import Masks, hidden_in, masks_of
+from airflow_paimon.core.table.masking import Masks, columns_to_mask, masks_of
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
@@ -38,7 +38,7 @@ def diff_details(
     ``main``: main's newest columns and options, which say what no sample shows.
     """
     schema = plan.after.scan.schema
-    hidden = hidden_in(plan.after.scan.table.name, request.mask)
+    hidden = columns_to_mask(plan.after.scan.table.name, request.mask)
     masks = masks_of((main, plan.before.scan.schema, schema), hidden)
     by_name = by_partition(schema, found, request.sample)
     skipped = skipped_rows(plan)

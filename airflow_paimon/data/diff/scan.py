@@ -30,7 +30,7 @@ from airflow_paimon.core.table.partitions import (
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import ScanPlan, with_schemas_of_branch
 from airflow_paimon.core.table.table import Table, resolve_version, split_version
-from airflow_paimon.core.table.visibility import hides_level_zero, is_clustered, not_visible
+from airflow_paimon.core.table.visibility import hides_level_zero, invisible_files, is_clustered
 from airflow_paimon.data.files.arrow_types import ROW_ID, arrow_type
 from airflow_paimon.data.merge.sections import plan_sections
 
@@ -325,7 +325,7 @@ class _Buckets:
             (then, self._schema_before, self.hidden_before),
             (now, self._schema, self.hidden_after),
         ):
-            found += [(values, e.file) for e in not_visible(entries, schema) if e.file.file_name not in both]
+            found += [(values, e.file) for e in invisible_files(entries, schema) if e.file.file_name not in both]
 
     def _skip(self, key: BucketKey, entries: Sequence[ManifestEntry]) -> None:
         self.skipped_buckets += 1

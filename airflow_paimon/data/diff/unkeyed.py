@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.data.diff.keyed import Findings, differs, in_order, json_rows
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
 
-COUNT = hidden("count")
+COUNT = internal_column("count")
 """The column with how much more often the later side has a row."""
-PAIRED = hidden("paired")
+PAIRED = internal_column("paired")
 """The column that marks the two rows of a pair, which follow each other."""
 
 
@@ -70,7 +70,7 @@ def before_and_after(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     return plain.filter(pc.invert(later)), plain.filter(later)
 
 
-_ROW = hidden("row")
+_ROW = internal_column("row")
 
 Values = tuple[Any, ...]
 Side = tuple[TableRead, Sequence[ReadSplit]]

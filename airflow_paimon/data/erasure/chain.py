@@ -18,7 +18,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.reachability import find_deletions
+from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.erasure.find_rows import FoundRows
@@ -121,7 +121,7 @@ def plan_chain_erasure(state: ChainState, found: FoundRows) -> ChainErasure:
 def _emptied(plan: ScanPlan, rows: Mapping[str, int]) -> Collection[Values]:
     """Return the partitions of which no row may be left: hidden ones count as gone."""
     gone = []
-    deletions = find_deletions(plan.index_entries, plan.schema)
+    deletions = find_deletion_vectors(plan.index_entries, plan.schema)
     for values, splits in splits_by_partition(plan).items():
         files = [f for s in splits for f in s.files]
         matching = sum(rows.get(f.file_name, 0) for f in files)

@@ -19,7 +19,7 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_identity, digest_of
 from airflow_paimon.core.erasure.end_tags import end_tags
 from airflow_paimon.core.erasure.proofs import keep_proof
-from airflow_paimon.core.erasure.reach_plan import PROTECTIVE_TAG, Holder
+from airflow_paimon.core.erasure.reach_plan import PROTECTIVE_TAG, ReachingRoots
 from airflow_paimon.core.errors import (
     ConflictError,
     PaimonError,
@@ -104,8 +104,8 @@ def _check_table(table: Table, search: Search) -> None:
         )
 
 
-def _refuse_holds(table: Table, holders: Sequence[Holder]) -> None:
-    under_hold = [h for h in holders if h.tag_under_legal_hold is not None]
+def _refuse_holds(table: Table, references: Sequence[ReachingRoots]) -> None:
+    under_hold = [h for h in references if h.tag_under_legal_hold is not None]
     for holder in under_hold:
         tag = holder.tag_under_legal_hold
         assert tag is not None
@@ -125,9 +125,9 @@ class _Look:
     chain: ChainState | None
 
     @property
-    def newest(self) -> list[Holder]:
+    def newest(self) -> list[ReachingRoots]:
         """The branches whose newest snapshot reaches such rows."""
-        return [h for h in self.found.holders if h.kind == NEWEST]
+        return [h for h in self.found.references if h.kind == NEWEST]
 
     def names(self, table: Table) -> list[tuple[Table, set[str]]]:
         """These branches, with their files."""
@@ -152,7 +152,7 @@ def _planned(context: Context, request: EraseRows, search: Search, look: _Look) 
         check_erasable(view, search, files)
     ended: list[dict[str, Any]] = []
     left: list[dict[str, Any]] = []
-    for holder in found.holders:
+    for holder in found.references:
         if holder.kind != NEWEST:
             goes = (holder.kind == TAG and request.expire_tags and holder.tag_under_legal_hold is None) or (
                 holder.kind == SNAPSHOTS and request.expire_history
@@ -176,7 +176,7 @@ def _planned(context: Context, request: EraseRows, search: Search, look: _Look) 
 
 def _conflicts(table: Table, look: _Look) -> list[dict[str, str]]:
     """The open branches whose publish the erasure makes a conflict, and the way out."""
-    sharing = {protects(h.name or "") for h in look.found.holders if h.kind == PROTECTIVE_TAG}
+    sharing = {protects(h.name or "") for h in look.found.references if h.kind == PROTECTIVE_TAG}
     open_ones = sorted(({h.branch for h in look.newest} | {name for name in sharing if name}) - {MAIN})
     return [
         {
@@ -256,7 +256,7 @@ class _Erasure:
         for _ in range(_ROUNDS):
             look = _look(table, self.search)
             if not self.erased:  # one that is set later keeps its tag, which is among what stays
-                _refuse_holds(table, look.found.holders)
+                _refuse_holds(table, look.found.references)
             chain, names = look.planned(), look.names(table)
             if not names:
                 if chain is not None:
@@ -300,19 +300,19 @@ class _Erasure:
 
     def _end(self, found: FoundRows) -> None:
         """End the tags and snapshots that still reach the rows, as far as asked for, and what is due in the trash."""
-        tags = [h for h in found.holders if h.kind == TAG] if self.request.expire_tags else []
-        if tags or any(h.kind == TRASH for h in found.holders):
+        tags = [h for h in found.references if h.kind == TAG] if self.request.expire_tags else []
+        if tags or any(h.kind == TRASH for h in found.references):
             paths = {r.path for h in tags for r in h.roots}
             ended = end_tags(self._expiring(MAIN, max_deletes=1), paths)
             self.steps["expired_tags"] = {**ended, "changed": bool(ended["expired"]) or _reaped(ended)}
-        for holder in found.holders if self.request.expire_history else ():
+        for holder in found.references if self.request.expire_history else ():
             if holder.kind == SNAPSHOTS:
                 expired = self._expire_snapshots(holder)
                 self.steps.setdefault("expired_snapshots", {"changed": False, "branches": {}})
                 self.steps["expired_snapshots"]["branches"][holder.branch] = expired
                 self.steps["expired_snapshots"]["changed"] |= bool(expired["expired"]) or _reaped(expired)
 
-    def _expire_snapshots(self, holder: Holder) -> Mapping[str, Any]:
+    def _expire_snapshots(self, holder: ReachingRoots) -> Mapping[str, Any]:
         """Expire a branch's snapshots up to the last that reaches the rows; no later one."""
         last = max(r.snapshot.id for r in holder.roots)
         ids = self.context.table.branch(holder.branch).snapshot_ids()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.erasure.reach_plan import Holder, holders_of, pinning_consumers
+from airflow_paimon.core.erasure.reach_plan import ReachingRoots, reaching_roots, retaining_consumers
 from airflow_paimon.core.erasure.stored_files import StoredFiles, read_stored_files
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import NEWEST
@@ -77,12 +77,12 @@ def search_of(table: Table, where: str) -> Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundRows:
-    """What is stored, what was searched of it, and who reaches the files with rows (``holders`` by position there)."""
+    """What is stored, what was searched of it, and what reaches the files with rows (by position there)."""
 
     stored: StoredFiles
     searched: Sequence[Searched]
     matching: Sequence[Searched]
-    holders: Sequence[Holder]
+    references: Sequence[ReachingRoots]
 
     @property
     def problems(self) -> list[dict[str, str]]:
@@ -116,10 +116,10 @@ class FoundRows:
             },
             "state": {name: root.snapshot.id for name, root in sorted(self.stored.reachable.heads.items())},
             "branches": self._branches(),
-            "references": [h.to_json() for h in self.holders if h.kind != NEWEST],
+            "references": [h.to_json() for h in self.references if h.kind != NEWEST],
             "consumers": [
                 {"branch": c.branch, "name": c.name, "next_snapshot": c.next_snapshot}
-                for c in pinning_consumers(self.stored.reachable, self.holders)
+                for c in retaining_consumers(self.stored.reachable, self.references)
             ],
             "found": [
                 {
@@ -142,7 +142,7 @@ class FoundRows:
     def reached(self) -> list[list[str]]:
         """Who reaches each file with rows."""
         by: list[list[str]] = [[] for _ in self.matching]
-        for holder in self.holders:
+        for holder in self.references:
             for at in holder.files:
                 by[at].append(_holder_text(holder))
         return by
@@ -156,7 +156,7 @@ class FoundRows:
                 "files": len(h.files),
                 "rows": sum(self.matching[at].rows for at in h.files),
             }
-            for h in self.holders
+            for h in self.references
             if h.kind == NEWEST
         ]
 
@@ -170,11 +170,11 @@ def search_table(table: Table, search: Search) -> FoundRows:
     stored = read_stored_files(table)
     searched = search_files(table, search, stored.files, stored.schemas)
     matching = sorted((one for one in searched if one.rows), key=lambda one: (-one.rows, one.file.path))
-    holders = holders_of(stored.reachable, [one.file.number for one in matching])
-    return FoundRows(stored=stored, searched=searched, matching=matching, holders=holders)
+    references = reaching_roots(stored.reachable, [one.file.number for one in matching])
+    return FoundRows(stored=stored, searched=searched, matching=matching, references=references)
 
 
-def _holder_text(holder: Holder) -> str:
+def _holder_text(holder: ReachingRoots) -> str:
     """Name a holder: ``newest snapshot of main``, ``tag month_end``, ``snapshots 3 to 7 of branch fix``."""
     first, last = holder.roots[0].snapshot.id, holder.roots[-1].snapshot.id
     span = f"{first} to {last}" if first != last else f"{first}"

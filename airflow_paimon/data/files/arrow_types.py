@@ -14,7 +14,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType, types_within
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 
 KEY_PREFIX = "_KEY_"
 SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
@@ -98,7 +98,7 @@ SEQUENCE_FIELD = DataField(SEQUENCE_NUMBER_ID, SEQUENCE_NUMBER, AtomicType("BIGI
 VALUE_KIND_FIELD = DataField(VALUE_KIND_ID, VALUE_KIND, AtomicType("TINYINT", (), False))
 ROW_ID_FIELD = DataField(ROW_ID_ID, ROW_ID, AtomicType("BIGINT", (), False))
 
-FILE_NAME, FILE_POSITION = hidden("file"), hidden("position")
+FILE_NAME, FILE_POSITION = internal_column("file"), internal_column("position")
 """Columns that no file holds: a row's data file, and its place there, deleted rows counted as well."""
 FILE_NAME_FIELD = DataField(-1, FILE_NAME, AtomicType("STRING"))
 FILE_POSITION_FIELD = DataField(-2, FILE_POSITION, AtomicType("BIGINT"))

@@ -16,7 +16,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.arrow_values import date_beyond_python, is_bytes, is_text
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType
-from airflow_paimon.core.table.masking import listed
+from airflow_paimon.core.table.masking import masked_names
 from airflow_paimon.data.files.arrow_types import ROW_KIND, VALUE_KIND, arrow_type, one_array
 from airflow_paimon.data.files.char_values import for_storage
 
@@ -62,7 +62,7 @@ def conform_rows(
             code="wrong-columns",
         )
     keys = set(schema.primary_keys)
-    masked = {name.lower() for name in listed(schema)}
+    masked = {name.lower() for name in masked_names(schema)}
     columns = [_column(rows, f, label, required=f.name in keys, masked=f.name.lower() in masked) for f in schema.fields]
     for field, column in zip(schema.fields, columns, strict=True):
         if field.name in needed:
@@ -80,7 +80,7 @@ def partition_columns(rows: pa.RecordBatch, schema: TableSchema, label: str) -> 
 
 def some_columns(rows: pa.RecordBatch, schema: TableSchema, names: Sequence[str], label: str) -> pa.RecordBatch:
     """Return these columns as ``conform_rows`` does; what the others lack is not looked at."""
-    masked = {name.lower() for name in listed(schema)}
+    masked = {name.lower() for name in masked_names(schema)}
     keys = set(schema.primary_keys)
     fields = [schema.field(name) for name in names]
     columns = [_column(rows, f, label, required=f.name in keys, masked=f.name.lower() in masked) for f in fields]

@@ -18,7 +18,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.masking import shown_value
+from airflow_paimon.core.table.masking import masked_value
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
@@ -285,7 +285,7 @@ class RowSorter:
             return
         row = int(twins[0] if order is None else order[twins[0]])
         names = self._schema.trimmed_primary_keys
-        named = ", ".join(f"{n} = {shown_value(self._schema, n, rows.column(n)[row].as_py())}" for n in names)
+        named = ", ".join(f"{n} = {masked_value(self._schema, n, rows.column(n)[row].as_py())}" for n in names)
         raise InvalidInputError(
             f"{self._label}: the rows hold a primary key more than once, such as {named}: each key must occur once, as "
             f"otherwise it is undefined which row wins"

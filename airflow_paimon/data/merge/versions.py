@@ -14,14 +14,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.merge.sort_keys import Keys, order_values
 
 Indices = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-CHAIN_POSITION = hidden("chain_position")
+CHAIN_POSITION = internal_column("chain_position")
 """A column added only by chain reads: the position of a row's partition in the chain, the anchor first. It decides ties
 of the sequence fields, because sequence numbers of different partitions are not comparable."""
 LEVEL = "_LEVEL"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.masking import shown_option
+from airflow_paimon.core.table.masking import masked_option
 from airflow_paimon.plugin.panel import PageContext, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import moment
@@ -44,4 +44,4 @@ def show(context: PageContext) -> Panel:
 
 
 def _without_secrets(schema: TableSchema) -> TableSchema:
-    return replace(schema, options={k: shown_option(k, v) for k, v in schema.options.items()})
+    return replace(schema, options={k: masked_option(k, v) for k, v in schema.options.items()})

@@ -17,7 +17,7 @@ def show(context: PageContext) -> Panel:
         lambda: read_usage(context.main, context.now_ms),
         until=context.until,
         fresh=_SERVES_SECONDS,
-        weigh=lambda usage: 2000 * (1 + len(usage.roots) + len(usage.holders)),
+        weigh=lambda usage: 2000 * (1 + len(usage.roots) + len(usage.usages)),
     )
     listing = lists.holders(found)
     sheet = context.sheet(listing, empty="Only main's newest snapshot references files")

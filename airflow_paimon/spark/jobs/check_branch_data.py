@@ -16,7 +16,7 @@ from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.rules.required import required_rules
 from airflow_paimon.core.rules.results import SKIPPED, RuleResult, outcome_of
 from airflow_paimon.core.rules.rules import VIEWS, ColumnRule, Drift, Function, Relationships, RowLimits, Rule, Sql
-from airflow_paimon.core.table.masking import hidden_in, masks_of
+from airflow_paimon.core.table.masking import columns_to_mask, masks_of
 from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.failures import query_errors, without_values
@@ -84,7 +84,7 @@ class _Checks:
         )
         self._views = CheckViews(spark, request, plan, further_views(request), keeps_diff > 1)
         schemas = (context.table.schema(), plan.before.scan.schema, plan.after.scan.schema)
-        self._masks = masks_of(schemas, hidden_in(context.table.name, request.mask))
+        self._masks = masks_of(schemas, columns_to_mask(context.table.name, request.mask))
         self._samples = samples_of(request, self._masks, self._views.further)
         self._required = {rule.digest for rule in required_rules(context.table)}
         self._found: Any = None

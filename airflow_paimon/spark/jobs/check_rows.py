@@ -18,7 +18,7 @@ from airflow_paimon.core.rules.rules import (
     Sql,
     Unique,
 )
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import fault_at, without_values
@@ -31,7 +31,7 @@ from airflow_paimon.spark.statements.tables import warehouse_tables
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-_COUNT = hidden("count")
+_COUNT = internal_column("count")
 
 
 def broken_by_columns(rule: ColumnRule, views: CheckViews) -> DataFrame | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.rules.rules import Relationships
-from airflow_paimon.core.table.masking import HIDDEN, Masks, hidden_in, masks_of
+from airflow_paimon.core.table.masking import MASK, Masks, columns_to_mask, masks_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.keyed import json_value
@@ -61,14 +61,14 @@ class Samples:
 
     def of_list(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Show a row that a function made."""
-        return {name: HIDDEN if self.hides() else json_value(value) for name, value in row.items()}
+        return {name: MASK if self.hides() else json_value(value) for name, value in row.items()}
 
     def hides(self, named: Iterable[Masks] = ()) -> bool:
         """Whether a table that a rule sees has masked columns."""
         return any(masks.columns for masks in (self.own, *self.further.values(), *named))
 
     def _value(self, name: str, value: Any, view: str | None) -> Any:
-        return HIDDEN if view is None else _masked(self.further.get(view, self.own), {name: value})[name]
+        return MASK if view is None else _masked(self.further.get(view, self.own), {name: value})[name]
 
 
 def samples_of(request: CheckBranchData, own: Masks, further: Mapping[str, str]) -> Samples:
@@ -88,13 +88,14 @@ def view_masks(request: CheckBranchData, text: str) -> Masks:
     """
     table, version = viewed_table(request.warehouse, text, request.storage_options)
     schemas = (table.branch(MAIN).schema(), table.schema(), read_schema(table, version))
-    return masks_of(schemas, hidden_in(table.name, request.mask))
+    return masks_of(schemas, columns_to_mask(table.name, request.mask))
 
 
 def table_masks(request: CheckBranchData, tables: Iterable[Table]) -> list[Masks]:
     """Return what the tables that a query names, and the request, hide."""
     return [
-        masks_of((table.branch(MAIN).schema(), table.schema()), hidden_in(table.name, request.mask)) for table in tables
+        masks_of((table.branch(MAIN).schema(), table.schema()), columns_to_mask(table.name, request.mask))
+        for table in tables
     ]
 
 

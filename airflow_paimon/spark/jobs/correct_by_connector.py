@@ -26,7 +26,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.visibility import not_visible
+from airflow_paimon.core.table.visibility import invisible_files
 from airflow_paimon.spark.cut_off import refuse_finer
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS
 from airflow_paimon.spark.jobs.correction import Base, made_of, properties, read_heads, result_of
@@ -181,7 +181,7 @@ def _check_table(base: Base, statement: Statement) -> None:
 
 def _require_visible(base: Base) -> None:
     """Refuse a branch with committed rows that no query sees before they are compacted."""
-    hidden = not_visible(live_entries(base.table, base.head).values(), base.schema)
+    hidden = invisible_files(live_entries(base.table, base.head).values(), base.schema)
     if not hidden:
         return
     values = StoredPartitions(base.schema).values
@@ -201,7 +201,7 @@ def _require_compacted(staging: Staging, base: Base) -> None:
     """Refuse files written by the connector whose rows the branch would not show."""
     before = {e.identifier for e in live_entries(base.table, base.head).values()}
     staged = live_entries(staging.view, staging.view.latest_snapshot()).values()
-    hidden = [e for e in not_visible(staged, base.schema) if e.identifier not in before]
+    hidden = [e for e in invisible_files(staged, base.schema) if e.identifier not in before]
     if hidden:
         raise UnsafeOperationError(
             f"{base.table.label}: Paimon's connector did not compact {len(hidden)} of the files that it wrote, so the "

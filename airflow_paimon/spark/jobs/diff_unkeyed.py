@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.data.diff.keyed import Findings
 from airflow_paimon.data.diff.unkeyed import COUNT, PAIRED, Side, Values, count_surplus
 from airflow_paimon.data.files.arrow_types import ROW_ID
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-_ROWS = hidden("rows")
+_ROWS = internal_column("rows")
 
 
 def count_differences(

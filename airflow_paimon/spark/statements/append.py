@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_writable
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_TASKS = 64
-_TASK = hidden("task")
+_TASK = internal_column("task")
 _INSERT_TASKS = 4
 """Tasks that write the inserted rows of one partition, so that they don't become very many small files."""
 

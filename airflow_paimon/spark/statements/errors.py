@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager, contextmanager
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.sql_text.tokens import TOO_DEEP
-from airflow_paimon.core.table.hidden_names import HIDDEN
+from airflow_paimon.core.table.internal_columns import INTERNAL_PREFIX
 from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line, known_error
 from airflow_paimon.spark.statements.statement_plan import Statement
 
-_OWN_NAME = rf"(?:`[^`]+`\.)*`{HIDDEN}\w+`"
+_OWN_NAME = rf"(?:`[^`]+`\.)*`{INTERNAL_PREFIX}\w+`"
 _OWN_NAMES = re.compile(f", {_OWN_NAME}|{_OWN_NAME}, ")
 """Columns that rows are found by: among the names that Spark suggests for an unknown one."""
 

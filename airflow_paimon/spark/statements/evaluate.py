@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType, RowType
-from airflow_paimon.core.table.hidden_names import hidden
+from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_row_columns
@@ -50,7 +50,7 @@ from airflow_paimon.spark.statements.statement_plan import (
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-CHANGE = hidden("change")
+CHANGE = internal_column("change")
 """What happens to a row: one of the texts below."""
 UPDATED, DELETED, INSERTED = "update", "delete", "insert"
 MATCHED = "match"
@@ -58,11 +58,11 @@ MATCHED = "match"
 MOVED = "move"
 """A MERGE would change the key, partition or bucket of the row."""
 
-SOURCE_ROW = hidden("source_row")
+SOURCE_ROW = internal_column("source_row")
 """The number of the row of a kept source that matches, where it is needed for WHEN NOT MATCHED."""
 
-_ACTION, _IN_TARGET, _IN_SOURCE = hidden("action"), hidden("target"), hidden("source")
-_STORED = hidden("stored_")
+_ACTION, _IN_TARGET, _IN_SOURCE = internal_column("action"), internal_column("target"), internal_column("source")
+_STORED = internal_column("stored_")
 _PLACES = {**POSITION_COLUMNS, **ROW_COLUMNS}
 _JOINS = {(False, False): "inner", (True, False): "right", (False, True): "left", (True, True): "full"}
 """By whether there are clauses for NOT MATCHED, and for NOT MATCHED BY SOURCE; the target is on the left."""

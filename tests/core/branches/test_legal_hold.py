@@ -336,13 +336,13 @@ def test_no_hold_is_acknowledged_that_somebody_takes_away_who_has_looked_before(
 
 def test_a_hold_that_is_set_while_the_tag_expires_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     run(table, "create_tag", tag="month", time_retained="1 d")
-    known, told = expiry_run.carry_out_groups, []
+    known, told = expiry_run.execute_groups, []
 
     def late(on: Table, chains: Any, *more: Any) -> None:
         if not told and any(isinstance(a, Delete) and a.path == "tag/tag-month" for chain in chains for a in chain):
             told.append(hold(table, tag="month", if_exists="skip"))
         known(on, chains, *more)
 
-    monkeypatch.setattr(expiry_run, "carry_out_groups", late)
+    monkeypatch.setattr(expiry_run, "execute_groups", late)
     result = run(table, "expire_tags", now=LATER)
     assert told and table.tag("month").legal_hold == "case 17" and result.details["expired"] == {}

@@ -34,7 +34,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.types import parse_type_text
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.schema_plan import AddColumn, RemoveOption, SetOption
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.table import Table, find_tables
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.catalogs.databases import check_databases
@@ -432,7 +432,7 @@ def test_a_commit_whose_lock_was_lost_is_looked_for(metastore: Metastore, table:
     """The snapshot is there and ours: a success, although the lock was taken away during the put."""
     taken = []
 
-    class LosesLock(StoreOver):
+    class LosesLock(StoreWrapper):
         def create(self, path: str, data: bytes) -> None:
             super().create(path, data)
             if path == "snapshot/snapshot-1":

@@ -27,7 +27,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.store.over import StoreOver
+from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.conftest import require
@@ -273,7 +273,7 @@ def test_a_commit_whose_lock_was_lost_is_looked_for(table: Table) -> None:
     """The snapshot is there and ours: a success, although the lock was taken away during the put."""
     guard, lost = guard_of(table), []
 
-    class LosesLock(StoreOver):
+    class LosesLock(StoreWrapper):
         def create(self, path: str, data: bytes) -> None:
             super().create(path, data)
             if path == "snapshot/snapshot-1":

@@ -14,7 +14,7 @@ from airflow_paimon.core.health.health_plan import (
     ChainFigures,
     HeldFigures,
     Observed,
-    Pin,
+    RetainedState,
     StorageFigures,
     TableHealth,
     plan_health,
@@ -125,9 +125,9 @@ def test_skew_of_large_partitions_only() -> None:
         (HeldFigures(due_tags=1, due_branches=2), {"branches-due": 5, "tags-due": 5}),
         (HeldFigures(snapshots=40, blocked_snapshots=20, blocked_by="c"), {"consumer-behind": 5}),
         (HeldFigures(replaced_bytes=256 * MIB), {"replaced-files": 5}),
-        (HeldFigures(oldest=Pin(kind="snapshot", name="1", branch="main", since_ms=0)), {}),
-        (HeldFigures(unlimited=Pin(kind="tag", name="x", branch="main", since_ms=920 * DAY_MS)), {}),
-        (HeldFigures(unlimited=Pin(kind="tag", name="x", branch="main", since_ms=0)), {"old-state": 5}),
+        (HeldFigures(oldest=RetainedState(kind="snapshot", name="1", branch="main", since_ms=0)), {}),
+        (HeldFigures(unlimited=RetainedState(kind="tag", name="x", branch="main", since_ms=920 * DAY_MS)), {}),
+        (HeldFigures(unlimited=RetainedState(kind="tag", name="x", branch="main", since_ms=0)), {"old-state": 5}),
     ],
 )
 def test_what_holds_old_states(held: HeldFigures, expected: dict[str, int]) -> None:

@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.metadata_expiry.automatic_tags import automatic_tags_due
+from airflow_paimon.core.metadata_expiry.automatic_tags import needs_automatic_tags
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
@@ -204,7 +204,7 @@ def test_what_is_due_is_known_from_the_newest_snapshot(mode: str) -> None:
 
     def due() -> bool:
         options = TableOptions(table.schema().options)
-        return automatic_tags_due(options, table.name, table.tags(), table.latest_snapshot())
+        return needs_automatic_tags(options, table.name, table.tags(), table.latest_snapshot())
 
     assert not due()
     seen = set()

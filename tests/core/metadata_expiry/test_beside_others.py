@@ -24,7 +24,7 @@ pytestmark = pytest.mark.random
 
 
 @contextmanager
-def at_work(warehouse: Path, *roles: str) -> Iterator[None]:
+def active_writers(warehouse: Path, *roles: str) -> Iterator[None]:
     """Processes that do their work until the end of the block; they are killed then."""
     logs = {f"{role}-{at}": warehouse / f"{role}-{at}.log" for at, role in enumerate(roles)}
     command = [sys.executable, "-m", "tests.core.metadata_expiry.beside", str(warehouse)]
@@ -65,7 +65,7 @@ def test_each_run_gets_through_beside_writers_tags_and_branches(tmp_path: Path) 
     table = make_table(tmp_path)
     for dt in "abc":
         append(table, dt)
-    with at_work(tmp_path, "write", "tag", "branch"):
+    with active_writers(tmp_path, "write", "tag", "branch"):
         wait_for_writers(table, 5)
         for number in range(lives(2, 5)):
             wait_for_writers(table, 2)
@@ -89,7 +89,7 @@ def test_expiries_at_once_end_as_one(tmp_path: Path) -> None:
     table = make_table(tmp_path)
     for dt in "abc":
         append(table, dt)
-    with at_work(tmp_path, "write", "expire", "tag"):
+    with active_writers(tmp_path, "write", "expire", "tag"):
         wait_for_writers(table, 5)
         for _ in range(lives(4, 10)):
             run(table, "expire_snapshots", **NOW, **AT_ONCE, now=str(int(time.time() * 1000) + 1000))

@@ -26,7 +26,7 @@ from airflow_paimon.core.errors import (
     StorageError,
 )
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.metadata_expiry.references import read_names
+from airflow_paimon.core.metadata_expiry.references import read_references
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -700,7 +700,7 @@ def test_a_snapshot_that_paimon_expires_while_its_lists_are_read_is_left_out(bus
     request = build_request("expire_snapshots", {"warehouse": "w", "table": busy.name, **NOW, "retain_min": 4})
     roots = RootReader(table)
     living = roots.gather().roots
-    names = roots.of_living(living, lambda some: [n.root.name for n in read_names(table, some)])
+    names = roots.without_vanished(living, lambda some: [n.root.name for n in read_references(table, some)])
     assert "1" not in names and "2" in names
     perform(Context(request, busy, now(), 0.0), request, None)
 

@@ -9,22 +9,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airflow_paimon.core.metadata_expiry.file_index import StoredIndex, _Named
-from airflow_paimon.core.metadata_expiry.file_index_plan import Sums
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, _part_of
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     UNKNOWN,
     Candidate,
-    KindTeller,
+    FileClassifier,
+    ListedFile,
     Prefixes,
-    Stored,
     find_orphans,
 )
+from airflow_paimon.core.metadata_expiry.referenced_files import StoredReferences, _Named
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import Sums
 from airflow_paimon.core.store import local
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.table.name_digests import digests_of
-from airflow_paimon.core.table.sorted_runs import SortedRuns, cuts_for
+from airflow_paimon.core.table.spill import SpillBuffer, cuts_for
 
 BEFORE = 1000
 
@@ -33,41 +33,41 @@ BEFORE = 1000
 def test_the_same_files_as_a_plain_model(seed: int) -> None:
     chance = random.Random(seed)
     writers = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(4)]
-    stored: list[Stored] = []
+    stored: list[ListedFile] = []
     for at in range(60):
         folder, prefix = chance.choice(
             [("dt=é/bucket-0", "data-"), ("index", "index-"), ("dt=b/bucket-1", "changelog-")]
         )
         suffix = "" if prefix == "index-" else ".parquet"
         time = chance.choice([None, BEFORE, 10, 20, 30, 40, 50, 60])
-        stored.append(Stored(f"{folder}/{prefix}{chance.choice(writers)}-{at}{suffix}", at, time))
+        stored.append(ListedFile(f"{folder}/{prefix}{chance.choice(writers)}-{at}{suffix}", at, time))
         if chance.random() < 0.1:
-            stored.append(Stored(f"{folder}/{'é' * at}", 3, 5))
+            stored.append(ListedFile(f"{folder}/{'é' * at}", 3, 5))
     prefixes = Prefixes(("data-",), ("changelog-",))
-    listed = ListedFiles(SortedRuns(chance.choice([0, 1000, 1 << 20])), before_ms=BEFORE, most_examples=3)
+    listed = ListedFiles(SpillBuffer(chance.choice([0, 1000, 1 << 20])), before_ms=BEFORE, most_examples=3)
     for at in range(0, len(stored), 17):
         infos = [FileInfo(f.path, False, f.size, f.modified_ms) for f in stored[at : at + 17]]
         listed.add(_part_of(infos, prefixes, False, 3))
-    told = [(f, KindTeller(prefixes).kind_of(f.path)) for f in stored]
+    told = [(f, FileClassifier(prefixes).classify(f.path)) for f in stored]
     plain = [(f, *kind) for f, kind in told if kind is not None and kind is not UNKNOWN]
     used = [chance.random() < 0.3 for _ in plain]
     named = np.sort(digests_of([f.name for (f, *_), is_used in zip(plain, used, strict=True) if is_used]))
     files: list[Candidate] = []
     young_sums, held_sums = Sums(), Sums()
     for c, places in listed.by_ranges(cuts_for(len(plain), 10, chance.choice([100, 10000]))):
-        judged = find_orphans(c, np.isin(c.names, named), BEFORE, listed.at_work)
+        judged = find_orphans(c, np.isin(c.names, named), BEFORE, listed.active_writers)
         files += listed.values(c, places, judged.orphans)
         young_sums, held_sums = young_sums + judged.young, held_sums + judged.held
 
-    def old(one: Stored) -> bool:
+    def old(one: ListedFile) -> bool:
         return one.modified_ms is not None and one.modified_ms < BEFORE
 
-    at_work = {writer for f, _, writer in plain if not old(f)}
+    active_writers = {writer for f, _, writer in plain if not old(f)}
     free = [c for c, is_used in zip(plain, used, strict=True) if not is_used]
-    orphans = sorted((f.path, f.size, kind) for f, kind, writer in free if old(f) and writer not in at_work)
+    orphans = sorted((f.path, f.size, kind) for f, kind, writer in free if old(f) and writer not in active_writers)
     assert [(c.file.path, c.file.size, c.kind) for c in sorted(files, key=lambda c: c.file.path)] == orphans
     young = [f for f, *_ in free if not old(f)]
-    held = [f for f, _, writer in free if old(f) and writer in at_work]
+    held = [f for f, _, writer in free if old(f) and writer in active_writers]
     assert (young_sums.files, young_sums.bytes) == (len(young), sum(f.size for f in young))
     assert (held_sums.files, held_sums.bytes) == (len(held), sum(f.size for f in held))
     assert young_sums.first_ms == min((f.modified_ms for f in young if f.modified_ms is not None), default=None)
@@ -90,14 +90,14 @@ def test_names_differ_by_each_letter() -> None:
 def test_numbers_of_listed_and_named_files() -> None:
     names = [f"f{n}" for n in range(100)]
     listed, named = digests_of([*names, "f3"]), digests_of(["f7", "other"])
-    runs = SortedRuns(1 << 20)
+    runs = SpillBuffer(1 << 20)
     run = runs.add((named, np.ones(2, np.int32), np.array([1, 2]), np.array([False, True])))
-    stored = StoredIndex([_Named(("m",), (), np.sort(digests_of(["f5", "root"])))], {"m": run})
+    stored = StoredReferences([_Named(("m",), (), np.sort(digests_of(["f5", "root"])))], {"m": run})
     index = stored.by_ranges(np.zeros(0, np.uint64)).at(0, listed, np.arange(101))
     assert len(index) == 102 and not (index.numbers(listed) < 0).any()
     assert index.numbers(digests_of(["nowhere"])).tolist() == [-1]
     assert index.sizes[index.numbers(digests_of([*names, "other", "root"]))].tolist() == [*range(100), 2, 0]
-    assert index.digests[index.outside].tolist() == digests_of(["other"]).tolist()
+    assert index.digests[index.external].tolist() == digests_of(["other"]).tolist()
     assert sorted(index.digests[index.times() > 0].tolist()) == sorted(
         digests_of(["f5", "f7", "other", "root"]).tolist()
     )

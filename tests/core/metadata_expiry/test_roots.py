@@ -13,7 +13,7 @@ import pytest
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import FileId
-from airflow_paimon.core.metadata_expiry.references import Holder, RootNames, read_names, readers_of
+from airflow_paimon.core.metadata_expiry.references import FormerReader, RootReferences, read_references, readers_of
 from airflow_paimon.core.metadata_expiry.root_values import Roots, TrashEntry
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.table.live_entries import live_entries
@@ -160,14 +160,14 @@ def _life(table: Table, seed: int) -> None:
             run(table, "rollback_to", snapshot=chance.choice(table.snapshot_ids()))
 
 
-def _live(table: Table, names: RootNames) -> dict[FileId, Any]:
+def _live(table: Table, names: RootReferences) -> dict[FileId, Any]:
     return live_entries(table.branch(names.root.branch), names.root.snapshot)
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_readers_are_those_that_a_full_read_of_every_root_gives(table: Table, seed: int) -> None:
     _life(table, seed)
-    every = read_names(table, RootReader(table).gather().roots)
+    every = read_references(table, RootReader(table).gather().roots)
     live = {id(n): {k.file_name for k in _live(table, n)} for n in every}
     files = set().union(*live.values())
     exact = {f: {n.root.path for n in every if f in live[id(n)]} for f in files}
@@ -177,10 +177,10 @@ def test_readers_are_those_that_a_full_read_of_every_root_gives(table: Table, se
         assert {r.path for r in readers} <= exact[name]
         assert len(readers) == min(3, len(exact[name]))
     for at in range(0, len(every), 5):
-        dead, living = every[at : at + 2], every[:at] + every[at + 2 :]
-        holders = [Holder(names=n, files=frozenset(_live(table, n))) for n in dead]
-        held = {k.file_name for h in holders for k in h.files}
-        found = readers_of(table, held, living, holders=holders)
+        expiring, living = every[at : at + 2], every[:at] + every[at + 2 :]
+        former_readers = [FormerReader(names=n, files=frozenset(_live(table, n))) for n in expiring]
+        held = {k.file_name for h in former_readers for k in h.files}
+        found = readers_of(table, held, living, former_readers=former_readers)
         assert found.keys() == {f for f in held if any(f in live[id(n)] for n in living)}
 
 
@@ -198,7 +198,7 @@ def test_a_snapshot_that_another_engine_s_rename_has_replaced_says_nothing_about
     }
     append(table, "d")
     table.store.replace("snapshot/snapshot-3", late)
-    readers = readers_of(table, {mine}, read_names(table, RootReader(table).gather().roots))
+    readers = readers_of(table, {mine}, read_references(table, RootReader(table).gather().roots))
     assert [r.label for r in readers[mine]] == ["snapshot 4"]
 
 
@@ -207,10 +207,10 @@ def test_manifests_that_all_roots_share_are_not_read(table: Table) -> None:
         append(table, "c")
     counting = CountingStore(table.store)
     seen = Table(counting, table.name)
-    *living, dead = read_names(seen, RootReader(seen).gather().of("main", "snapshot"))[::-1]
-    shared = {m.file_name for m in dead.state}
+    *living, expiring = read_references(seen, RootReader(seen).gather().of("main", "snapshot"))[::-1]
+    shared = {m.file_name for m in expiring.state}
     counting.tally.reset()
-    readers = readers_of(seen, {"x"}, living, holders=[Holder(names=dead, files=frozenset())])
+    readers = readers_of(seen, {"x"}, living, former_readers=[FormerReader(names=expiring, files=frozenset())])
     assert readers == {}
     read = "".join(uri for _, uri in counting.tally.log)
     assert not any(name in read for name in shared)
@@ -221,13 +221,13 @@ def test_a_missing_list_or_manifest_is_an_error(table: Table) -> None:
     roots = RootReader(table).gather().roots
     snapshot = plan_scan(table).snapshot
     assert snapshot is not None
-    names = read_names(table, roots)
+    names = read_references(table, roots)
     table.store.delete(f"manifest/{names[0].state[0].file_name}")
     with pytest.raises(FormatError, match="is missing"):
         readers_of(table, {"x"}, names)
     table.store.delete(f"manifest/{snapshot.delta_manifest_list}")
     with pytest.raises(FormatError, match=snapshot.delta_manifest_list):
-        read_names(table, roots)
+        read_references(table, roots)
 
 
 def test_a_changelog_names_its_list_and_what_that_adds(table: Table) -> None:
@@ -238,7 +238,7 @@ def test_a_changelog_names_its_list_and_what_that_adds(table: Table) -> None:
     table.store.create("changelog/changelog-1", json.dumps(gone).encode())
     plain = {k: v for k, v in raw.items() if "anifestListSize" not in k} | {"id": 2}
     table.store.create("changelog/changelog-2", json.dumps(plain).encode())
-    with_list, without = read_names(table, RootReader(table).gather().of("main", "changelog"))
+    with_list, without = read_references(table, RootReader(table).gather().of("main", "changelog"))
     assert with_list.lists == (delta,)
     assert set(without.lists) == {raw["baseManifestList"], delta}
     added = {k.file_name for k in live_entries(table, table.snapshot(2))} - {
@@ -253,7 +253,7 @@ def test_a_changelog_names_its_list_and_what_that_adds(table: Table) -> None:
 def test_reading_changes_nothing(table: Table) -> None:
     store = FaultStore(table.store)
     seen = Table(store, table.name)
-    readers_of(seen, {"x"}, read_names(seen, RootReader(seen).gather().roots))
+    readers_of(seen, {"x"}, read_references(seen, RootReader(seen).gather().roots))
     assert store.mutations == ()
 
 

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
-from airflow_paimon.core.metadata_expiry import file_index
-from airflow_paimon.core.metadata_expiry.file_index import store_index
-from airflow_paimon.core.metadata_expiry.file_index_plan import Changes, FileIndex, NamedFiles
+from airflow_paimon.core.metadata_expiry.referenced_files import read_referenced_files
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import ManifestChanges, ReferencedFiles, RootFiles
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, protects
@@ -190,22 +189,21 @@ def test_what_cannot_be_read_is_named(table: Table) -> None:
 @pytest.mark.parametrize(("counts", "named"), [((1, -1), 0), ((1, -1, 1), 1), ((1, -1, -1), 1), ((1, 1, -1), 1)])
 def test_only_what_is_added_as_often_as_deleted_is_not_named(counts: tuple[int, ...], named: int) -> None:
     """A state that deletes a file more often than it adds it is broken, and keeps the file."""
-    changes = {f"m{at}": Changes(np.array([0], np.int32), np.array([n], np.int32)) for at, n in enumerate(counts)}
-    root = NamedFiles(state=tuple(changes), changelog=(), others=np.zeros(0, np.int32))
-    one = {"digests": np.ones(1, np.uint64), "sizes": np.ones(1, np.int64), "outside": np.zeros(1, bool)}
-    assert FileIndex(changes=changes, named=[root], **one).times().tolist() == [named]
+    changes = {
+        f"m{at}": ManifestChanges(np.array([0], np.int32), np.array([n], np.int32)) for at, n in enumerate(counts)
+    }
+    root = RootFiles(state=tuple(changes), changelog=(), others=np.zeros(0, np.int32))
+    one = {"digests": np.ones(1, np.uint64), "sizes": np.ones(1, np.int64), "external": np.zeros(1, bool)}
+    assert ReferencedFiles(changes=changes, named=[root], **one).times().tolist() == [named]
 
 
-def test_following_snapshots_gives_what_reading_all_manifests_gives(
-    table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_index, "_LONGEST", 12)
+def test_following_snapshots_gives_what_reading_all_manifests_gives(table: Table) -> None:
     for _ in range(30):
         rewrite(table, "a")
-    roots = RootReader(table).gather().keeping
+    roots = RootReader(table).gather().living
     states, read = [], []
-    for follows in (False, True):
-        found = store_index(table, roots, follows=follows).whole()
+    for max_deltas in (0, 12):
+        found = read_referenced_files(table, roots, max_deltas=max_deltas).whole()
         states.append([set(found.digests[held].tolist()) for held in found.each(range(len(roots)))])
         read.append(len(found.changes))
     assert states[0] == states[1] and read[1] < read[0]

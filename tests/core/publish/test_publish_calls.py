@@ -104,11 +104,11 @@ def test_a_tag_that_is_another_since_is_read_again(tmp_path: Path) -> None:
     table = filled(tmp_path, 1, 3)
     run(table, "create_tag", tag="t", snapshot=1)
     run(table, "create_tag", tag="gone", snapshot=1)
-    view = table.reading_tags_once()
-    assert [(t.name, t.snapshot.id) for t in view.tags_once() if "-" not in t.name] == [("gone", 1), ("t", 1)]
+    view = table.with_cached_tags()
+    assert [(t.name, t.snapshot.id) for t in view.cached_tags() if "-" not in t.name] == [("gone", 1), ("t", 1)]
     run(table, "delete_tag", tag="gone")
     run(table, "delete_tag", tag="t")
     run(table, "create_tag", tag="t", snapshot=3, time_retained="7 d")
-    assert [(t.name, t.snapshot.id) for t in view.tags_once() if "-" not in t.name] == [("t", 3)]
-    assert view.branch("fix").tags_once() == view.branch("fix").tags()
-    assert view.tags_once() == table.tags_once()
+    assert [(t.name, t.snapshot.id) for t in view.cached_tags() if "-" not in t.name] == [("t", 3)]
+    assert view.branch("fix").cached_tags() == view.branch("fix").tags()
+    assert view.cached_tags() == table.cached_tags()

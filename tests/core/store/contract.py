@@ -106,8 +106,8 @@ class StoreContract:
         for text in (b"10", b"9"):
             store.hint("snapshot/LATEST", text)
             assert store.read("snapshot/LATEST") == text
-        assert store.few_names("snapshot") == ["LATEST"]
-        assert store.few_names("nothing") == []
+        assert store.names_if_few("snapshot") == ["LATEST"]
+        assert store.names_if_few("nothing") == []
 
     def test_missing_object(self, store: Store) -> None:
         store.create("folder/object", b"1")
@@ -458,7 +458,7 @@ def _answer(store: Store) -> None:
 
 def check_files_that_are_away(store: Store) -> None:
     """Files that somebody had renamed to delete them when he was killed: the next listing of whatever kind ends it."""
-    listings: list[Callable[[str], Any]] = [store.names, store.few_names, store.walk, store.list]
+    listings: list[Callable[[str], Any]] = [store.names, store.names_if_few, store.walk, store.list]
     for number, listing in enumerate(listings):
         folder = f"f{number}"
         for name, data in (("to-go", b"old"), ("to-stay", b"new")):

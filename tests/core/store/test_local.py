@@ -155,7 +155,7 @@ def test_no_link_below_the_folder_is_followed(store: LocalStore, tmp_path: Path)
         lambda p: store.delete_same(p, b"1"), lambda p: store.create_many({p: b"2"}), lambda p: store.hint(p, b"2"),
     ]  # fmt: skip
     folders: list[Callable[[str], Any]] = [
-        store.list, store.names, store.few_names, store.walk, store.files, store.delete_tree, store.delete_empty,
+        store.list, store.names, store.names_if_few, store.walk, store.files, store.delete_tree, store.delete_empty,
         lambda p: list(store.files_in_parts(p)), store.divided,
     ]  # fmt: skip
     tried = [(call, "t/file") for call in calls]

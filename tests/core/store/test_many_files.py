@@ -162,5 +162,5 @@ def test_many_files(place: Place, count: int) -> None:
 def test_the_newest_is_found_where_an_empty_object_marks_the_folder(place: Place, marked: bool) -> None:
     """A first page then has one name less than it has objects, and it is not the whole listing."""
     place.fill([f"snapshot/snapshot-{number}" for number in range(5001, 6201)] + ["snapshot/"] * marked)
-    assert place.store.few_names("snapshot") is None
+    assert place.store.names_if_few("snapshot") is None
     assert Table(place.store, "d.t").latest_snapshot_id() == 6200

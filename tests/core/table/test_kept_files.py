@@ -10,7 +10,7 @@ import pytest
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_entries import live_columns, live_entries
-from airflow_paimon.core.table.read_cache import CachingStore, KeptFiles
+from airflow_paimon.core.table.read_cache import CachingStore, FileCache
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import append, make_table, overwrite
 from tests.stores import CountingStore
@@ -23,7 +23,7 @@ def counted(table: Table) -> tuple[Table, CountingStore]:
     return replace(table, store=store), store
 
 
-def keeping(table: Table, kept: KeptFiles, scope: str) -> Table:
+def living(table: Table, kept: FileCache, scope: str) -> Table:
     return replace(table, store=CachingStore(table.store, kept, scope))
 
 
@@ -50,7 +50,7 @@ def table(tmp_path: Path) -> Table:
 @pytest.mark.parametrize("live", [live_columns, live_entries])
 def test_a_new_snapshot_costs_its_new_manifests(table: Table, live) -> None:  # type: ignore[no-untyped-def]
     cached, store = counted(table)
-    cached = keeping(cached, KeptFiles(PLENTY), "lake")
+    cached = living(cached, FileCache(PLENTY), "lake")
     assert live(cached, head_of(table)) == live(table, head_of(table))
     first = manifests_read(store)
     assert first > 3
@@ -64,19 +64,19 @@ def test_a_new_snapshot_costs_its_new_manifests(table: Table, live) -> None:  # 
 
 
 def test_other_credentials_and_other_places_read_for_themselves(table: Table, tmp_path: Path) -> None:
-    kept = KeptFiles(PLENTY)
+    kept = FileCache(PLENTY)
     (plain, store), elsewhere = counted(table), make_table(tmp_path / "elsewhere")
-    live_columns(keeping(plain, kept, "old key"), head_of(table))
+    live_columns(living(plain, kept, "old key"), head_of(table))
     before = manifests_read(store)
-    live_columns(keeping(plain, kept, "new key"), head_of(table))
+    live_columns(living(plain, kept, "new key"), head_of(table))
     assert manifests_read(store) == 2 * before
     with pytest.raises(FormatError, match="is missing"):
-        live_columns(keeping(elsewhere, kept, "old key"), head_of(table))
+        live_columns(living(elsewhere, kept, "old key"), head_of(table))
 
 
 def test_what_can_change_is_read_again(table: Table) -> None:
     """Of snapshots, schemas and hints none is kept."""
-    cached = keeping(table, KeptFiles(PLENTY), "lake")
+    cached = living(table, FileCache(PLENTY), "lake")
     head = head_of(cached)
     assert cached.schema() == table.schema()
     append(table, "d")

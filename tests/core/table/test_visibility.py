@@ -13,7 +13,7 @@ import pytest
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import open_table
-from airflow_paimon.core.table.visibility import not_visible
+from airflow_paimon.core.table.visibility import invisible_files
 
 Golden = Callable[[str], Path]
 
@@ -26,7 +26,7 @@ def test_rows_that_paimon_did_not_show_lie_in_the_files_found(golden: Golden, na
     folder = golden("merge-fuzz")
     table = open_table(str(folder / "wh"), f"d.{name}")
     entries = list(live_entries(table, table.latest_snapshot()).values())
-    hidden = not_visible(entries, table.schema())
+    hidden = invisible_files(entries, table.schema())
     assert len(hidden) == WAITING[name]
     if hidden:
         shown = sum(e.file.row_count for e in entries) - sum(e.file.row_count for e in hidden)
@@ -59,7 +59,9 @@ def test_only_deletion_vectors_and_first_row_hide_level_zero(
     entries = list(live_entries(table, table.latest_snapshot()).values())
     plain = {k: v for k, v in table.schema().options.items() if not k.startswith(("merge-engine", "deletion-"))}
     schema: TableSchema = replace(table.schema(), options=plain | options)
-    assert bool(not_visible(entries, schema)) is hides
-    assert not not_visible(entries, replace(schema, primary_keys=())), "an append table has level 0 only, and shows it"
+    assert bool(invisible_files(entries, schema)) is hides
+    assert not invisible_files(entries, replace(schema, primary_keys=())), (
+        "an append table has level 0 only, and shows it"
+    )
     postponed = [e._replace(bucket=-2) for e in entries]
-    assert len(not_visible(postponed, schema)) == len(entries)
+    assert len(invisible_files(postponed, schema)) == len(entries)

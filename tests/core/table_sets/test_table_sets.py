@@ -26,7 +26,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.table.table import open_table, resolve_version
-from airflow_paimon.core.table.table_set import Pin, TableSet, parse_set_version
+from airflow_paimon.core.table.table_set import SetMember, TableSet, parse_set_version
 from airflow_paimon.core.table.table_sets import find_set, same_versions, set_folder, set_names
 from airflow_paimon.core.table_sets import publish
 from airflow_paimon.core.table_sets.expiry_plan import expired_versions
@@ -515,7 +515,7 @@ def test_the_tag_of_a_version_keeps_its_snapshot(warehouse: str) -> None:
 
 
 def test_texts_and_records_survive_the_way_there_and_back(tmp_path: Path) -> None:
-    made = TableSet(name="n", number=3, tables={"d.a": Pin(4, "m")}, created_ms=5, operation_id="op")
+    made = TableSet(name="n", number=3, tables={"d.a": SetMember(4, "m")}, created_ms=5, operation_id="op")
     assert TableSet.parse(made.to_bytes(), "") == made
     assert parse_set_version(made.version) == ("n", 3)
     assert parse_set_version("set:n") == ("n", None)

@@ -31,7 +31,7 @@ class Sums:
         return {"files": self.files, "bytes": self.bytes}
 
 
-class Changes(NamedTuple):
+class ManifestChanges(NamedTuple):
     """The files that a manifest names, each once, and by how much it changes how often each is there."""
 
     files: FileNumbers
@@ -39,7 +39,7 @@ class Changes(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedFiles:
+class RootFiles:
     """What one root names: the files that are live by ``state``, all that ``changelog`` adds, and ``others``.
 
     ``state`` and ``changelog`` are names of manifests, in order. Of a changelog also what a manifest adds as often as
@@ -52,17 +52,17 @@ class NamedFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileIndex:
+class ReferencedFiles:
     """What roots name, in their order. The number of a file is the place of its digest in ``digests``.
 
-    ``sizes``: in bytes; ``changes``: of each manifest, by its name; ``outside``: data files out of the table's folder.
+    ``sizes``: in bytes; ``changes``: of each manifest, by its name; ``external``: data files out of the table's folder.
     """
 
     digests: Digests
     sizes: npt.NDArray[np.int64]
-    outside: Mask
-    changes: Mapping[str, Changes]
-    named: Sequence[NamedFiles]
+    external: Mask
+    changes: Mapping[str, ManifestChanges]
+    named: Sequence[RootFiles]
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -105,7 +105,7 @@ class _Walk:
     A state is the sum of its manifests, in whatever order.
     """
 
-    def __init__(self, index: FileIndex) -> None:
+    def __init__(self, index: ReferencedFiles) -> None:
         self._index = index
         self._state: frozenset[str] = frozenset()
         self._counts = np.zeros(len(index), np.int32)

@@ -24,7 +24,7 @@ MEMORY_BYTES = 256 << 20
 is known of all, half for what is compared at a time."""
 
 
-class SortedRuns:
+class SpillBuffer:
     """Keeps runs, and other bytes. ``memory_bytes``: how much of them stays in memory."""
 
     def __init__(self, memory_bytes: int) -> None:
@@ -32,7 +32,7 @@ class SortedRuns:
         self._file: _File | None = None
         self._end = 0
 
-    def add(self, columns: Sequence[Array]) -> Run:
+    def add(self, columns: Sequence[Array]) -> SortedColumns:
         """Keep columns of one length, sorted by the first; rows with one digest stay in order.
 
         Raises:
@@ -41,14 +41,14 @@ class SortedRuns:
         order = np.argsort(columns[0], kind="stable")
         sorted_columns = tuple(column[order] for column in columns)
         kept = [self.keep(column) for column in sorted_columns]
-        return Run(rows=len(order), columns=tuple(kept), types=tuple(c.dtype for c in sorted_columns))
+        return SortedColumns(rows=len(order), columns=tuple(kept), types=tuple(c.dtype for c in sorted_columns))
 
-    def keep(self, data: bytes | Array) -> Kept:
+    def keep(self, data: bytes | Array) -> SpilledBytes:
         """Keep some bytes; raises as ``add``."""
         size = len(data) if isinstance(data, bytes) else data.nbytes
         if size <= self._left:
             self._left -= size
-            return Kept(size, memory=data if isinstance(data, bytes) else data.view(np.uint8).data)
+            return SpilledBytes(size, memory=data if isinstance(data, bytes) else data.view(np.uint8).data)
         try:
             if self._file is None:
                 self._file = _File()
@@ -63,7 +63,7 @@ class SortedRuns:
                 "Name a folder with more space by the environment variable TMPDIR, or raise memory_mb (--memory-mb) "
                 "where the job has it"
             ) from error
-        return Kept(size, file=self._file, start=at)
+        return SpilledBytes(size, file=self._file, start=at)
 
 
 def _in_folder() -> str:
@@ -83,7 +83,7 @@ class _File:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SpilledBytes:
     """Bytes in memory or in the file."""
 
     size: int
@@ -106,11 +106,11 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class SortedColumns:
     """Columns that are sorted by the first of them, digests."""
 
     rows: int
-    columns: tuple[Kept, ...]
+    columns: tuple[SpilledBytes, ...]
     types: tuple[np.dtype[Any], ...]
 
     def read(self, start: int = 0, end: int | None = None, columns: Sequence[int] | None = None) -> Columns:
@@ -136,16 +136,16 @@ def cuts_for(rows: int, bytes_each: int, memory_bytes: int) -> npt.NDArray[np.ui
     return np.array([number * _DIGESTS // parts for number in range(1, parts)], np.uint64)
 
 
-def pieces_between(digests: npt.NDArray[np.uint64], cuts: npt.NDArray[np.uint64]) -> list[int]:
+def range_bounds(digests: npt.NDArray[np.uint64], cuts: npt.NDArray[np.uint64]) -> list[int]:
     """Return where the ranges begin and end in sorted digests."""
     return [0, *np.searchsorted(digests, cuts).tolist(), len(digests)]
 
 
 @dataclass(slots=True)
-class Ranges:
+class DigestRanges:
     """Some runs with the same columns, by ranges of digests. ``columns``: which to read; None: all."""
 
-    runs: Sequence[Run]
+    runs: Sequence[SortedColumns]
     cuts: npt.NDArray[np.uint64]
     columns: Sequence[int] | None = None
     _edges: list[list[int]] = field(init=False)
@@ -164,7 +164,7 @@ class Ranges:
         ]  # fmt: skip
 
 
-def joined(parts: Iterable[Columns], types: Sequence[type]) -> Columns:
+def concat_columns(parts: Iterable[Columns], types: Sequence[type]) -> Columns:
     """Put the rows of parts one after the other. ``types``: of the columns, for no parts at all."""
     columns = list(zip(*parts, strict=True)) or [(np.zeros(0, kind),) for kind in types]
     return tuple(some[0] if len(some) == 1 else np.concatenate(some) for some in columns)

@@ -15,15 +15,20 @@ from airflow_paimon.core.commit.put import delete_files, execute, require_commit
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
 from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.metadata_expiry.reap_plan import DeadFile, Reap, group_kept, successor
 from airflow_paimon.core.metadata_expiry.references import (
-    Holder,
-    RootNames,
-    read_names,
+    FormerReader,
+    RootReferences,
+    read_references,
     readers_of,
     top_names,
 )
 from airflow_paimon.core.metadata_expiry.root_values import Root, TrashEntry
+from airflow_paimon.core.metadata_expiry.unreferenced_plan import (
+    UnreferencedFile,
+    UnreferencedFiles,
+    group_kept,
+    nearest_root,
+)
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.data_file_paths import legacy_schema
@@ -38,18 +43,18 @@ _TRIES = 3
 _AT_ONCE = 16
 
 
-def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root]) -> Reap:
-    """Find what only the dead roots name. ``living``: all other roots of the table.
+def find_unreferenced(table: Table, expired: Sequence[Root], living: Sequence[Root]) -> UnreferencedFiles:
+    """Find what only the expired roots name. ``living``: all other roots of the table.
 
     Raises:
         FormatError: a living root names something that is missing or unreadable.
     """
-    if not dead:
-        return Reap()
-    names = read_names(table, living)
-    found, unreadable = _dead_names(table, dead)
+    if not expired:
+        return UnreferencedFiles()
+    names = read_references(table, living)
+    found, unreadable = _dead_names(table, expired)
     candidates, schema_of = _Candidates(), cache(partial(_schema_of, table))
-    holders: list[Holder] = []  # the dead roots that had the candidates
+    former_readers: list[FormerReader] = []  # the expired roots that had the candidates
     own, held = _divided(found, names)
     for one, other, change in _changes(table, own, names):
         if change is None:
@@ -57,11 +62,11 @@ def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root]) -> R
             unreadable.append(one)
         else:
             candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), change.values())
-            holders.append(Holder(names=one, files=frozenset(change)))
+            former_readers.append(FormerReader(names=one, files=frozenset(change)))
     _add_changelog(table, candidates, found, names, schema_of)
     files = set(candidates.files) - candidates.unheld
     may_be_in = candidates.may_be_in(table)
-    readers = readers_of(table, files, names, holders=holders, may_be_in=may_be_in)
+    readers = readers_of(table, files, names, former_readers=former_readers, may_be_in=may_be_in)
     if candidates.unheld:
         readers |= readers_of(table, candidates.unheld, names, may_be_in=may_be_in)
     reap = _reap(candidates, readers, [*found, *(n for n in unreadable if n not in found)], names)
@@ -69,7 +74,7 @@ def gather_reap(table: Table, dead: Sequence[Root], living: Sequence[Root]) -> R
     return replace(reap, held=tuple(sorted(held)), unreadable=tuple(r.label for r in lost))
 
 
-def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> None:
+def delete_unreferenced(table: Table, reap: UnreferencedFiles, entries: Sequence[TrashEntry]) -> None:
     """Delete the files, then the trash entries. Before that these are marked: from then on they keep nothing.
 
     Raises:
@@ -78,7 +83,7 @@ def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> Non
     require_committable(table)
     if any(reap.stages):
         marks = (replace(e, reaping=True) for e in entries if not e.reaping)
-        carry_out_groups(table, [[Replace(path=m.trash_path, data=m.to_bytes(), reason="its files go")] for m in marks])
+        execute_groups(table, [[Replace(path=m.trash_path, data=m.to_bytes(), reason="its files go")] for m in marks])
     stages = [*([f.path for f in files] for files in reap.stages), [e.trash_path for e in entries]]
     for stage in stages:
         failed = delete_files(table, stage)
@@ -90,7 +95,9 @@ def execute_reap(table: Table, reap: Reap, entries: Sequence[TrashEntry]) -> Non
             )
 
 
-def carry_out(table: Table, actions: Iterable[Action], on_action: Callable[[Action], None] | None = None) -> None:
+def execute_repeatedly(
+    table: Table, actions: Iterable[Action], on_action: Callable[[Action], None] | None = None
+) -> None:
     """Execute replacements and deletions; one whose answer was lost is simply done again, unless it may have taken
     away what somebody else has put there.
     """
@@ -104,7 +111,7 @@ def carry_out(table: Table, actions: Iterable[Action], on_action: Callable[[Acti
                     raise
 
 
-def carry_out_groups(
+def execute_groups(
     table: Table, groups: Iterable[Sequence[Action]], on_action: Callable[[Action], None] | None = None
 ) -> None:
     """Carry out groups of actions at the same time, those of a group in order; ``on_action`` is called after each, from
@@ -112,17 +119,17 @@ def carry_out_groups(
 
     The first error is raised once the groups that have begun have ended; no other begins then.
     """
-    map_parallel(lambda actions: carry_out(table, actions, on_action), groups, _AT_ONCE)
+    map_parallel(lambda actions: execute_repeatedly(table, actions, on_action), groups, _AT_ONCE)
 
 
 @dataclass(slots=True)
 class _Candidates:
-    """Data and changelog files that dead roots named, by name.
+    """Data and changelog files that expired roots named, by name.
 
     ``unheld``: those of ``changelog`` that may be data files as well: what a changelog without a list of its own adds.
     """
 
-    files: dict[str, list[DeadFile]] = field(default_factory=dict)
+    files: dict[str, list[UnreferencedFile]] = field(default_factory=dict)
     changelog: set[str] = field(default_factory=set)
     unheld: set[str] = field(default_factory=set)
     partitions: set[bytes] = field(default_factory=set)
@@ -138,7 +145,7 @@ class _Candidates:
                 if is_outside(path):
                     self.external += 1
                 elif all(path != known.path for known in some):
-                    some.append(DeadFile(path=path, size=0 if number else entry.file.file_size))
+                    some.append(UnreferencedFile(path=path, size=0 if number else entry.file.file_size))
 
     def may_be_in(self, table: Table) -> Callable[[ManifestFile], bool]:
         """Whether a manifest can have entries of these files, by its partitions and buckets."""
@@ -159,25 +166,27 @@ def _paths(schema: TableSchema, entry: ManifestEntry) -> list[str]:
     return entry_paths(schema, [entry]) + (entry_paths(other, [entry]) if other is not None else [])
 
 
-def _dead_names(table: Table, dead: Sequence[Root]) -> tuple[list[RootNames], list[RootNames]]:
-    """What dead roots name, newest first; and of those that can't be read any more, what they name themselves."""
-    dead = sorted(dead, key=lambda r: (r.branch, -r.snapshot.id, r.path))
+def _dead_names(table: Table, expired: Sequence[Root]) -> tuple[list[RootReferences], list[RootReferences]]:
+    """What expired roots name, newest first; and of those that can't be read any more, what they name themselves."""
+    expired = sorted(expired, key=lambda r: (r.branch, -r.snapshot.id, r.path))
     try:
-        return read_names(table, dead), []
+        return read_references(table, expired), []
     except FormatError:
         found, unreadable = [], []
-        for root in dead:
+        for root in expired:
             try:
-                found += read_names(table, [root])
+                found += read_references(table, [root])
             except FormatError:
                 unreadable.append(top_names(root))
         return found, unreadable
 
 
-def _divided(found: Sequence[RootNames], living: Sequence[RootNames]) -> tuple[list[RootNames], list[tuple[str, str]]]:
-    """Divide dead roots: those whose lists no other root has, and those that a living one is a copy of, with that."""
+def _divided(
+    found: Sequence[RootReferences], living: Sequence[RootReferences]
+) -> tuple[list[RootReferences], list[tuple[str, str]]]:
+    """Divide expired roots: those whose lists no other root has, and those that a living one copies, with that."""
     whose = {n.lists: n.root.label for n in living if not n.root.is_changelog}
-    own: dict[tuple[str, ...], RootNames] = {}
+    own: dict[tuple[str, ...], RootReferences] = {}
     held = []
     for one in found:
         if one.root.is_changelog:
@@ -189,22 +198,22 @@ def _divided(found: Sequence[RootNames], living: Sequence[RootNames]) -> tuple[l
     return list(own.values()), held
 
 
-def _of(root: Root | None, names: Iterable[RootNames]) -> RootNames | None:
+def _of(root: Root | None, names: Iterable[RootReferences]) -> RootReferences | None:
     return next((n for n in names if n.root is root), None)
 
 
 def _changes(
-    table: Table, own: Sequence[RootNames], living: Sequence[RootNames]
-) -> list[tuple[RootNames, Root | None, dict[FileId, ManifestEntry] | None]]:
-    """For each dead root its successor, and the data files that it has and the successor lacks; None: something is
+    table: Table, own: Sequence[RootReferences], living: Sequence[RootReferences]
+) -> list[tuple[RootReferences, Root | None, dict[FileId, ManifestEntry] | None]]:
+    """For each expired root the nearest other root, and the data files that only the former has; None: something is
     unreadable.
 
     Several at a time: few manifests tell two neighbours apart, and each is a request.
     """
     every = [n.root for n in (*living, *own)]
-    successors = [successor(one.root, every[: len(living) + number]) for number, one in enumerate(own)]
+    successors = [nearest_root(one.root, every[: len(living) + number]) for number, one in enumerate(own)]
 
-    def change(pair: tuple[RootNames, Root | None]) -> dict[FileId, ManifestEntry] | None:
+    def change(pair: tuple[RootReferences, Root | None]) -> dict[FileId, ManifestEntry] | None:
         one, names = pair[0], _of(pair[1], (*living, *own))
         try:
             return files_only_in(table, one.state, names.state if names else ())
@@ -218,8 +227,8 @@ def _changes(
 def _add_changelog(
     table: Table,
     candidates: _Candidates,
-    found: Sequence[RootNames],
-    living: Sequence[RootNames],
+    found: Sequence[RootReferences],
+    living: Sequence[RootReferences],
     schema_of: Callable[[str, int], TableSchema],
 ) -> None:
     """Add what changelog manifests add that no living root names.
@@ -251,8 +260,8 @@ def _schema_of(table: Table, branch: str, schema_id: int) -> TableSchema:
         return table.branch(MAIN).schema()
 
 
-def _check_present(table: Table, names: RootNames | None) -> None:
-    """Distinguish a living root that misses a manifest, which ends the run, from a dead one.
+def _check_present(table: Table, names: RootReferences | None) -> None:
+    """Distinguish a living root that misses a manifest, which ends the run, from an expired one.
 
     Raises:
         FormatError: the living root has lost a manifest.
@@ -267,11 +276,11 @@ def _check_present(table: Table, names: RootNames | None) -> None:
 def _reap(
     candidates: _Candidates,
     readers: dict[str, list[Root]],
-    found: Sequence[RootNames],
-    living: Sequence[RootNames],
-) -> Reap:
-    data: list[DeadFile] = []
-    changelog: list[DeadFile] = []
+    found: Sequence[RootReferences],
+    living: Sequence[RootReferences],
+) -> UnreferencedFiles:
+    data: list[UnreferencedFile] = []
+    changelog: list[UnreferencedFile] = []
     for name, files in sorted(candidates.files.items()):
         if name not in readers:
             (changelog if name in candidates.changelog else data).extend(files)
@@ -279,7 +288,7 @@ def _reap(
     metadata = _metadata(found, living)
     lists = {manifest_path(name) for one in found for name in one.top_names}
     aside = (f"{INDEX_DIR}/", f"{STATISTICS_DIR}/")
-    return Reap(
+    return UnreferencedFiles(
         data=tuple(data),
         changelog=tuple(changelog),
         index=tuple(f for f in metadata if f.path.startswith(aside)),
@@ -290,8 +299,8 @@ def _reap(
     )
 
 
-def _metadata(found: Sequence[RootNames], living: Sequence[RootNames]) -> list[DeadFile]:
-    """Lists, manifests, index files and statistics that only dead roots name."""
+def _metadata(found: Sequence[RootReferences], living: Sequence[RootReferences]) -> list[UnreferencedFile]:
+    """Lists, manifests, index files and statistics that only expired roots name."""
     named = set().union(*(n.metadata_paths for n in living))
     sizes = {manifest_path(m.file_name): m.file_size for n in found for m in (*n.manifests, *n.changelog)}
     sizes |= {f"{INDEX_DIR}/{e.file_name}": e.file_size for n in found for e in n.index}
@@ -300,5 +309,5 @@ def _metadata(found: Sequence[RootNames], living: Sequence[RootNames]) -> list[D
         sizes[manifest_path(snapshot.delta_manifest_list)] = snapshot.delta_manifest_list_size or 0
         if snapshot.changelog_manifest_list is not None:
             sizes[manifest_path(snapshot.changelog_manifest_list)] = snapshot.changelog_manifest_list_size or 0
-    dead = set().union(*(n.metadata_paths for n in found)) - named
-    return [DeadFile(path=path, size=sizes.get(path, 0)) for path in sorted(dead)]
+    expired = set().union(*(n.metadata_paths for n in found)) - named
+    return [UnreferencedFile(path=path, size=sizes.get(path, 0)) for path in sorted(expired)]

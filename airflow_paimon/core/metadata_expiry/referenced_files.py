@@ -15,16 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
-from airflow_paimon.core.metadata_expiry.file_index_plan import Changes, FileIndex, Mask, NamedFiles
-from airflow_paimon.core.metadata_expiry.references import RootNames, followed, read_names
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import ManifestChanges, Mask, ReferencedFiles, RootFiles
+from airflow_paimon.core.metadata_expiry.references import RootReferences, predecessors_of, read_references
 from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.table.manifest_entries import each_columns
 from airflow_paimon.core.table.name_digests import Digests, digests_of, places_in
-from airflow_paimon.core.table.sorted_runs import Ranges, Run, SortedRuns, pieces_between
+from airflow_paimon.core.table.spill import DigestRanges, SortedColumns, SpillBuffer, range_bounds
 from airflow_paimon.core.table.table import Table
 
-_LONGEST = 300
-"""Manifests that a state is followed by: more are as slow as those that were merged from them."""
 _Manifests = tuple[ManifestFile, ...]
 _NONE: Digests = np.zeros(0, np.uint64)
 
@@ -38,38 +36,38 @@ class _Named(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StoredIndex:
+class StoredReferences:
     """What roots name, in their order. ``changes``: of each manifest, by its name, the files that it names, each once:
     digest, by how much it changes how often the file is there, size, and whether it lies elsewhere.
     """
 
     named: Sequence[_Named]
-    changes: Mapping[str, Run]
+    changes: Mapping[str, SortedColumns]
 
     @property
     def rows(self) -> int:
         """How many files the manifests name, those of each for themselves."""
         return sum(run.rows for run in self.changes.values())
 
-    def by_ranges(self, cuts: Digests) -> IndexByRange:
+    def by_ranges(self, cuts: Digests) -> ReferencesByRange:
         """Divide the files by ranges of digests."""
-        others = [pieces_between(one.others, cuts) for one in self.named]
-        return IndexByRange(self, Ranges(list(self.changes.values()), cuts), others)
+        others = [range_bounds(one.others, cuts) for one in self.named]
+        return ReferencesByRange(self, DigestRanges(list(self.changes.values()), cuts), others)
 
-    def whole(self, listed: Digests = _NONE) -> FileIndex:
-        """Return it at once; see ``IndexByRange.at``."""
+    def whole(self, listed: Digests = _NONE) -> ReferencedFiles:
+        """Return it at once; see ``ReferencesByRange.at``."""
         return self.by_ranges(_NONE).at(0, listed)
 
 
 @dataclass(frozen=True, slots=True)
-class IndexByRange:
-    """See ``StoredIndex.by_ranges``."""
+class ReferencesByRange:
+    """See ``StoredReferences.by_ranges``."""
 
-    stored: StoredIndex
-    ranges: Ranges
+    stored: StoredReferences
+    ranges: DigestRanges
     others: Sequence[Sequence[int]]
 
-    def at(self, number: int, listed: Digests = _NONE, sizes: npt.NDArray[np.int64] | None = None) -> FileIndex:
+    def at(self, number: int, listed: Digests = _NONE, sizes: npt.NDArray[np.int64] | None = None) -> ReferencedFiles:
         """Return what the roots name of a range, and the ``listed`` files of this range, with their ``sizes`` in bytes.
 
         The size of a data file that was not listed is what its manifest says.
@@ -83,62 +81,62 @@ class IndexByRange:
         digests, first = np.unique(np.concatenate([listed, *named, known]), return_index=True)
         given = sizes if sizes is not None else np.zeros(len(listed), np.int64)
         every = np.concatenate([given, *(part[2] for part in parts), np.zeros(len(known), np.int64)])
-        outside = np.zeros(len(digests), bool)
+        external = np.zeros(len(digests), bool)
         changes = {}
         for name, (files, counts, _, elsewhere) in zip(self.stored.changes, parts, strict=True):
             numbers = places_in(digests, files)
-            outside[numbers[elsewhere]] = True
-            changes[name] = Changes(numbers, counts)
-        return FileIndex(
+            external[numbers[elsewhere]] = True
+            changes[name] = ManifestChanges(numbers, counts)
+        return ReferencedFiles(
             digests=digests,
             sizes=every[first],
-            outside=outside,
+            external=external,
             changes=changes,
             named=[
-                NamedFiles(state=one.state, changelog=one.changelog, others=places_in(digests, mine))
+                RootFiles(state=one.state, changelog=one.changelog, others=places_in(digests, mine))
                 for one, mine in zip(self.stored.named, others, strict=True)
             ],
         )
 
 
-def store_index(
+def read_referenced_files(
     table: Table,
     roots: Sequence[Root],
-    runs: SortedRuns | None = None,
+    runs: SpillBuffer | None = None,
     *,
-    follows: bool = False,
-) -> StoredIndex:
+    max_deltas: int = 0,
+) -> StoredReferences:
     """Read what roots name, into ``runs`` (None: all of it into memory).
 
-    ``follows``: take a snapshot's state for that of the one before with its own changes, where it says so, instead of
-    reading manifests that were only merged: much faster, and right unless another engine has damaged the table. Not for
-    whoever deletes what no root names.
+    ``max_deltas``: up to so many manifests, take a snapshot's state for that of the one before with its own changes,
+    where it says so, instead of reading manifests that were only merged: much faster, and right unless another engine
+    has damaged the table. Not for whoever deletes what no root names.
 
     Raises:
         FormatError: a list or manifest of one is missing or unreadable; names it and the root.
     """
-    names = read_names(table, roots)
-    states = _followed_states(names) if follows else [n.state for n in names]
+    names = read_references(table, roots)
+    states = _states_by_deltas(names, max_deltas) if max_deltas else [n.state for n in names]
     manifests = {m.file_name: m for some in (*states, *(n.changelog for n in names)) for m in some}
-    runs = runs or SortedRuns(sys.maxsize)
+    runs = runs or SpillBuffer(sys.maxsize)
     found = each_columns(table, manifests.values())
     changes = {manifest.file_name: runs.add(_changes_of(columns)) for manifest, columns in found}
     named = [
         _Named(tuple(m.file_name for m in state), tuple(m.file_name for m in n.changelog), _others_of(n))
         for n, state in zip(names, states, strict=True)
     ]
-    return StoredIndex(named, changes)
+    return StoredReferences(named, changes)
 
 
-def _followed_states(names: Sequence[RootNames]) -> list[_Manifests]:
+def _states_by_deltas(names: Sequence[RootReferences], max_deltas: int) -> list[_Manifests]:
     """Return manifests that give each root's state, as few different ones as can be; a tag has its snapshot's."""
-    before = followed(names)
+    before = predecessors_of(names)
     states: dict[int, _Manifests] = {}
     by_snapshot: dict[str, _Manifests] = {}
     for one in sorted(names, key=lambda n: n.root.snapshot.id):
         earlier = states.get(id(before[id(one)])) if id(one) in before else None
-        follows = earlier is not None and len(earlier) < _LONGEST
-        states[id(one)] = (*(earlier or ()), *one.delta) if follows else one.state
+        by_delta = earlier is not None and len(earlier) < max_deltas
+        states[id(one)] = (*(earlier or ()), *one.delta) if by_delta else one.state
         if one.root.kind == SNAPSHOT:
             by_snapshot[one.root.snapshot.identity] = states[id(one)]
     return [
@@ -147,7 +145,7 @@ def _followed_states(names: Sequence[RootNames]) -> list[_Manifests]:
     ]
 
 
-def _others_of(names: RootNames) -> Digests:
+def _others_of(names: RootReferences) -> Digests:
     """What a root names besides data files; its own file is among them."""
     others = {path.rpartition("/")[2] for path in names.metadata_paths} | {e.file_name for e in names.index}
     return np.sort(digests_of([*others, names.root.path]))
@@ -172,5 +170,5 @@ def _changes_of(names: EntryColumns) -> _Changes:
         )
     unique, first, where = np.unique(digests, return_index=True, return_inverse=True)
     counts = np.bincount(where, weights=signs, minlength=len(unique)).astype(np.int32)
-    outside = np.bincount(where, weights=elsewhere, minlength=len(unique)) > 0
-    return unique, counts, sizes[first], outside
+    external = np.bincount(where, weights=elsewhere, minlength=len(unique)) > 0
+    return unique, counts, sizes[first], external

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 from airflow_paimon.core.store.base import FileInfo, Store
 
 
-class StoreOver(Store):
+class StoreWrapper(Store):
     """Passes everything on to ``inner``. Subclasses change what differs; ``child`` leads out of them."""
 
     __slots__ = ("inner",)
@@ -17,7 +17,7 @@ class StoreOver(Store):
         self.inner = inner
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and isinstance(other, StoreOver) and other.inner == self.inner
+        return type(other) is type(self) and isinstance(other, StoreWrapper) and other.inner == self.inner
 
     def __hash__(self) -> int:
         return hash(self.inner)
@@ -67,11 +67,11 @@ class StoreOver(Store):
         return self.inner.files(path)
 
     def files_in_parts(self, path: str) -> Iterator[Sequence[FileInfo]]:
-        changed = type(self).files is not StoreOver.files
+        changed = type(self).files is not StoreWrapper.files
         yield from super().files_in_parts(path) if changed else self.inner.files_in_parts(path)
 
     def divided(self, path: str) -> tuple[Sequence[str], Sequence[FileInfo]]:
-        changed = type(self).list is not StoreOver.list
+        changed = type(self).list is not StoreWrapper.list
         return super().divided(path) if changed else self.inner.divided(path)
 
     def create(self, path: str, data: bytes) -> None:
