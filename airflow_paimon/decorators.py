@@ -107,10 +107,10 @@ class _PaimonCorrectOperator(DecoratedOperator, CorrectBranchOperator):
         )
         self._module: tuple[str, str] = ("", "")
 
-    def _as_allowed(self, hook: PaimonHook, context: Context) -> Request:
+    def _restricted_request(self, hook: PaimonHook, context: Context) -> Request:
         self._module = self._as_module()
         self.function = f"{self._module[0]}:corrected"
-        return super()._as_allowed(hook, context)
+        return super()._restricted_request(hook, context)
 
     def _as_module(self) -> tuple[str, str]:
         """Return the name and the source of the module that is shipped: another one for other code or arguments."""

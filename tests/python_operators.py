@@ -86,14 +86,14 @@ BY_HAND = ("correction", "flink", "pipeline")
 """Modules whose operators are more than one operation each."""
 
 BASES = {
-    "check_branch_data": ("_checks", "Checks"),
-    "correct_branch": ("_corrections", "Corrects"),
-    "create_table_set": ("_table_set", "MakesTableSet"),
-    "fast_forward": ("_publish", "Publishes"),
-    "merge_branch": ("_publish", "Merges"),
-    "plan_correction": ("_corrections", "PlansCorrection"),
-    "replace_main": ("_publish", "Publishes"),
-    "replay_branch": ("_corrections", "TakesSqlOrFunction"),
+    "check_branch_data": ("_checks", "CheckingOperator"),
+    "correct_branch": ("_corrections", "CorrectingOperator"),
+    "create_table_set": ("_table_set", "TableSetOperator"),
+    "fast_forward": ("_publish", "PublishingOperator"),
+    "merge_branch": ("_publish", "MergingOperator"),
+    "plan_correction": ("_corrections", "PlanningOperator"),
+    "replace_main": ("_publish", "PublishingOperator"),
+    "replay_branch": ("_corrections", "SqlOrFunctionOperator"),
 }
 """Where an operation's operator does more than to build its request, the class that does it."""
 

@@ -28,7 +28,7 @@ from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
 from airflow_paimon.runbooks.form import (
     corrected_table,
     form_of,
-    given,
+    form_value,
     in_airflows_terms,
     report_lines,
 )
@@ -197,12 +197,12 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
         CorrectFromBaseOperator,
         "correct",
         BRANCH,
-        sql=given("sql"),
-        function=given("function"),
-        view=given("views"),
+        sql=form_value("sql"),
+        function=form_value("function"),
+        view=form_value("views"),
         all_rows="{{ params.all_rows }}",
         mode="{{ params.mode }}",
-        partitions=given("partitions"),
+        partitions=form_value("partitions"),
         engine="{{ params.engine }}",
         **SPARK,
     )
@@ -211,12 +211,12 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
         "wait",
         BRANCH,
         min_snapshot_id="{{ ti.xcom_pull('correct')['snapshot_after'] }}",
-        max_watermark_lag=given("wait_max_watermark_lag"),
-        max_commit_lag=given("wait_max_commit_lag"),
-        partitions=given("wait_partitions"),
+        max_watermark_lag=form_value("wait_max_watermark_lag"),
+        max_commit_lag=form_value("wait_max_commit_lag"),
+        partitions=form_value("wait_partitions"),
         **CATCH_UP,
     )
-    check = each(CheckBranchOperator, "check", BRANCH, rules=given("checks"), view=given("views"), **SAMPLED)
+    check = each(CheckBranchOperator, "check", BRANCH, rules=form_value("checks"), view=form_value("views"), **SAMPLED)
     approved: dict[str, Any] = {
         "expected_branch_snapshot": REPORTED % "expected_branch_snapshot",
         "approved_main_snapshot": REPORTED % "approved_main_snapshot",

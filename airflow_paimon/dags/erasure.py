@@ -21,13 +21,13 @@ from airflow_paimon.links import task_url
 from airflow_paimon.notify import choose_notifiers, send
 from airflow_paimon.operators.erasure import EraseRowsOperator
 from airflow_paimon.runbooks import erasure as runbook
-from airflow_paimon.runbooks.advice import how_to_check
+from airflow_paimon.runbooks.advice import check_advice
 from airflow_paimon.runbooks.fields import shared, switch, text
 from airflow_paimon.runbooks.form import (
     end_as_failed,
     error_lines,
     failed_errors,
-    given,
+    form_value,
     in_airflows_terms,
     report_lines,
 )
@@ -86,9 +86,9 @@ PARAMS = {
 }
 _WORDS = ("expire_tags", "expire_history", "grace", "orphans_older_than", "writers_stopped", "skip_checks")
 ERASURE: dict[str, Any] = {
-    "where": given("where"),
+    "where": form_value("where"),
     "limit": 0,
-    "reason": given("reason"),
+    "reason": form_value("reason"),
     **{name: f"{{{{ params.{name} }}}}" for name in _WORDS},
 }
 
@@ -175,7 +175,7 @@ def report_failure(**context: Any) -> None:
     errors = failed_errors(context)
     erased = context["ti"].xcom_pull(task_ids="erase")
     outcome = "rows were erased, the proof is missing" if erased else "what was erased stays erased; see the audit"
-    helps = [*runbook.what_helps(*next(iter(errors.items()))), *how_to_check(context["params"], errors)]
+    helps = [*runbook.advice_for(*next(iter(errors.items()))), *check_advice(context["params"], errors)]
     end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *helps)
 
 

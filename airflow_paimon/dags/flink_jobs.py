@@ -19,7 +19,7 @@ from airflow.sdk import BaseOperator, Param
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.text_files import names_file
 from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
-from airflow_paimon.hooks.flink import FlinkHook, JobState, PatientLook
+from airflow_paimon.hooks.flink import FlinkHook, FlinkPoll, JobState
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.flink import (
     SAVEPOINT,
@@ -305,12 +305,12 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
     def _final_tag(self, hook: FlinkHook, place: str) -> JobState:
         """Return what has become of the job, once no stop goes on."""
 
-        def look() -> JobState | None:
+        def poll() -> JobState | None:
             found = hook.state_of(str(self.job_name), place)
             return None if found.state == "stopping" else found
 
         late = f"Flink job {self.job_name!r} has not stopped within {self.timeout} s, as it was asked to"
-        return PatientLook(look, time.time() + self.timeout, late).wait(self.poll_interval)
+        return FlinkPoll(poll, time.time() + self.timeout, late).wait(self.poll_interval)
 
     def _own_savepoint(self, ti: Any, hook: FlinkHook, found: JobState, said: str | None) -> str:
         """Return the savepoint to start from.
@@ -321,11 +321,11 @@ class ResumeFlinkJobOperator(FlinkSqlOperator):
         if found.savepoint is not None:
             return found.savepoint
         if found.job_id is not None:
-            left = hook.left_by(found.job_id)
+            left = hook.start_point_of(found.job_id)
             helps = f"Unless another run has stopped it, which will start it: {self._by_hand(left)}"
             raise UnsafeOperationError(
                 f"Flink job {self.job_name!r} doesn't run, and this run has not stopped it last: "
-                f"{hook.how_it_ended(found.job_id)}. {helps if left else 'Start it yourself'}"
+                f"{hook.describe_end(found.job_id)}. {helps if left else 'Start it yourself'}"
             )
         if said is None or self._was_cleared(ti):
             raise UnsafeOperationError(

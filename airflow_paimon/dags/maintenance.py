@@ -42,7 +42,7 @@ from airflow_paimon.operators.maintenance import (
 )
 from airflow_paimon.runbooks import table_maintenance as night
 from airflow_paimon.runbooks.fields import choice, number, shared, switch, text, texts
-from airflow_paimon.runbooks.form import end_as_failed, given, in_airflows_terms, refuse_unknown, report_lines
+from airflow_paimon.runbooks.form import end_as_failed, form_value, in_airflows_terms, refuse_unknown, report_lines
 from airflow_paimon.runbooks.tasks import SPARK
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ PARAMS = {
 }
 
 
-def skipped_if(*whys: Callable[[Context], str | None]) -> Callable[[Context], None]:
+def skip_if(*whys: Callable[[Context], str | None]) -> Callable[[Context], None]:
     """Make a function that skips a task for the first reason that there is, and leaves it for the summary."""
 
     def skip(context: Context) -> None:
@@ -209,10 +209,10 @@ class CompactIfNeeded(CompactOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         """Look at the table first."""
-        skipped_if(not_planned)(context)
+        skip_if(not_planned)(context)
         if (done := night.done_together(context, self.table)) is not None:
             return done
-        skipped_if(no_time, not_compacted)(context)
+        skip_if(no_time, not_compacted)(context)
         return super().execute(context)
 
 
@@ -229,8 +229,8 @@ def find_tables(**context: Any) -> list[str]:
     if plan is None:
         report_lines(f"{len(found['tables']):,} tables", *found["tables"])
         return list(found["tables"])
-    report_lines(*night.describe_night(plan))
-    ti.xcom_push(key="plan", value=night.night_json(plan))
+    report_lines(*night.describe_maintenance(plan))
+    ti.xcom_push(key="plan", value=night.plan_to_json(plan))
     return [one.table for one in plan.tables]
 
 
@@ -269,7 +269,7 @@ def maintain(table: str) -> None:
         map_index_template=LABEL,
         max_active_tis_per_dagrun=4,
         min_files="{{ params.min_files }}",
-        max_sorted_runs=given("max_sorted_runs"),
+        max_sorted_runs=form_value("max_sorted_runs"),
         **SPARK,
     )
     here: dict[str, Any] = {
@@ -280,22 +280,22 @@ def maintain(table: str) -> None:
         "dry_run": "{{ params.dry_run }}",
     }
     expiry: dict[str, Any] = {name: f"{{{{ params.{name} }}}}" for name in ("all_branches", "grace", "writers_stopped")}
-    limits: dict[str, Any] = {name: given(name) for name in ("older_than", "retain_min", "retain_max")}
-    idle: dict[str, Any] = {"idle_for": given("branches_idle_for"), "notify_before": given("notify_before")}
-    planned: dict[str, Any] = {"pre_execute": skipped_if(not_planned), **here}
+    limits: dict[str, Any] = {name: form_value(name) for name in ("older_than", "retain_min", "retain_max")}
+    idle: dict[str, Any] = {"idle_for": form_value("branches_idle_for"), "notify_before": form_value("notify_before")}
+    planned: dict[str, Any] = {"pre_execute": skip_if(not_planned), **here}
     kept = of_table(night.why_kept_by_server)
-    of_metadata: dict[str, Any] = {"pre_execute": skipped_if(not_planned, kept), **here}
-    no_expiry = skipped_if(not_planned, of_table(night.why_no_partition_expiry))
+    of_metadata: dict[str, Any] = {"pre_execute": skip_if(not_planned, kept), **here}
+    no_expiry = skip_if(not_planned, of_table(night.why_no_partition_expiry))
     partitions = PartitionExpireOperator(task_id="expire_partitions", pre_execute=no_expiry, **here)
     branches = BranchExpireOperator(task_id="expire_branches", **idle, **planned)
-    no_tags = skipped_if(not_planned, kept, of_table(night.why_no_automatic_tags))
+    no_tags = skip_if(not_planned, kept, of_table(night.why_no_automatic_tags))
     automatic = TagAutomaticCreationOperator(task_id="trigger_tag_automatic_creation", pre_execute=no_tags, **here)
     tags = TagExpireOperator(task_id="expire_tags", **expiry, **of_metadata)
     snapshots = SnapshotExpireOperator(task_id="expire_snapshots", **limits, **expiry, **of_metadata)
     orphans = RemoveOrphanFilesOperator(
         task_id="remove_orphan_files",
         older_than="{{ params.orphans_older_than }}",
-        pre_execute=skipped_if(not_its_day, no_time, kept),
+        pre_execute=skip_if(not_its_day, no_time, kept),
         **here,
     )
     compact >> partitions >> branches >> automatic >> tags >> snapshots >> orphans
@@ -309,7 +309,7 @@ def summary(**context: Any) -> dict[str, Any]:
     if not tables and plan is None:
         raise AirflowFailException("No tables were found: the log of find_tables shows why")
     missed = ti.xcom_pull(task_ids="find_tables", key="missed")
-    nights = night.gather_nights(context, GROUP, tables or ())
+    nights = night.gather_outcomes(context, GROUP, tables or ())
     found = night.summarize(nights, missed or (), dry_run=dry_run, plan=plan)
     subject, markdown = night.render_summary(found)
     report_lines(subject, *markdown.splitlines())
@@ -366,8 +366,8 @@ def add_tasks() -> None:
         max_active_tis_per_dagrun=4,
         retries=0,
         min_files="{{ params.min_files }}",
-        max_sorted_runs=given("max_sorted_runs"),
-        pre_execute=skipped_if(no_time),
+        max_sorted_runs=form_value("max_sorted_runs"),
+        pre_execute=skip_if(no_time),
         **SPARK,
     ).expand(table=groups)
     tables >> groups >> together >> (maintained := maintain.expand(table=tables))

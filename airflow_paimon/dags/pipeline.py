@@ -25,7 +25,7 @@ from airflow_paimon.operators.correction import CorrectFromBaseOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
 from airflow_paimon.runbooks import pipeline
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
-from airflow_paimon.runbooks.form import in_airflows_terms, needs_four_eyes, pulled, report_lines
+from airflow_paimon.runbooks.form import in_airflows_terms, needs_four_eyes, report_lines, xcom_value
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
 from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, MERGE, PUBLISH, SPARK, check_form
@@ -179,7 +179,7 @@ def add_tasks(before_approval: OwnTasks | None, after_publish: OwnTasks | None, 
     check = each(CheckBranchOperator, "check", {**BRANCH, "rules": "checks", "view": "views"}, **SAMPLED)
     publish = PublishTablesOperator(
         task_id="publish",
-        tables=pulled("report", "tables"),
+        tables=xcom_value("report", "tables"),
         table_set="{{ params.table_set or '' }}",
         outlets=[AssetAlias("pipeline_correction")],
         **MERGE,

@@ -36,7 +36,7 @@ from airflow_paimon.runbooks.tasks import (
     SPARK,
     ask_for_approval,
     end_as_rejected,
-    unless_kept,
+    is_cleanup_wanted,
 )
 from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.task_run import triggering_user
@@ -115,7 +115,9 @@ def _results(context: Context, planned: Sequence[dict[str, Any]]) -> list[dict[s
     for number, one in enumerate(planned):
         its = results_of(context, number, "correct", "wait", "check", "diff")
         wrote = replayed[number] if one.get("replay") else its["correct"]
-        notice = pages.noticed_by(one["foreseen"]["notice"]) if "foreseen" in one else pages.who_will_notice(foreseen)
+        notice = (
+            pages.readers_section(one["foreseen"]["notice"]) if "foreseen" in one else pages.affected_readers(foreseen)
+        )
         found.append({**its, "wrote": wrote, "wait": its["wait"]["snapshot_id"], "notice": notice})
     return found
 
@@ -139,12 +141,12 @@ def report(**context: Any) -> dict[str, Any]:
     return made
 
 
-def what_stands(context: Context) -> tuple[str, list[str]]:
+def outcome_lines(context: Context) -> tuple[str, list[str]]:
     """Clean up after a rejection; returns the outcome, and lines about what stands."""
     params, planned = form_of(context), tables_of(context) or []
     cleaned = clean_up_run(params, planned, {})
     outcome, standing = pages.describe_outcome(params, planned)
-    helps = [line for one in planned for line in advice.how_to_remove(form_of_table(params, one), one)]
+    helps = [line for one in planned for line in advice.removal_advice(form_of_table(params, one), one)]
     return outcome, [*cleaned, *standing, pages.TO_CORRECT_DIFFERENTLY, *helps]
 
 
@@ -166,7 +168,7 @@ def report_failure(**context: Any) -> None:
         raise AirflowSkipException("Nothing failed")
     planned, first = tables_of(context), next(iter(errors))
     if planned is None:
-        helps = [*advice.for_the_form(errors[first]), *advice.how_to_check(context["params"], errors)]
+        helps = [*advice.form_advice(errors[first]), *advice.check_advice(context["params"], errors)]
         end_as_failed(f"{first} failed. Nothing was made, nothing was changed", *error_lines(errors), *helps)
     with in_airflows_terms():
         params = form_of(context)
@@ -174,7 +176,7 @@ def report_failure(**context: Any) -> None:
         cleaned = clean_up_run(params, planned, kinds)
         outcome, standing = pages.describe_outcome(params, planned)
         steps = advice.next_steps(params, planned, first.partition("[")[0], errors[first])
-        steps += advice.how_to_check(params, errors)
+        steps += advice.check_advice(params, errors)
     end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *cleaned, *standing, *steps)
 
 
@@ -225,7 +227,7 @@ def add_correction(
     """
     tagged = {"table": "table", "branch": "from_branch", "tag": "tag"}
     start = {**BRANCH, "from_branch": "from_branch", "tag": "tag"}
-    of_run: dict[str, Any] = {"if_missing": "skip", "pre_execute": unless_kept}
+    of_run: dict[str, Any] = {"if_missing": "skip", "pre_execute": is_cleanup_wanted}
     tag_id = "tag" if each.several else "tag_main"
     four_eyes = each.first("four_eyes") if each.several else "{{ params.four_eyes }}"
     result = "ti.xcom_pull('publish')[ti.map_index]" if each.several else "ti.xcom_pull(params.publish)"
@@ -239,7 +241,7 @@ def add_correction(
             report(),
             ask_for_approval("wait_for_quiet", table=each.first("table"), four_eyes=four_eyes),
         ],
-        end_as_rejected(what_stands),
+        end_as_rejected(outcome_lines),
         each.wait_for_quiet(BRANCH),
         publishes,
         [

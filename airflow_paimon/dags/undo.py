@@ -24,7 +24,7 @@ from airflow_paimon.operators.branch import DiffBranchesOperator, RollbackOperat
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import COMMITTED_KEY, UndoTablesOperator
 from airflow_paimon.runbooks import undo as runbook
-from airflow_paimon.runbooks.advice import how_to_check
+from airflow_paimon.runbooks.advice import check_advice
 from airflow_paimon.runbooks.fields import choice, shared_by_undos, switch, text
 from airflow_paimon.runbooks.form import (
     check_policy,
@@ -42,11 +42,11 @@ from airflow_paimon.runbooks.tasks import (
     SPARK,
     UNDO,
     UNDO_APPROVED,
+    approval_page,
     ask_for_approval,
     check_form,
     end_as_rejected,
-    unless_checks_are_skipped,
-    where_asked,
+    is_check_wanted,
 )
 from airflow_paimon.task_run import REFUSALS, triggering_user
 
@@ -172,7 +172,7 @@ def report_failure(**context: Any) -> None:
     may_be_committed = "undo" in errors and (errors["undo"] or {}).get("kind") not in REFUSALS
     if may_be_committed or not done:
         done.append("whether the undo succeeded is open" if may_be_committed else "main is as it was")
-    helps = [*runbook.what_helps(*next(iter(errors.items()))), *how_to_check(context["params"], errors)]
+    helps = [*runbook.advice_for(*next(iter(errors.items()))), *check_advice(context["params"], errors)]
     if is_pipeline(context["params"]):
         helps = [*helps, "Trigger this DAG again to undo the tables that are not undone yet"]
     end_as_failed(f"{', '.join(errors)} failed; {'; '.join(done)}", *error_lines(errors), *helps)
@@ -247,7 +247,7 @@ def add_tasks(flink_jobs: Sequence[FlinkJob], *, several: bool = False) -> None:
         previews = [each(RollbackOperator, "preview", TAG, **way, **UNDO, **plan)]
         undo = each(RollbackOperator, "undo", TAG, **way, outlets=outlets, **approved)
     checked = {"table": "name", "branch": "onto", "version": "tag"}
-    unless_skipped, if_asked = {"pre_execute": unless_checks_are_skipped}, {"pre_execute": where_asked}
+    unless_skipped, if_asked = {"pre_execute": is_check_wanted}, {"pre_execute": approval_page}
     check = each(CheckBranchOperator, "check", checked, against=against, **unless_skipped, **SPARK)
     compared = {"table": "name", "branch": "branch", "against": "against"}
     diff = each(DiffBranchesOperator, "diff", compared, trigger_rule="none_failed", **if_asked, **SAMPLED)

@@ -45,7 +45,9 @@ class NamedTable:
     store: Store
 
 
-def look_into(catalog: Catalog, kind: str, warehouse: Callable[[], Store], explain: Explain) -> tuple[bool, str]:
+def check_catalog_access(
+    catalog: Catalog, kind: str, warehouse: Callable[[], Store], explain: Explain
+) -> tuple[bool, str]:
     """Ask a catalog for its tables, and look whether the first of them are where it says.
 
     Args:
@@ -62,7 +64,7 @@ def look_into(catalog: Catalog, kind: str, warehouse: Callable[[], Store], expla
     if fault := _fault(catalog, tables, explain) if tables else _fault_of(warehouse, kind, explain):
         return False, fault
     count = f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {catalog.label}"
-    return True, f"{count}: {shortened(databases)}{'' if tables else without_table(databases)}{_shared(tables)}"
+    return True, f"{count}: {shortened(databases)}{'' if tables else no_table_note(databases)}{_shared(tables)}"
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -70,7 +72,7 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def without_table(databases: Sequence[str]) -> str:
+def no_table_note(databases: Sequence[str]) -> str:
     """Say that no table was found."""
     if len(databases) <= _MOST_DATABASES:
         return "; there is no table in them yet"

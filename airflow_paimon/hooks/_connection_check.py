@@ -17,7 +17,7 @@ from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.object_client import RequestError
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.hooks._catalog_check import look_into, shortened, tables_of, without_table
+from airflow_paimon.hooks._catalog_check import check_catalog_access, no_table_note, shortened, tables_of
 from airflow_paimon.hooks._masks_check import check_masks
 from airflow_paimon.notify import choose_notifiers
 
@@ -103,23 +103,25 @@ _BY_EXCEPTION = {
 }
 
 
-def examine(hook: PaimonHook) -> tuple[bool, str]:
+def check_connection(hook: PaimonHook) -> tuple[bool, str]:
     """Say whether the connection is right, and of one that isn't what to change."""
     try:
         hook.check_settings()
         _check_spark(hook)
         choose_notifiers(hook.notify, None, hook.paimon_conn_id)
         if hook.catalog_type != "filesystem":
-            return within(PATIENCE_SECONDS, hook.get_catalog().label, lambda: _masked_too(hook, _look_into(hook)))
+            return within(
+                PATIENCE_SECONDS, hook.get_catalog().label, lambda: _then_check_masks(hook, _check_other_catalog(hook))
+            )
         way_out = _UNREACHABLE if hook.storage == "s3" else _UNHEARD
-        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _masked_too(hook, _look(_store(hook))), way_out)
+        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _then_check_masks(hook, _look(_store(hook))), way_out)
     except InvalidInputError as error:  # perhaps there is no warehouse whose kind of storage could be named
         return False, error.message
     except PaimonError as error:
-        return False, _with_way_out(hook.storage, error)
+        return False, _with_advice(hook.storage, error)
 
 
-def _masked_too(hook: PaimonHook, found: tuple[bool, str]) -> tuple[bool, str]:
+def _then_check_masks(hook: PaimonHook, found: tuple[bool, str]) -> tuple[bool, str]:
     """Look for what the connection hides, where the rest is right."""
     if found[0]:
         check_masks(hook)
@@ -208,18 +210,20 @@ def _look(store: Store) -> tuple[bool, str]:
             f"{count}, but none of the {len(tables)} folders in there is a Paimon table (a folder with "
             f"schema/schema-0): this is a warehouse of another format. Correct the path in Warehouse"
         )
-    note = "" if tables else without_table(databases)
+    note = "" if tables else no_table_note(databases)
     return True, f"{count}: {shortened(databases)}{note}{_read_only(store)}"
 
 
-def _look_into(hook: PaimonHook) -> tuple[bool, str]:
+def _check_other_catalog(hook: PaimonHook) -> tuple[bool, str]:
     """Ask a catalog that isn't the warehouse's folder."""
 
     def explain(uri: str, error: PaimonError) -> str:
-        return _with_way_out(hook.storage_of(uri), error)
+        return _with_advice(hook.storage_of(uri), error)
 
     options = storage_only(hook.storage_options)
-    return look_into(hook.get_catalog(), hook.catalog_type, lambda: open_store(hook.warehouse, options), explain)
+    return check_catalog_access(
+        hook.get_catalog(), hook.catalog_type, lambda: open_store(hook.warehouse, options), explain
+    )
 
 
 def _check_local(path: str, entries: Sequence[FileInfo]) -> None:
@@ -278,7 +282,7 @@ def _over_http(cause: BaseException, by_status: dict[int, str], storage: str) ->
     return by_status.get(status, f"Check that {storage} answers at this address")
 
 
-def _with_way_out(storage: str, error: PaimonError) -> str:
+def _with_advice(storage: str, error: PaimonError) -> str:
     """Return an error's message with what to do about it. ``storage``: the kind of storage that was looked at."""
     cause = error.__cause__
     if cause is None or not isinstance(error, StorageError | NotFoundError):

@@ -55,7 +55,7 @@ class ResultFile:
 
 
 @dataclass(frozen=True, slots=True)
-class TriedDriver:
+class AttemptDriver:
     """A driver that some try of an operation has in a cluster, as the cluster says it.
 
     ``state``: the cluster's word for it. ``result_name``: the file that its result will be in. ``url``: its page.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
-from airflow_paimon.hooks._job_files import TriedDriver
+from airflow_paimon.hooks._job_files import AttemptDriver
 from airflow_paimon.hooks._yarn import operation_tag
 
 OPERATION_LABEL = "airflow-paimon-operation"
@@ -22,8 +22,8 @@ RESULT_ANNOTATION = "airflow-paimon-result"
 FILES_ANNOTATION = "airflow-paimon-files"
 UPLOAD_PATH = "spark.kubernetes.file.upload.path"
 CONTEXT = "spark.kubernetes.context"
-LOOK_SECONDS = 5.0
-"""Between two looks of a task at its driver."""
+POLL_SECONDS = 5.0
+"""Between two polls of a task at its driver."""
 _TIMEOUT = (5.0, 20.0)
 """Seconds until there is a connection to the API server, and until it answers; a call that fails is made once more."""
 _KEPT_SECONDS = 60
@@ -91,7 +91,7 @@ class Pods:
         """Delete the pod, which ends the driver and its executors. Nothing happens when there is none."""
         self._ask("delete pods", lambda api, **limits: api.delete_namespaced_pod(name, self.namespace, **limits))
 
-    def tried(self, tried: str) -> list[TriedDriver]:
+    def tried(self, tried: str) -> list[AttemptDriver]:
         """Return the drivers that try one request of an operation, the newest first, but none that is being deleted."""
         selector = f"{OPERATION_LABEL}={operation_tag(tried)},spark-role=driver"
         found = self._ask(
@@ -102,7 +102,7 @@ class Pods:
         pods.sort(key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
         return [found for pod in pods if (found := _driver_pod(pod)) is not None]
 
-    def created(self, tried: str, result_name: str) -> TriedDriver | None:
+    def created(self, tried: str, result_name: str) -> AttemptDriver | None:
         """Return the driver of one submission: the newest that writes this result."""
         return next((pod for pod in self.tried(tried) if pod.result_name == result_name), None)
 
@@ -237,11 +237,11 @@ def creates_no_pod(refused: str | None) -> bool:
     return refused is not None and 'cannot create resource "pods"' in refused
 
 
-def _driver_pod(pod: Any) -> TriedDriver | None:
+def _driver_pod(pod: Any) -> AttemptDriver | None:
     notes, said = pod.metadata.annotations or {}, str(pod.status.phase)
     if RESULT_ANNOTATION not in notes:
         return None
-    return TriedDriver(pod.metadata.name, said, notes[RESULT_ANNOTATION], files=notes.get(FILES_ANNOTATION))
+    return AttemptDriver(pod.metadata.name, said, notes[RESULT_ANNOTATION], files=notes.get(FILES_ANNOTATION))
 
 
 def _why_pending(status: Any) -> str | None:

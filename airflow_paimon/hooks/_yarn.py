@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import requests
 
-from airflow_paimon.hooks._job_files import TriedDriver
+from airflow_paimon.hooks._job_files import AttemptDriver
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
@@ -44,7 +44,7 @@ class ResourceManager:
         """End the application. Nothing happens to one that has ended, or that isn't known."""
         self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
 
-    def tried(self, tried: str, result_name: str) -> list[TriedDriver]:
+    def tried(self, tried: str, result_name: str) -> list[AttemptDriver]:
         """Return the unfinished applications that try one request of an operation, the newest first.
 
         :param tried: names the operation and its request
@@ -55,7 +55,7 @@ class ResourceManager:
         # Without any the list is left out.
         applications = (_field(found, "apps") or {}).get("app") or []
         return [
-            TriedDriver(str(each["id"]), str(each["state"]), f"{folder}{slash}{name}.json", each.get("trackingUrl"))
+            AttemptDriver(str(each["id"]), str(each["state"]), f"{folder}{slash}{name}.json", each.get("trackingUrl"))
             for each in sorted(applications, key=lambda each: str(each["id"]), reverse=True)
             for name in _RESULT.findall(str(each.get("applicationTags")))
         ]

@@ -82,7 +82,7 @@ class JobWatch:
         self._gone = 0
         self._reported = ""
 
-    def look(self) -> str | None:
+    def poll(self) -> str | None:
         """Return None while the job runs; then ``LEFT_RESULT``, or the driver's state when there is no result.
 
         Raises ``PaimonError`` when there is no result and the cluster refuses to tell the state.

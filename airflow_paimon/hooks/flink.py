@@ -75,25 +75,25 @@ class JobState:
 
 
 @dataclass(slots=True)
-class PatientLook(Generic[T]):
-    """A look that may find nothing for some times in a row, as while another JobManager takes over.
+class FlinkPoll(Generic[T]):
+    """A poll that may fail some times in a row, as while another JobManager takes over.
 
     ``until``: epoch seconds at which to give up, with the error ``late``.
     """
 
-    look: Callable[[], T | None]
+    poll: Callable[[], T | None]
     until: float | None = None
     late: str = ""
     misses: int = 0
 
     def __call__(self) -> T | None:
-        """Look once; None: not yet.
+        """Poll once; None: not yet.
 
         Raises:
             FlinkError: it is late.
         """
         try:
-            found = self.look()
+            found = self.poll()
         except FlinkUnreachableError as error:
             self.misses += 1
             if self.misses >= _MOST_MISSES:
@@ -107,7 +107,7 @@ class PatientLook(Generic[T]):
         return found
 
     def wait(self, interval: float) -> T:
-        """Look every ``interval`` seconds until something is found."""
+        """Poll every ``interval`` seconds until something is found."""
         while (found := self()) is None:
             time.sleep(interval)
         return found
@@ -180,21 +180,21 @@ class FlinkHook(BaseHook):
             f"free; SQL gateway {gateway['version']}"
         )
 
-    def look(
+    def polling(
         self, stop: Stop | None, job_id: str | None, *, until_finished: bool, until: float | None = None
-    ) -> PatientLook[str]:
-        """Return the look at a stop, or else at a job, that is waited for. ``until``: epoch seconds."""
+    ) -> FlinkPoll[str]:
+        """Return the poll of a stop, or else of a job, that is waited for. ``until``: epoch seconds."""
         if stop is not None:
             late = (
                 f"Flink job {stop.job_id} has not stopped within the task's timeout. Its stop continues, and Clear "
                 f"waits for it again. Its page shows what its savepoint waits for: {self.job_url(stop.job_id)}"
             )
-            return PatientLook(partial(self.look_at_stop, stop), until, late)
+            return FlinkPoll(partial(self.poll_stop, stop), until, late)
         late = (
             f"Not all of Flink job {job_id} runs within the task's timeout. It continues by itself. Its page shows "
             f"why, such as a lack of slots, and can cancel it: {self.job_url(str(job_id))}"
         )
-        return PatientLook(partial(self.look_at_job, str(job_id), until_finished=until_finished), until, late)
+        return FlinkPoll(partial(self.poll_job, str(job_id), until_finished=until_finished), until, late)
 
     # -- jobs ----------------------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class FlinkHook(BaseHook):
         found = self._manager("GET", f"/jobs/{job_id}/status", may_miss=True)
         return None if found is None else str(found["status"])
 
-    def look_at_job(self, job_id: str, *, until_finished: bool) -> str | None:
+    def poll_job(self, job_id: str, *, until_finished: bool) -> str | None:
         """Return the job's id once all of it runs, or once it has finished; None: not yet.
 
         Raises:
@@ -224,7 +224,7 @@ class FlinkHook(BaseHook):
         if state == "FINISHED":
             return job_id
         if state is None or state in ENDED:
-            raise FlinkError(f"Flink job {job_id} {_ENDS[state]}{self._why_failed(job_id)}. Its page: "
+            raise FlinkError(f"Flink job {job_id} {_ENDS[state]}{self._failure_cause(job_id)}. Its page: "
                              f"{self.job_url(job_id)}")  # fmt: skip
         if until_finished or state != "RUNNING":
             return None
@@ -235,7 +235,7 @@ class FlinkHook(BaseHook):
         """Cancel a job; one that has ended is left as it is."""
         self._manager("PATCH", f"/jobs/{job_id}?mode=cancel", may_miss=True)
 
-    def _why_failed(self, job_id: str) -> str:
+    def _failure_cause(self, job_id: str) -> str:
         found = self._manager("GET", f"/jobs/{job_id}/exceptions", may_miss=True) or {}
         entries = found.get("exceptionHistory", {}).get("entries", [])
         return f": {_cause(entries[0]['stacktrace'])}" if entries else ""
@@ -277,11 +277,11 @@ class FlinkHook(BaseHook):
             if one["state"] == "FINISHED" and previous is not None and previous["status"]["id"] == "COMPLETED":
                 return JobState("stopped", job_id, str(previous["operation"]["location"]))
             latest = self._last_checkpoints(job_id)
-            got_on = one["state"] == "FINISHED" or latest.get("completed") or latest.get("savepoint")
-            left = _stopped_with(latest) if got_on else (latest.get("restored") or {}).get("external_path")
-            if left and f"/{place}/" in left and (not got_on or one["state"] == "FINISHED"):
+            made_progress = one["state"] == "FINISHED" or latest.get("completed") or latest.get("savepoint")
+            left = _stopped_with(latest) if made_progress else (latest.get("restored") or {}).get("external_path")
+            if left and f"/{place}/" in left and (not made_progress or one["state"] == "FINISHED"):
                 return JobState("stopped", job_id, left)
-            if got_on:
+            if made_progress:
                 return JobState("ended", job_id)
         return JobState("unknown")
 
@@ -296,7 +296,7 @@ class FlinkHook(BaseHook):
                 return trigger, found
         raise AssertionError("unreachable")
 
-    def look_at_stop(self, stop: Stop) -> str | None:
+    def poll_stop(self, stop: Stop) -> str | None:
         """Return the path of the savepoint once the job has ended with it; None: not yet.
 
         Raises:
@@ -330,14 +330,14 @@ class FlinkHook(BaseHook):
         is_there = path is not None and (folder is None or _path(path).startswith(f"{_path(folder)}/"))
         return path if is_there else None
 
-    def left_by(self, job_id: str) -> str | None:
+    def start_point_of(self, job_id: str) -> str | None:
         """Return what a job that has ended can be started from: a savepoint, or a checkpoint, if it was kept."""
         latest = self._last_checkpoints(job_id)
         return _stopped_with(latest) or (latest.get("completed") or {}).get("external_path")
 
-    def how_it_ended(self, job_id: str) -> str:
+    def describe_end(self, job_id: str) -> str:
         """Say how a job has ended, and what it has left to start from."""
-        left = self.left_by(job_id)
+        left = self.start_point_of(job_id)
         return f"{job_id} {_ENDS[self.state(job_id)]}" + (f" and left {left}" if left else "")
 
     def _last_checkpoints(self, job_id: str) -> dict[str, Any]:
@@ -360,7 +360,7 @@ class FlinkHook(BaseHook):
             return str(active[0])
         if known:
             raise InvalidInputError(
-                f"Flink job {job!r} doesn't run: {self.how_it_ended(known[0]['jid'])}. Start it, or leave it out"
+                f"Flink job {job!r} doesn't run: {self.describe_end(known[0]['jid'])}. Start it, or leave it out"
             )
         others = sorted(one["name"] for one in self._manager("GET", "/jobs/overview")["jobs"]
                         if one["state"] not in ENDED)  # fmt: skip
@@ -447,7 +447,7 @@ class FlinkHook(BaseHook):
             if left := stopped or last.get("external_path") or last.get("id"):
                 raise UnsafeOperationError(
                     f"Flink job {job_id}, which an earlier attempt started, {_ENDS[state]} after its checkpoint "
-                    f"{left}{self._why_failed(job_id)}. A new start would write twice what it has committed: run it "
+                    f"{left}{self._failure_cause(job_id)}. A new start would write twice what it has committed: run it "
                     "with savepoint set to that checkpoint"
                 )
         raise AssertionError("unreachable")

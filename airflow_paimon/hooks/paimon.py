@@ -288,9 +288,9 @@ class PaimonHook(BaseHook):
 
     def test_connection(self) -> tuple[bool, str]:
         """Check the settings and look at the warehouse, without Spark; answers within half a minute."""
-        from airflow_paimon.hooks._connection_check import examine
+        from airflow_paimon.hooks._connection_check import check_connection
 
-        good, message = examine(self)
+        good, message = check_connection(self)
         # The form tests it under a name that Airflow makes up.
         for word in ("Connection", "connection"):
             message = message.replace(

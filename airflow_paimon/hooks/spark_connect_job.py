@@ -70,10 +70,10 @@ class SparkConnectJobHook(SparkConnectHook):
 
     def submit_job(self, request: Request, **_: Any) -> Submission:
         """Refuse: nothing of a job would be left when its task is gone."""
-        self.require_driver_elsewhere()
+        self.require_cluster_driver()
         raise AssertionError("unreachable")
 
-    def require_driver_elsewhere(self) -> NoReturn:
+    def require_cluster_driver(self) -> NoReturn:
         """Refuse to let a task be deferred."""
         raise UnsupportedFeatureError(
             "A task can be deferred only while its driver runs in a cluster. Through Spark Connect (connection "

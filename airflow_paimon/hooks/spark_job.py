@@ -41,9 +41,9 @@ from airflow_paimon.core.store.secrets import is_secret_name
 from airflow_paimon.hooks._drivers import OVER, Driver, KubernetesDriver, YarnDriver, check_masters
 from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
 from airflow_paimon.hooks._job_files import (
+    AttemptDriver,
     JobFolder,
     ResultFile,
-    TriedDriver,
     delete_job_files,
     is_of_same_task,
     result_in,
@@ -51,7 +51,7 @@ from airflow_paimon.hooks._job_files import (
 from airflow_paimon.hooks._job_process import TIED_CHILD
 from airflow_paimon.hooks._kubernetes import (
     CONTEXT,
-    LOOK_SECONDS,
+    POLL_SECONDS,
     UPLOAD_PATH,
     Pods,
     creates_no_pod,
@@ -174,7 +174,7 @@ class SparkJobHook(SparkSubmitHook):
         :param texts: fields of the request that name a file (``sql``), with the file's content
         :raises PaimonError: the job's own failure, of its class
         """
-        if (left := self._left_by_another_try(request, result_name, results_folder, texts or {})) is not None:
+        if (left := self._find_earlier_attempt(request, result_name, results_folder, texts or {})) is not None:
             try:
                 return self._wait(left, request, results_folder)
             except OutcomeUnknownError as error:
@@ -207,8 +207,8 @@ class SparkJobHook(SparkSubmitHook):
 
         :raises UnsupportedFeatureError: in client mode, where the driver would end with this process
         """
-        self.require_driver_elsewhere()
-        if (left := self._left_by_another_try(request, result_name, results_folder, texts or {})) is not None:
+        self.require_cluster_driver()
+        if (left := self._find_earlier_attempt(request, result_name, results_folder, texts or {})) is not None:
             return left
         return self._submit(request, result_name, results_folder, texts or {})
 
@@ -229,7 +229,7 @@ class SparkJobHook(SparkSubmitHook):
         self, request: Request, job: _InPods, failure: AirflowException | None, uri: str
     ) -> Submission:
         if self._kubernetes_driver_pod is None and not self._killed:
-            self._kubernetes_driver_pod = self._unnamed_pod(request, job, failed=failure is not None)
+            self._kubernetes_driver_pod = self._find_created_pod(request, job, failed=failure is not None)
         pod = self._kubernetes_driver_pod
         if pod is None or self._killed:
             if self._refusal is not None:
@@ -238,7 +238,7 @@ class SparkJobHook(SparkSubmitHook):
         self.log.info("The job's driver is %s", pod)
         return self._on_kubernetes(request, pod, job)
 
-    def _unnamed_pod(self, request: Request, job: _InPods, *, failed: bool) -> str | None:
+    def _find_created_pod(self, request: Request, job: _InPods, *, failed: bool) -> str | None:
         """Return the driver that ``spark-submit``, which has ended, created without naming it; None if there is none.
 
         Spark names it at the level INFO only, and doesn't know it where the answer to its creation got lost.
@@ -285,7 +285,7 @@ class SparkJobHook(SparkSubmitHook):
             return YarnDriver(self._require_resource_manager(), job.driver_id)
         return KubernetesDriver(self._pods(), job.driver_id)
 
-    def _left_by_another_try(
+    def _find_earlier_attempt(
         self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]
     ) -> Submission | None:
         """Return the job of an earlier try of this operation that its task doesn't wait for: its worker was lost, say.
@@ -306,17 +306,17 @@ class SparkJobHook(SparkSubmitHook):
             result = result_in(results_folder, one.result_name, request.storage_options)
             if one.state not in OVER or (one.state == "Succeeded" and result.exists()):
                 self.log.info("An earlier attempt has left %s (%s): waiting for that one", one.id, one.state)
-                return self._taken_over(one, tried, request)
+                return self._adopt(one, tried, request)
         return None
 
-    def _drivers_of(self, tried: str, result_name: str) -> list[TriedDriver]:
+    def _drivers_of(self, tried: str, result_name: str) -> list[AttemptDriver]:
         """Return the drivers of all tries, those at work first. On YARN only where its address is known."""
         if self._is_kubernetes:
             return sorted(self._pods().tried(tried), key=lambda one: one.state in OVER)
         manager = self._resource_manager() if tags_of(tried, result_name) else None
         return manager.tried(tried, result_name) if manager is not None else []
 
-    def _taken_over(self, left: TriedDriver, tried: str, request: Request) -> Submission:
+    def _adopt(self, left: AttemptDriver, tried: str, request: Request) -> Submission:
         """Let this try wait for a driver, and end it if the task is killed."""
         if self._is_yarn:
             self._yarn_application_id = left.id
@@ -355,11 +355,11 @@ class SparkJobHook(SparkSubmitHook):
         result = job.result_file(results_folder, request.storage_options)
         watch = JobWatch(self.driver(job), result)
         with supervised(self._orphaned):
-            while (state := watch.look()) is None:
-                time.sleep(LOOK_SECONDS if self._is_kubernetes else self._status_poll_interval)
+            while (state := watch.poll()) is None:
+                time.sleep(POLL_SECONDS if self._is_kubernetes else self._status_poll_interval)
         return job.collect(result, state, request.storage_options)
 
-    def require_driver_elsewhere(self) -> None:
+    def require_cluster_driver(self) -> None:
         """Raise unless the driver outlives this process and the cluster can be asked for it."""
         master = self._connection["master"]
         if not self.is_cluster:

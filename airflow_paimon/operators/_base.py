@@ -89,7 +89,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         worker; in client mode an error says why not. Left out, it is ``[paimon] deferrable``, or else ``[operators]
         default_deferrable``, and the task
         waits in the worker where it can't be deferred
-    :param poll_interval: seconds between two looks of the triggerer
+    :param poll_interval: seconds between two polls of the triggerer
     """
 
     operation: ClassVar[str] = ""
@@ -169,7 +169,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         for name, value in self._with_branch_of_table().items():
             setattr(self, name, value)
         hook = PaimonHook(self.paimon_conn_id)
-        request = self._as_allowed(hook, context)
+        request = self._restricted_request(hook, context)
         self._prepare(hook, request, context)
         submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"
         return self._submit(hook, request, context) if submits else self._run_here(request)
@@ -357,7 +357,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             request = dataclasses.replace(request, mask=(*request.mask, *hook.masks))
         return with_requester(request, hook, context) if isinstance(request, Approved) else request
 
-    def _as_allowed(self, hook: PaimonHook, context: Context) -> Request:
+    def _restricted_request(self, hook: PaimonHook, context: Context) -> Request:
         """Return the request, after a look at what came from outside the DAG's code, such as a trigger form.
 
         Raises:
@@ -410,7 +410,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
             on_progress=on_progress,
         )
         if self._must_defer:
-            self._spark_hook.require_driver_elsewhere()
+            self._spark_hook.require_cluster_driver()
         if (done := self._run_locally(hook, request)) is not None:
             return done
         where: dict[str, Any] = {"result_name": self._result_name(context), "results_folder": hook.results_folder}

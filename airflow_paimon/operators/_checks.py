@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
 
 
-class Checks(PaimonOperator):
+class CheckingOperator(PaimonOperator):
     """Takes rules as values, as texts or from a file; those of a form only as far as the connection allows them."""
 
     file_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {"rules": (".yaml", ".yml", ".json")}
@@ -30,8 +30,8 @@ class Checks(PaimonOperator):
         self.rules = rules_as_json(self.rules, f"{self.table}: rules")
         return super()._request(hook, context)
 
-    def _as_allowed(self, hook: PaimonHook, context: Context) -> Request:
-        request, policy = super()._as_allowed(hook, context), hook.form_policy
+    def _restricted_request(self, hook: PaimonHook, context: Context) -> Request:
+        request, policy = super()._restricted_request(hook, context), hook.form_policy
         assert isinstance(request, CheckBranchData)
         outside = from_outside(self, {"rules", "restricted_sql", "allow_module"}, context, throughout=True)
         code = what_runs(self.rules) if "rules" in outside else []

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
 
 
-class TakesSqlOrFunction(PaimonOperator):
+class SqlOrFunctionOperator(PaimonOperator):
     """Takes ``sql`` or ``function``, one of the two; both may be templates, of which one renders to None."""
 
     file_fields: ClassVar[Mapping[str, tuple[str, ...]]] = {"sql": (".sql",)}
@@ -45,7 +45,7 @@ class TakesSqlOrFunction(PaimonOperator):
         return {} if self.sql is None else {"sql": self.sql}
 
 
-class Corrects(TakesSqlOrFunction):
+class CorrectingOperator(SqlOrFunctionOperator):
     """Corrects a branch: refused where readers of main see that branch, and four eyes are asked for."""
 
     def _request(self, hook: PaimonHook, context: Context) -> Request:
@@ -58,7 +58,7 @@ class Corrects(TakesSqlOrFunction):
         return request
 
 
-class PlansCorrection(TakesSqlOrFunction):
+class PlanningOperator(SqlOrFunctionOperator):
     """Plans a correction: nothing of the SQL or the function runs."""
 
     def _from_outside(self, context: Context) -> frozenset[str]:

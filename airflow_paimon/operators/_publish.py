@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
 
 
-class Publishes(PaimonOperator):
+class PublishingOperator(PaimonOperator):
     """Publishes a branch: takes the answer of an approval, and the diff that was looked at."""
 
     undo_retention: str
@@ -88,7 +88,7 @@ class Publishes(PaimonOperator):
                 setattr(self, name, value)
 
 
-class Merges(Publishes):
+class MergingOperator(PublishingOperator):
     """Publishes all of a branch, or some partitions, of which a template may not render to none."""
 
     partitions: Any

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
-class MakesTableSet(PaimonOperator):
+class TableSetOperator(PaimonOperator):
     """Takes the tables of the set; ``table`` is the first of them."""
 
     table_set: Any

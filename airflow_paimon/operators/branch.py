@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
-from airflow_paimon.operators._corrections import Corrects, PlansCorrection
-from airflow_paimon.operators._publish import Merges, Publishes
+from airflow_paimon.operators._corrections import CorrectingOperator, PlanningOperator
+from airflow_paimon.operators._publish import MergingOperator, PublishingOperator
 from airflow_paimon.settings import SAMPLE
 
 __all__ = [
@@ -253,7 +253,7 @@ class DeleteTagOperator(PaimonOperator):
         super().__init__(**kwargs)
 
 
-class MergeBranchOperator(Merges):
+class MergeBranchOperator(MergingOperator):
     """
     Publish a branch onto main as one snapshot, and keep what main got since.
 
@@ -315,7 +315,7 @@ class MergeBranchOperator(Merges):
         super().__init__(**kwargs)
 
 
-class FastForwardOperator(Publishes):
+class FastForwardOperator(PublishingOperator):
     """
     Publish a branch onto main; refused if main changed since the branch was created.
 
@@ -366,7 +366,7 @@ class FastForwardOperator(Publishes):
         super().__init__(**kwargs)
 
 
-class ReplaceMainOperator(Publishes):
+class ReplaceMainOperator(PublishingOperator):
     """
     Give main the whole state of a branch: rows, columns, options, and the branch's tags.
 
@@ -500,7 +500,7 @@ class DiffBranchesOperator(PaimonOperator):
         super().__init__(**kwargs)
 
 
-class PlanCorrectionOperator(PlansCorrection):
+class PlanCorrectionOperator(PlanningOperator):
     """
     Say what a correction will read, write and meet, by metadata alone.
 
@@ -530,7 +530,7 @@ class PlanCorrectionOperator(PlansCorrection):
         super().__init__(**kwargs)
 
 
-class CorrectBranchOperator(Corrects):
+class CorrectBranchOperator(CorrectingOperator):
     """
     Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function.
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.operators._base import keeps_arguments
-from airflow_paimon.operators._checks import Checks
+from airflow_paimon.operators._checks import CheckingOperator
 from airflow_paimon.settings import SAMPLE
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
 ]
 
 
-class CheckBranchOperator(Checks):
+class CheckBranchOperator(CheckingOperator):
     """
     Check the rows of a branch against rules.
 

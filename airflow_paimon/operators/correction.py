@@ -85,9 +85,9 @@ def start_from_base(
     view = main.branch(request.branch).require()
     record = matching_branch_record(main, request.branch)
     if record is None or record.snapshot_id is None or record.owner != branch_owner(context):
-        whose = f"it belongs to {record.owner}" if record is not None else "its record was deleted"
+        owner = f"it belongs to {record.owner}" if record is not None else "its record was deleted"
         raise UnsafeOperationError(
-            f"{view.label} was not made by this run ({whose}). Trigger the DAG again with the name of a branch that "
+            f"{view.label} was not made by this run ({owner}). Trigger the DAG again with the name of a branch that "
             "doesn't exist yet"
         )
     base, mine = record.snapshot_id, operation_id(context)
@@ -200,7 +200,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             self._show_diff(context)
         store_links(self, context)
         with in_airflows_terms(context):
-            required = parse_boolean(self.required, "required") or self._must_ask()
+            required = parse_boolean(self.required, "required") or self._is_approval_required()
             if self._needs_four_eyes():
                 self.body = f"{self.body or ''}\n\n{four_eyes_note(required, triggering_user(context))}".lstrip()
         self.log.info("%s", f"{self.subject}\n\n{self.body or ''}".rstrip())
@@ -209,7 +209,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             return super().execute(context) if lead is None else self._ask_with_reminder(context, lead)
         self.log.info("Approval is switched off: going on")
         none = {"approved": True, "approved_by": None, "answered_at": None, "four_eyes": False}
-        return self._follow(context, none | self._asked_about(context))
+        return self._follow(context, none | self._approval_subject(context))
 
     def _show_diff(self, context: Context) -> None:
         """Put the checks and the diff of the tasks upstream below the body, and name what is asked."""
@@ -218,16 +218,16 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         from airflow_paimon.shown.checks_markdown import render_checks
         from airflow_paimon.shown.diff_markdown import render_markdown
 
-        about, diff = self._asked_about(context), _result_of(context, self.diff_task_id, "diff_branches")
+        about, diff = self._approval_subject(context), _result_of(context, self.diff_task_id, "diff_branches")
         checked = _result_of(context, self.check_task_id, "check_branch_data") if self.check_task_id else None
         checks = render_checks(checked["details"]["rules"]) if checked is not None else ""
-        parts = (self.body, self._request_shown(context, about), checks, render_markdown(diff["details"]))
+        parts = (self.body, self._approval_text(context, about), checks, render_markdown(diff["details"]))
         self.body = "\n\n".join(part for part in parts if part)
         self.table = self.table or about["table"]
         if self.subject == _SUBJECT:
             self.subject = f"Publish branch {about['branch']} of {about['table']}?"
 
-    def _request_shown(self, context: Context, about: Mapping[str, Any]) -> str:
+    def _approval_text(self, context: Context, about: Mapping[str, Any]) -> str:
         """Show who triggered the run, and the statements that made the branch's commits, as far as they are kept."""
         from airflow_paimon.core.publish.audit_properties import change_of, readable_snapshots
         from airflow_paimon.core.table.history import branch_point
@@ -244,7 +244,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         lines += [f"- Function: {escape(one['function'])}" for one in made if one.get("function")]
         return "\n\n".join(["\n".join(lines), *(sql_block(one["sql"]) for one in made if one.get("sql"))])
 
-    def _asked_about(self, context: Context) -> dict[str, Any]:
+    def _approval_subject(self, context: Context) -> dict[str, Any]:
         """Return what is approved: the branch and the snapshots that were compared."""
         if self.diff_task_id is None:
             return {}
@@ -284,18 +284,18 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             "approved_by": (user.get("name") or user.get("id")) if user else None,
             "answered_at": answer["responded_at"].isoformat(),
             "four_eyes": self._needs_four_eyes(),
-            **self._asked_about(context),
+            **self._approval_subject(context),
         }
         if said["approved"] and user and self._is_own_request(context, user):
-            return self._ask_somebody_else(context, said["approved_by"])
+            return self._ask_another_person(context, said["approved_by"])
         word, by = ("approved" if said["approved"] else "rejected"), said["approved_by"] or "none: no answer in time"
         self._notify(context, self._message(context, "answered", f"{word} by {by}", said))
         return self._follow(context, said)
 
     def _needs_four_eyes(self) -> bool:
-        return parse_boolean(self.four_eyes, "four_eyes") or self._must_ask()
+        return parse_boolean(self.four_eyes, "four_eyes") or self._is_approval_required()
 
-    def _must_ask(self) -> bool:
+    def _is_approval_required(self) -> bool:
         """Whether the connection or the table asks for four eyes, whatever the DAG says."""
         if not self.paimon_conn_id:
             return False
@@ -307,7 +307,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             requester = (triggering_user(context) or "").casefold()
             return self._needs_four_eyes() and requester in {str(user.get(k) or "").casefold() for k in ("id", "name")}
 
-    def _ask_somebody_else(self, context: Context, who: str) -> Any:
+    def _ask_another_person(self, context: Context, who: str) -> Any:
         self.log.warning("%s triggered this run, so another user has to approve it: asking again", who)
         return self.execute(context)
 

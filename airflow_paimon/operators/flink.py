@@ -92,9 +92,9 @@ class FlinkOperator(StrictTemplates, BaseOperator):
         self.flink_url = hook.job_url(stop.job_id if stop else str(job_id))
         store_links(self, context)
         until = None if until_finished else time.time() + self.timeout
-        look = hook.look(stop, job_id, until_finished=until_finished, until=until)
+        poll = hook.polling(stop, job_id, until_finished=until_finished, until=until)
         if self.deferrable:
-            if (found := look()) is not None:
+            if (found := poll()) is not None:
                 return found
             from airflow_paimon.triggers.flink import FlinkTrigger
 
@@ -110,7 +110,7 @@ class FlinkOperator(StrictTemplates, BaseOperator):
                 ),
                 method_name="execute_complete",
             )
-        return look.wait(self.poll_interval)
+        return poll.wait(self.poll_interval)
 
 
 class FlinkStopOperator(FlinkOperator):
@@ -127,7 +127,7 @@ class FlinkStopOperator(FlinkOperator):
     :param flink_conn_id: connection of type ``paimon_flink`` (templated)
     :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
         ``[operators] default_deferrable``
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     :param timeout: fail when the stop takes more seconds; it continues, and a retry waits for it again
     """
 
@@ -177,7 +177,7 @@ class FlinkSqlOperator(FlinkOperator):
     :param flink_conn_id: connection of type ``paimon_flink`` (templated)
     :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
         ``[operators] default_deferrable``
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     :param timeout: fail when a statement, or the start of a streaming job, takes more seconds. A batch job may run as
         long as ``execution_timeout`` lets it
     """

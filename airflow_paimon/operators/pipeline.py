@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = ["PublishTablesOperator", "ReplayTablesOperator", "UndoTablesOperator"]
 
-COMMITTED_KEY = "paimon_landed"
+COMMITTED_KEY = "paimon_committed"
 """XCom key of the tables that were done before one failed: ``table`` and ``snapshot`` of each."""
 UNDO_SUFFIX = "-undo"
 """Ends the operation id of the rollbacks of a publish that another table refused."""
 
 
-class _TableByTable(PaimonOperator):
+class EachTableOperator(PaimonOperator):
     """Runs its operation on each of ``tables``, in their order; each is a dict of the operator's arguments.
 
     Each table has an operator of its own, a copy of this one: no argument of a table is left for the next one.
@@ -91,7 +91,7 @@ class _TableByTable(PaimonOperator):
                     store_links(one, context)
                     self.log.info("Table %s of %s: %s", one._number, len(each), one.table)
                     results.append(one._one(context))
-                self._all_done(context, results)
+                self._after_all(context, results)
         except AirflowException as error:
             self._report_committed(context, results, fails_for_good(error, context))
             raise
@@ -116,7 +116,7 @@ class _TableByTable(PaimonOperator):
             if one["changed"] and not one["dry_run"]
         ]
 
-    def _all_done(self, context: Context, results: list[dict[str, Any]]) -> None:
+    def _after_all(self, context: Context, results: list[dict[str, Any]]) -> None:
         """Do what follows when every table is done; for subclasses."""
 
     def on_kill(self) -> None:
@@ -140,7 +140,7 @@ class _TableByTable(PaimonOperator):
         return PaimonHook(self.paimon_conn_id).get_table(self.table)
 
 
-class _NewVersions(_TableByTable):
+class TableSetVersionOperator(EachTableOperator):
     """Makes new versions of table sets when every table is done; until then nobody else makes one."""
 
     table_set: Any
@@ -159,7 +159,7 @@ class _NewVersions(_TableByTable):
         return SeveralSets(hook.warehouse, hook.storage_options, tuple(names), mine,
                            tuple(operation_id(context, tries) for tries in before))  # fmt: skip
 
-    def _begin_versions(self, context: Context) -> None:
+    def _reserve_versions(self, context: Context) -> None:
         """Claim the versions, before anything is published.
 
         Raises:
@@ -168,7 +168,7 @@ class _NewVersions(_TableByTable):
         if (versions := self._versions(context)) is not None:
             versions.begin([one.table for one in self._each()])
 
-    def _all_done(self, context: Context, results: list[dict[str, Any]]) -> None:
+    def _after_all(self, context: Context, results: list[dict[str, Any]]) -> None:
         if (versions := self._versions(context)) is None:
             return
         made = versions.complete({result["table"]: result["snapshot_after"] for result in results})
@@ -178,16 +178,16 @@ class _NewVersions(_TableByTable):
             result["details"] = {**result["details"], "table_set": made if len(made) > 1 else made[0]}
 
     @contextmanager
-    def _set_follows(self, context: Context) -> Iterator[None]:
+    def _release_set_on_failure(self, context: Context) -> Iterator[None]:
         """Let others make versions again when this task has failed for good."""
         try:
             yield
         except AirflowException as error:
             if fails_for_good(error, context):
-                self._give_up(context)
+                self._release_set(context)
             raise
 
-    def _give_up(self, context: Context) -> None:
+    def _release_set(self, context: Context) -> None:
         try:
             if (versions := self._versions(context)) is not None:
                 versions.give_up("the task failed")
@@ -195,7 +195,7 @@ class _NewVersions(_TableByTable):
             self.log.warning("The version of the table set stays claimed for a day: %s", error.message)
 
 
-class ReplayTablesOperator(_TableByTable, ReplayBranchOperator):
+class ReplayTablesOperator(EachTableOperator, ReplayBranchOperator):
     """
     Replay the tables of a pipeline, upstream first, always starting from the base of each branch.
 
@@ -230,7 +230,7 @@ class ReplayTablesOperator(_TableByTable, ReplayBranchOperator):
         start_from_base(hook.get_table(request.table), request, context, self.log, goes_on=streams)
 
 
-class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
+class PublishTablesOperator(TableSetVersionOperator, EachTableOperator, MergeBranchOperator):
     """
     Publish the branches of several tables, in their order: all of them, or none.
 
@@ -260,13 +260,13 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Publish all tables; returns the results."""
-        with self._set_follows(context):
+        with self._release_set_on_failure(context):
             with self._airflow_errors(context):
-                self._look_at_all(context)
-                self._begin_versions(context)
+                self._check_all(context)
+                self._reserve_versions(context)
             return super().execute(context)
 
-    def _look_at_all(self, context: Context) -> None:
+    def _check_all(self, context: Context) -> None:
         """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
         from airflow_paimon.core.publish.required_checks import refuse_unchecked
         from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
@@ -277,7 +277,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
         if mine + UNDO_SUFFIX in users:
             self._finish_undo(context)
         for one in [] if mine in users else each:
-            request = cast(Any, one._as_allowed(PaimonHook(one.paimon_conn_id), context))
+            request = cast(Any, one._restricted_request(PaimonHook(one.paimon_conn_id), context))
             plan = replace(request, dry_run=True, operation_id=None)
             with one._all_or_none(context):
                 refuse_unchecked(request, run_operation(plan))
@@ -289,7 +289,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
     def _committed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Leave out what was undone again; where that can't be told, what this try has published."""
         try:
-            found = self._standing(context)[::-1]
+            found = self._publishes_on_main(context)[::-1]
         except PaimonError:
             return super()._committed(context, results)
         return [{"table": one.table, "snapshot": publish.snapshot.id} for one, publish in found]
@@ -301,7 +301,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
             yield
         except PaimonError as error:
             if error.kind in REFUSALS or not (_has_tries_left(context) or error.kind == "outcome-unknown"):
-                failed, found = self.table, self._standing(context)
+                failed, found = self.table, self._publishes_on_main(context)
                 # Else the earlier publishes may be complete: this one was to follow them.
                 stopped = error.kind != "not-found" and failed not in {one.table for one, _ in found}
                 said = self._undo_all(found, stopped, context)
@@ -311,7 +311,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
 
     def _finish_undo(self, context: Context) -> None:
         """Undo what still stands, and fail: else the first tables would be undone, and the last ones published."""
-        found, mine = self._standing(context), operation_id(context)
+        found, mine = self._publishes_on_main(context), operation_id(context)
         earlier = {one.table for one, publish in found if publish.snapshot.commit_user != mine}
         said = self._undo_all(found, len(earlier) < len(self._each()), context)
         message = (
@@ -320,7 +320,7 @@ class PublishTablesOperator(_NewVersions, _TableByTable, MergeBranchOperator):
         )
         self._fail(message, said, ConflictError(message), context)
 
-    def _standing(self, context: Context) -> list[tuple[Self, UndoablePublish]]:
+    def _publishes_on_main(self, context: Context) -> list[tuple[Self, UndoablePublish]]:
         """Find what this task instance has published and nobody has undone, also before Clear; the last table first."""
         from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main
 
@@ -384,7 +384,7 @@ def fails_for_good(error: AirflowException, context: Context) -> bool:
     return isinstance(error, AirflowFailException) or not _has_tries_left(context)
 
 
-class UndoTablesOperator(_NewVersions, _TableByTable, RollbackOperator):
+class UndoTablesOperator(TableSetVersionOperator, EachTableOperator, RollbackOperator):
     """
     Give the main of several tables their earlier files back, in their order.
 
@@ -407,9 +407,9 @@ class UndoTablesOperator(_NewVersions, _TableByTable, RollbackOperator):
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Undo all tables; returns the results."""
-        with self._set_follows(context):
+        with self._release_set_on_failure(context):
             with self._airflow_errors(context):
-                self._begin_versions(context)
+                self._reserve_versions(context)
             return super().execute(context)
 
     def _set_names(self, context: Context) -> list[str]:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.operators._base import keeps_arguments
-from airflow_paimon.operators._corrections import TakesSqlOrFunction
+from airflow_paimon.operators._corrections import SqlOrFunctionOperator
 
 __all__ = [
     "ReplayBranchOperator",
 ]
 
 
-class ReplayBranchOperator(TakesSqlOrFunction):
+class ReplayBranchOperator(SqlOrFunctionOperator):
     """
     Run a function or statements over upstream tables, from a point on, into branches.
 

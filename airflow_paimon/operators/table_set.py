@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from airflow_paimon.operators._base import keeps_arguments
-from airflow_paimon.operators._table_set import MakesTableSet
+from airflow_paimon.operators._table_set import TableSetOperator
 
 __all__ = [
     "CreateTableSetOperator",
 ]
 
 
-class CreateTableSetOperator(MakesTableSet):
+class CreateTableSetOperator(TableSetOperator):
     """
     Make the next version of a set of tables: one snapshot of each, read as one.
 

@@ -19,7 +19,7 @@ from airflow_paimon.runbooks.kinds import Kind
 
 def known_dags(context: PageContext) -> list[runs.KnownDag]:
     """Return the DAGs of this package's factories that this Airflow has."""
-    return context.reader.get(("dags",), runs.known_dags, until=context.until, fresh=FRESH_SECONDS)
+    return context.reader.get(("dags",), runs.known_dags, deadline=context.deadline, fresh=FRESH_SECONDS)
 
 
 def visible_dags(context: PageContext) -> list[runs.KnownDag]:

@@ -43,7 +43,7 @@ def outline(main: Table, branch: str) -> Outline:
     return Outline(files, view.tags(), parent, (made.owner if made else "") or "", (made.reason if made else "") or "")
 
 
-def read_lanes(reader: Reader, main: Table, branches: Sequence[str], until: float) -> tuple[list[LaneInput], int]:
+def read_lanes(reader: Reader, main: Table, branches: Sequence[str], deadline: float) -> tuple[list[LaneInput], int]:
     """Read the lanes of main and these branches, the newest snapshots first; and how many snapshots are still to come.
 
     Raises:
@@ -52,7 +52,7 @@ def read_lanes(reader: Reader, main: Table, branches: Sequence[str], until: floa
     uri = main.store.uri
     names = [MAIN, *branches]
     outlines = reader.gather(
-        {(uri, "outline", n): partial(outline, main, n) for n in names}, until=until, fresh=FRESH_SECONDS,
+        {(uri, "outline", n): partial(outline, main, n) for n in names}, deadline=deadline, fresh=FRESH_SECONDS,
         weigh=lambda found: 200 * len(found.files) + 1500 * len(found.tags),
     )  # fmt: skip
     parts: dict[tuple[object, ...], tuple[Table, list[int]]] = {}
@@ -65,7 +65,7 @@ def read_lanes(reader: Reader, main: Table, branches: Sequence[str], until: floa
             for chunk in _parts(found.files):
                 parts[(uri, "commits", name, tuple(chunk))] = (view, [i for i, _, _ in chunk])
     jobs = {key: partial(read_commits, view, ids) for key, (view, ids) in parts.items()}
-    read = reader.gather(jobs, until=until, weigh=lambda commits: _BYTES * len(commits))
+    read = reader.gather(jobs, deadline=deadline, weigh=lambda commits: _BYTES * len(commits))
     missing = sum(len(ids) for key, (_, ids) in parts.items() if key not in read)
     lanes = []
     for name in names:

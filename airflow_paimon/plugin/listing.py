@@ -42,7 +42,7 @@ def databases(warehouse: Warehouse, reader: Reader, q: str, page: int) -> Sheet:
     """
     reader = ScopedReader(reader, warehouse.scope)
     key = ("databases", warehouse.catalog().label)
-    names = reader.get(key, warehouse.databases, until=_soon(), fresh=FRESH_SECONDS)
+    names = reader.get(key, warehouse.databases, deadline=_page_deadline(), fresh=FRESH_SECONDS)
     link = quote(warehouse.conn_id, safe="")
     found = Listing(title="databases", columns=heads("database"), rows=[(name,) for name in names])
     where = warehouse.without_secrets(warehouse.catalog().label)
@@ -61,17 +61,17 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
         StillReadingError: the storage is slow. NotFoundError: there is no such database. PaimonError: it can't be
             reached, or the name is none.
     """
-    until, uri, reader = _soon(), warehouse.catalog().label, ScopedReader(reader, warehouse.scope)
+    deadline, uri, reader = _page_deadline(), warehouse.catalog().label, ScopedReader(reader, warehouse.scope)
     names = reader.get(
-        ("tables", uri, database), partial(warehouse.tables, database), until=until, fresh=FRESH_SECONDS
+        ("tables", uri, database), partial(warehouse.tables, database), deadline=deadline, fresh=FRESH_SECONDS
     )  # fmt: skip
     if not names:
-        _refuse_missing(warehouse, reader, database, until)
+        _refuse_missing(warehouse, reader, database, deadline)
     found = [n for n in names if q.lower() in n.lower()]
     page, pages, first, last = paged(len(found), page, _ROWS)
     shown = found[first:last]
     jobs = {("glance", uri, database, n): partial(glance, warehouse.table(database, n)) for n in shown}
-    read = reader.gather(jobs, until=until, fresh=FRESH_SECONDS)
+    read = reader.gather(jobs, deadline=deadline, fresh=FRESH_SECONDS)
     seen = [(name, _glance(read.get(key))) for (*_, name), key in zip(jobs, jobs, strict=True)
             if read.get(key, ...) is not None]  # fmt: skip
     link = f"{quote(warehouse.conn_id, safe='')}/{quote(database, safe='')}"
@@ -88,9 +88,9 @@ def tables(warehouse: Warehouse, reader: Reader, database: str, q: str, page: in
     return sheet, len(read) < len(jobs)
 
 
-def _refuse_missing(warehouse: Warehouse, reader: ScopedReader, database: str, until: float) -> None:
+def _refuse_missing(warehouse: Warehouse, reader: ScopedReader, database: str, deadline: float) -> None:
     uri = warehouse.catalog().label
-    if database not in reader.get(("databases", uri), warehouse.databases, until=until, fresh=FRESH_SECONDS):
+    if database not in reader.get(("databases", uri), warehouse.databases, deadline=deadline, fresh=FRESH_SECONDS):
         raise NotFoundError(f"{uri[:1].upper()}{uri[1:]} has no database {database!r}")
 
 
@@ -106,16 +106,16 @@ def healths(warehouse: Warehouse, reader: Reader, database: str, q: str, page: i
             be reached, or the name is none.
     """
     checked_name(f"{database}.t")
-    until, catalog, reader = _soon(), warehouse.catalog(), ScopedReader(reader, warehouse.scope)
+    deadline, catalog, reader = _page_deadline(), warehouse.catalog(), ScopedReader(reader, warehouse.scope)
     reports: list[TableReport] = reader.get(
         ("healths", catalog.label, database),
         lambda: read_healths(find_tables(catalog, database), int(time.time() * 1000)),
-        until=until,
+        deadline=deadline,
         fresh=SERVES_SECONDS,
         weigh=lambda found: _TABLE_BYTES * (1 + len(found)),
     )
     if not reports:
-        _refuse_missing(warehouse, reader, database, until)
+        _refuse_missing(warehouse, reader, database, deadline)
     sheet = sheet_of(
         lists.healths([replace(r, table=r.table.partition(".")[2]) for r in reports], warehouse.without_secrets),
         0, q=q, page=page, size=_ROWS, empty="No tables",
@@ -135,5 +135,5 @@ def table_link(warehouse: Warehouse, name: str) -> str:
     return "/".join(quote(part, safe="") for part in (warehouse.conn_id, *name.split(".", 1)))
 
 
-def _soon() -> float:
+def _page_deadline() -> float:
     return time.monotonic() + PATIENCE_SECONDS

@@ -16,7 +16,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.reading import Reader
 from airflow_paimon.plugin.sheet import ByColumn, Sheet, paged, sheet_of
-from airflow_paimon.shown.listing import Listing, Noted
+from airflow_paimon.shown.listing import AnnotatedValue, Listing
 from airflow_paimon.shown.urls import TABS
 
 
@@ -55,7 +55,7 @@ class PageContext:
     """A table that is looked at. ``schema`` and ``view_head`` are the chosen branch's, ``head`` is main's.
 
     Tabs read storage through ``reader`` alone, which minds the time. ``cached``: main for what only shows files, see
-    ``keeping_manifests``. ``until``: when the answer must go out, a moment
+    ``keeping_manifests``. ``deadline``: when the answer must go out, a moment
     of ``time.monotonic``.
     ``airflow``: Airflow's own address, without a slash at the end. ``reach``: ``warehouse`` and ``storage_options``.
     """
@@ -72,7 +72,7 @@ class PageContext:
     query: PageQuery
     reader: Reader
     now_ms: int
-    until: float
+    deadline: float
     user: Any = None
     airflow: str = ""
     reach: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -107,12 +107,12 @@ class PageContext:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """``notes``: sentences above, ``Noted`` ones with a link (``short``) into the documentation.
+    """``notes``: sentences above, ``AnnotatedValue`` ones with a link (``short``) into the documentation.
 
     ``template`` gets ``data``; ``pending``: something is still being read, the page asks again by itself."""
 
     template: str = "sheets.html"
     sheets: Sequence[Sheet] = ()
-    notes: Sequence[str | Noted] = ()
+    notes: Sequence[str | AnnotatedValue] = ()
     data: Mapping[str, Any] = field(default_factory=dict)
     pending: bool = False

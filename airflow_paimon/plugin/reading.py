@@ -32,7 +32,7 @@ class Kept:
 
     value: Any
     weight: int
-    until: float | None
+    expires: float | None
 
 
 class Reader:
@@ -54,7 +54,7 @@ class Reader:
         key: Hashable,
         make: Callable[[], T],
         *,
-        until: float,
+        deadline: float,
         fresh: float | None = None,
         weigh: Callable[[T], int] = lambda value: 1000,
     ) -> T:
@@ -70,7 +70,7 @@ class Reader:
             value: T = found.value
             return value
         try:
-            result: T = found.result(timeout=max(0.0, until - time.monotonic()))
+            result: T = found.result(timeout=max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             if found.done():
                 raise
@@ -81,7 +81,7 @@ class Reader:
         self,
         jobs: Mapping[K, Callable[[], T]],
         *,
-        until: float,
+        deadline: float,
         fresh: float | None = None,
         weigh: Callable[[T], int] = lambda value: 1000,
     ) -> dict[K, T | PaimonError]:
@@ -90,7 +90,7 @@ class Reader:
         """
         begun = {key: self._begin(key, make, fresh, weigh) for key, make in jobs.items()}
         waiting = [f for f in begun.values() if isinstance(f, Future)]
-        wait(waiting, timeout=max(0.0, until - time.monotonic()))
+        wait(waiting, timeout=max(0.0, deadline - time.monotonic()))
         out: dict[K, T | PaimonError] = {}
         for key, found in begun.items():
             if isinstance(found, Kept):
@@ -108,7 +108,7 @@ class Reader:
         began = time.monotonic()
         with self._lock:
             kept = self._kept.get(key)
-            if kept is not None and (kept.until is None or kept.until > began):
+            if kept is not None and (kept.expires is None or kept.expires > began):
                 self._kept.move_to_end(key)
                 return kept
             running = self._running.get(key)
@@ -129,10 +129,10 @@ class Reader:
                 del self._running[key]
             if done.cancelled() or done.exception() is not None:
                 return
-            until = None if fresh is None else now + max(fresh, now - began)
-            gone = [k for k, v in self._kept.items() if k == key or (v.until is not None and v.until <= now)]
+            expires = None if fresh is None else now + max(fresh, now - began)
+            gone = [k for k, v in self._kept.items() if k == key or (v.expires is not None and v.expires <= now)]
             self._bytes -= sum(self._kept.pop(k).weight for k in gone)
-            kept = self._kept[key] = Kept(done.result(), max(1, weigh(done.result())), until)
+            kept = self._kept[key] = Kept(done.result(), max(1, weigh(done.result())), expires)
             self._bytes += kept.weight
             while self._bytes > self._most_bytes and len(self._kept) > 1:
                 _, oldest = self._kept.popitem(last=False)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from airflow_paimon.shown.listing import Listing, Noted, size_text, value_of
+from airflow_paimon.shown.listing import AnnotatedValue, Listing, size_text, value_of
 
 _DIGEST = re.compile(r"[-_](?:[0-9a-f]{16,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?=-|$)")
 _NOTHING = "-"
@@ -92,7 +92,7 @@ def _columns(listing: Listing) -> list[Column]:
 
 def _cell(value: Any, kind: str, now_ms: int) -> Cell:
     """Return what a list has in a column of some kind."""
-    if isinstance(value, Noted):
+    if isinstance(value, AnnotatedValue):
         cell = _cell(value.value, kind, now_ms)
         if value.short:
             cell = Cell(value.short, title="" if value.value is None else str(value.value))

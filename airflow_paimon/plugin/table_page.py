@@ -94,7 +94,7 @@ def show(
     Raises:
         NotFoundError: there is no such table or branch. InvalidInputError: the name is none.
     """
-    until, now_ms = time.monotonic() + PATIENCE_SECONDS, int(time.time() * 1000)
+    deadline, now_ms = time.monotonic() + PATIENCE_SECONDS, int(time.time() * 1000)
     reader = ScopedReader(reader, warehouse.scope)
     main = warehouse.table(database, name)
     shown: dict[str, Any] = {
@@ -108,14 +108,14 @@ def show(
         "panel": Panel(),
     }
     try:
-        basics = _basics(reader, main, query.branch, until)
-        context = _context(warehouse, main, basics, query, reader, now_ms, until, user, airflow)
+        basics = _basics(reader, main, query.branch, deadline)
+        context = _context(warehouse, main, basics, query, reader, now_ms, deadline, user, airflow)
         shown |= _frame(context, basics)
         shown["panel"] = _panel(context)
     except StillReadingError:
         shown["panel"] = Panel(template="pending.html", pending=True)
     except _BrokenError as broken:
-        shown |= _broken(warehouse, reader, main, broken.error, now_ms, until)
+        shown |= _broken(warehouse, reader, main, broken.error, now_ms, deadline)
     shown["pending"] = shown["panel"].pending
     return shown
 
@@ -126,8 +126,8 @@ def audit_document(warehouse: Warehouse, reader: Reader, database: str, name: st
     Raises:
         NotFoundError: there is no such table. StillReadingError: it isn't read yet.
     """
-    until = time.monotonic() + PATIENCE_SECONDS
-    return audit.document(ScopedReader(reader, warehouse.scope), warehouse.table(database, name), form, until)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    return audit.document(ScopedReader(reader, warehouse.scope), warehouse.table(database, name), form, deadline)
 
 
 class _BrokenError(Exception):
@@ -138,10 +138,10 @@ class _BrokenError(Exception):
         self.error = error
 
 
-def _basics(reader: Reader, main: Table, branch: str, until: float) -> Basics:
+def _basics(reader: Reader, main: Table, branch: str, deadline: float) -> Basics:
     try:
         key = (main.store.uri, "basics", branch)
-        return reader.get(key, partial(read_basics, main, branch), until=until, fresh=FRESH_SECONDS)
+        return reader.get(key, partial(read_basics, main, branch), deadline=deadline, fresh=FRESH_SECONDS)
     except NotFoundError:
         raise
     except PaimonError as error:
@@ -156,15 +156,15 @@ def _panel(context: PageContext) -> Panel:
 
 
 def _context(
-    warehouse: Warehouse, main: Table, basics: Basics, query: PageQuery, reader: Reader, now_ms: int, until: float,
+    warehouse: Warehouse, main: Table, basics: Basics, query: PageQuery, reader: Reader, now_ms: int, deadline: float,
     user: Any, airflow: str
 ) -> PageContext:  # fmt: skip
     view = main if query.branch == MAIN else main.branch(query.branch)
     return PageContext(
         conn_id=warehouse.conn_id, main=main, cached=keeping_manifests(main, warehouse.scope), view=view,
         schema=basics.schema, main_schema=basics.main_schema, head=basics.head, view_head=basics.view_head,
-        branches=basics.branches, query=query, reader=reader, now_ms=now_ms, until=until, user=user, airflow=airflow,
-        reach=warehouse.reach(),
+        branches=basics.branches, query=query, reader=reader, now_ms=now_ms, deadline=deadline, user=user,
+        airflow=airflow, reach=warehouse.reach(),
     )  # fmt: skip
 
 
@@ -193,13 +193,13 @@ def _frame(context: PageContext, basics: Basics) -> dict[str, Any]:
 
 
 def _broken(
-    warehouse: Warehouse, reader: Reader, main: Table, error: PaimonError, now_ms: int, until: float
+    warehouse: Warehouse, reader: Reader, main: Table, error: PaimonError, now_ms: int, deadline: float
 ) -> dict[str, Any]:
     """The message, and below it what check_table says."""
     shown: dict[str, Any] = {"problem": warehouse.without_secrets(error.message), "tabs": list(_SHOW)}
     try:
         found = reader.get(
-            (main.store.uri, "check"), partial(check.findings_of, main, now_ms), until=until, fresh=FRESH_SECONDS
+            (main.store.uri, "check"), partial(check.findings_of, main, now_ms), deadline=deadline, fresh=FRESH_SECONDS
         )  # fmt: skip
         shown["panel"] = Panel(sheets=[check.findings_sheet(found)], notes=["check_table found:"])
     except StillReadingError:

@@ -17,7 +17,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.runbooks.form import form_of_table, in_form_words, open_main, table_names
 from airflow_paimon.runbooks.kinds import Kind, dag_for
-from airflow_paimon.runbooks.leftovers import find_leftovers, made_branch, reason_to_keep, stands
+from airflow_paimon.runbooks.leftovers import find_leftovers, own_branch_record, reason_to_keep, stands
 from airflow_paimon.runbooks.pages import page_address
 from airflow_paimon.task_run import REFUSALS
 
@@ -51,32 +51,32 @@ def next_steps(
             f"(if that is refused, its message names another way)"
         )
         helps = f"{first}. Then {helps}" if helps else first
-    lines = what_helps(helps)
-    for form, one in () if is_written_late(failed, error) else zip(forms, planned, strict=True):
-        lines += how_to_remove(form, one)
+    lines = advice_for(helps)
+    for form, one in () if is_late_failure(failed, error) else zip(forms, planned, strict=True):
+        lines += removal_advice(form, one)
     return lines
 
 
 def _branch_stands(main: Table, planned: Mapping[str, Any]) -> bool:
-    return made_branch(main, planned) is not None and main.branch(planned["branch"]).exists()
+    return own_branch_record(main, planned) is not None and main.branch(planned["branch"]).exists()
 
 
-def is_written_late(failed: str, error: Mapping[str, Any] | None) -> bool:
+def is_late_failure(failed: str, error: Mapping[str, Any] | None) -> bool:
     """Whether a branch stays because somebody has written it after its publish: nobody else has these rows."""
     return failed == "delete_branch" and error is not None and error["kind"] == "conflict"
 
 
-def what_helps(advice: str | None) -> list[str]:
+def advice_for(advice: str | None) -> list[str]:
     """Return advice as a line of the log; none where there is none."""
     return [f"What helps: {advice}"] if advice else []
 
 
-def for_the_form(error: Mapping[str, Any] | None) -> list[str]:
+def form_advice(error: Mapping[str, Any] | None) -> list[str]:
     """Say what helps when the check of the form failed, before anything was made."""
     kind = error["kind"] if error else "error"
     if kind in ("invalid-input", "not-found", "already-exists", "unsupported"):
-        return what_helps(f"correct what the message names, and {AGAIN}")
-    return what_helps(against(error) if kind in ("unsafe", "corrupt", "conflict") else _passing("check_params", False))
+        return advice_for(f"correct what the message names, and {AGAIN}")
+    return advice_for(against(error) if kind in ("unsafe", "corrupt", "conflict") else _passing("check_params", False))
 
 
 def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
@@ -88,7 +88,7 @@ def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
     match kind:
         case "invalid-input" | "not-found" | "already-exists":
             return f"correct what the message names, and {AGAIN}. The same form fails the same way"
-        case "conflict" if is_written_late(failed, error):
+        case "conflict" if is_late_failure(failed, error):
             return (
                 "main has the correction. The branch was written after its publish: compare it with main "
                 "(diff_branches), then publish what was added (merge_branch) or delete the branch (delete_branch)"
@@ -166,7 +166,7 @@ def _clear(failed: str, stands: bool) -> str:
     return "clear task check_params with its downstream; the run then starts over, with a new branch"
 
 
-def how_to_remove(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
+def removal_advice(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str]:
     """Say how to remove what a run has made of a table and what still exists: by the form of a DAG, and by commands for
     any machine.
     """
@@ -200,7 +200,7 @@ def how_to_remove(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list
     ]
 
 
-def how_to_check(params: Mapping[str, Any], errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+def check_advice(params: Mapping[str, Any], errors: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
     """Return the commands that check the form's tables; none unless an error says that one's files are damaged."""
     if not any(error and error["kind"] == "corrupt" for error in errors.values()):
         return []

@@ -12,7 +12,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main
-from airflow_paimon.runbooks.leftovers import made_branch, run_digest, run_tag, whose
+from airflow_paimon.runbooks.leftovers import own_branch_record, run_digest, run_owner_of, run_tag
 
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Snapshot
@@ -313,9 +313,9 @@ def _refuse_taken(main: Table, branch: str, owner: str) -> None:
     from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
 
     if main.branch(branch).exists():
-        if made_branch(main, {"branch": branch, "owner": owner}) is None:
+        if own_branch_record(main, {"branch": branch, "owner": owner}) is None:
             raise InvalidInputError(
-                f"{main.name} has a branch {branch!r} already, and it is not of this run{whose(main, branch)}. Give "
+                f"{main.name} has a branch {branch!r} already, not of this run{run_owner_of(main, branch)}. Give "
                 "another name, or leave Branch empty: the run then creates its own branch"
             )
         return

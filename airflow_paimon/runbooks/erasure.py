@@ -23,7 +23,7 @@ _MARGIN = timedelta(minutes=1)
 """Clocks of the storage and of Airflow differ a little."""
 
 
-def asked_of(params: Mapping[str, Any]) -> dict[str, Any]:
+def erasure_values(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the form asks of ``erase_rows``, by the names of its fields."""
     names = ("where", "expire_tags", "expire_history", "grace", "orphans_older_than", "writers_stopped", "skip_checks")
     return {name: params[name] for name in names}
@@ -42,7 +42,7 @@ def check_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
     from airflow_paimon.core.sql_text.tokens import hide_literals
 
     main = open_main(params).require()
-    request = request_for(params, "erase_rows", **asked_of(params))
+    request = request_for(params, "erase_rows", **erasure_values(params))
     assert isinstance(request, EraseRows)
     refuse_without_checks(request, main, "erased")
     skipped = [rule.name for rule in required_rules(main)]
@@ -57,7 +57,7 @@ def plan_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
     """
     from airflow_paimon.execution import plan_operation
 
-    details = plan_operation(request_for(params, "erase_rows", dry_run=True, limit=1, **asked_of(params))).details
+    details = plan_operation(request_for(params, "erase_rows", dry_run=True, limit=1, **erasure_values(params))).details
     return {name: details[name] for name in _PLANNED}
 
 
@@ -206,20 +206,20 @@ def message_of(found: Mapping[str, Any], checked: Mapping[str, Any], url: str) -
             "text": f"{found['subject']}. {url}"}  # fmt: skip
 
 
-def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
+def advice_for(failed: str, error: Mapping[str, Any] | None) -> list[str]:
     """Say what helps when a task failed."""
     kind = error["kind"] if error else "error"
     match kind:
         case "conflict":
-            return advice.what_helps("follow the message; then clear the task that failed with its downstream")
+            return advice.advice_for("follow the message; then clear the task that failed with its downstream")
         case "unsafe" if error and error.get("holds"):
-            return advice.what_helps("the hold has to end first. Then clear plan with its downstream")
+            return advice.advice_for("the hold has to end first. Then clear plan with its downstream")
         case "invalid-input" | "not-found" | "unsupported":
-            return advice.what_helps(f"correct what the message names, and {advice.AGAIN}")
+            return advice.advice_for(f"correct what the message names, and {advice.AGAIN}")
         case "unsafe" | "corrupt":
-            return advice.what_helps(advice.against(error, failed))
+            return advice.advice_for(advice.against(error, failed))
         case _:
-            return advice.what_helps(
+            return advice.advice_for(
                 f"read the log of task {failed}. When its cause is over, clear it with its downstream: an erasure "
                 f"continues where it stopped"
             )

@@ -90,7 +90,7 @@ def form_of(context: Context) -> dict[str, Any]:
     return with_run_date(context["params"], context.get("logical_date"))
 
 
-def given(name: str) -> Callable[..., Any]:
+def form_value(name: str) -> Callable[..., Any]:
     """Return a field of the form, for a templated field: a template could only give text. What is empty is None."""
 
     def render(context: Context, jinja_env: Any) -> Any:
@@ -100,7 +100,7 @@ def given(name: str) -> Callable[..., Any]:
     return render
 
 
-def pulled(task_id: str, key: str | None = None) -> Callable[..., Any]:
+def xcom_value(task_id: str, key: str | None = None) -> Callable[..., Any]:
     """Return what a task returned, or one item of it, as it is, for a templated field."""
 
     def render(context: Context, jinja_env: Any) -> Any:
@@ -131,8 +131,8 @@ def check_policy(params: Mapping[str, Any], locked: Collection[str] = ()) -> Non
     Raises:
         UnsafeOperationError: a field says more than a form may.
     """
-    given = {name: value for name, value in params.items() if name not in locked}
-    PaimonHook(params["paimon_conn_id"]).form_policy.check(given)
+    values = {name: value for name, value in params.items() if name not in locked}
+    PaimonHook(params["paimon_conn_id"]).form_policy.check(values)
 
 
 def table_of(params: Mapping[str, Any]) -> Identifier:

@@ -64,7 +64,7 @@ def run_tag(owner: str) -> str:
     return RUN_TAG_PREFIX + run_digest(owner)
 
 
-def made_branch(main: Table, planned: Mapping[str, Any]) -> BranchRecord | None:
+def own_branch_record(main: Table, planned: Mapping[str, Any]) -> BranchRecord | None:
     """Return the record of the branch that a run planned, if that run has made it; None if there is none or another's.
 
     ``planned``: what ``plan_branch`` has returned.
@@ -72,15 +72,15 @@ def made_branch(main: Table, planned: Mapping[str, Any]) -> BranchRecord | None:
     from airflow_paimon.core.table.branch_record import read_branch_record
 
     record = read_branch_record(main, planned["branch"])
-    return record if record is not None and _is_of_run(record, planned["owner"]) else None
+    return record if record is not None and _is_owned_by(record, planned["owner"]) else None
 
 
-def is_of_a_run(main: Table, branch: str) -> bool:
+def belongs_to_run(main: Table, branch: str) -> bool:
     """Whether a run of some DAG that corrects has made the branch."""
     from airflow_paimon.core.table.branch_record import read_branch_record
 
     record = read_branch_record(main, branch)
-    return record is not None and record.owner is not None and _is_of_run(record, record.owner)
+    return record is not None and record.owner is not None and _is_owned_by(record, record.owner)
 
 
 def own_publishes(points: Sequence[UndoablePublish], planned: Mapping[str, Any]) -> list[UndoablePublish]:
@@ -88,7 +88,7 @@ def own_publishes(points: Sequence[UndoablePublish], planned: Mapping[str, Any])
     return [p for p in points if p.branch == planned["branch"] and p.branch_owner == planned["owner"]]
 
 
-def whose(main: Table, branch: str) -> str:
+def run_owner_of(main: Table, branch: str) -> str:
     """Say to whom a branch belongs, as the end of a sentence; empty where no record names an owner."""
     from airflow_paimon.core.table.branch_record import read_branch_record
 
@@ -103,7 +103,7 @@ def stands(main: Table, planned: Mapping[str, Any]) -> bool:
     return bool(own_publishes(publishes_still_on_main(main), planned))
 
 
-def _is_of_run(record: BranchRecord, owner: str) -> bool:
+def _is_owned_by(record: BranchRecord, owner: str) -> bool:
     return record.owner == owner and record.from_tag == run_tag(owner)
 
 
@@ -136,7 +136,7 @@ def _of_branch(main: Table, name: str, published: Sequence[UndoablePublish], tag
     record = matching_branch_record(main, name)
     if record is None or record.owner is None or record.snapshot_id is None:
         return None
-    if not _is_of_run(record, record.owner) or record.from_branch != main.branch_name:
+    if not _is_owned_by(record, record.owner) or record.from_branch != main.branch_name:
         return None
     tag = run_tag(record.owner)
     view = main.branch(name)
@@ -282,8 +282,8 @@ def describe(listed: Sequence[Mapping[str, Any]], table: str) -> list[str]:
         return [f"{table}: correction runs left nothing behind"]
     lines = [f"{table}: {counted(len(listed), 'leftover')} of correction runs, {going:,} to remove"]
     for one in listed:
-        whose = f" of run {one['owner']}" if one["owner"] else ""
-        lines.append(f"{_leftover(one).label}{whose}: {'stays: ' + one['keep'] if one['keep'] else 'goes'}")
+        run_owner_of = f" of run {one['owner']}" if one["owner"] else ""
+        lines.append(f"{_leftover(one).label}{run_owner_of}: {'stays: ' + one['keep'] if one['keep'] else 'goes'}")
     return lines
 
 

@@ -76,7 +76,7 @@ class TablePlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NightPlan:
+class MaintenancePlan:
     """``tables``: those with something to do, the worst first. ``waiting``: whose compaction doesn't fit the budget."""
 
     tables: tuple[TablePlan, ...]
@@ -84,9 +84,9 @@ class NightPlan:
     waiting: tuple[TablePlan, ...] = ()
 
 
-def plan_night(
+def plan_nightly_run(
     reports: Sequence[TableReport], budget: Budget, params: Mapping[str, Any], steps: Sequence[str], *, orphans: bool
-) -> NightPlan:
+) -> MaintenancePlan:
     """Plan a night. ``reports``: the worst first; ``orphans``: whether orphan files go on this day.
 
     A table that can't be read has all its steps, so that the run says what is wrong with it. Orphan files can't be
@@ -112,7 +112,7 @@ def plan_night(
         plan = TablePlan(table=report.table, score=report.health.score, skipped=skipped, compact_bytes=cost)
         waiting += [plan] if "compact" in due and "compact" in skipped else []
         tables += [plan] if len(skipped) < len(steps) else []
-    return NightPlan(tables=tuple(tables), measured=len(reports), waiting=tuple(waiting))
+    return MaintenancePlan(tables=tuple(tables), measured=len(reports), waiting=tuple(waiting))
 
 
 def _due(health: TableHealth, params: Mapping[str, Any]) -> set[str]:
@@ -145,7 +145,7 @@ SMALL_BYTES, TOGETHER_BYTES, TOGETHER = 1 << 30, 4 << 30, 50
 """Small work rewrites at most so many bytes; a Spark application gets so many, of so many tables or groups."""
 
 
-def put_together(sizes: Mapping[str, int]) -> list[list[str]]:
+def group_small_jobs(sizes: Mapping[str, int]) -> list[list[str]]:
     """Put small work together, in its order: each list is for one Spark application. What is large is alone.
 
     ``sizes``: the bytes that the compaction of a table, or of a group of a chain table, rewrites at most.

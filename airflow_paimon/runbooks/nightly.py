@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.runbooks.form import check_policy, open_main, request_for
-from airflow_paimon.runbooks.maintenance_plan import put_together
+from airflow_paimon.runbooks.maintenance_plan import group_small_jobs
 
 if TYPE_CHECKING:
     from airflow_paimon.core.chain.compaction_plan import ChainTargets, PartitionCompaction
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LISTED = 200
 
 
-def plan_night(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[str, Any]:
+def plan_nightly_run(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[str, Any]:
     """Check the form against the table, and choose the groups that have something to compact.
 
     Returns ``{"table", "jobs", "expires", "lines", "left_out"}``. Each of ``jobs`` holds arguments of a compaction: of
@@ -173,7 +173,7 @@ def _jobs(
     layout, sizes = state.layout, _sizes(state, plans)
     if not layout.group_width:
         return [dict(arguments)] if sizes else []
-    jobs = put_together(sizes)
+    jobs = group_small_jobs(sizes)
     count = min(most, len(jobs))
     return [{"partition": [g for job in jobs[i::count] for g in job], **arguments} for i in range(count)]
 
@@ -192,7 +192,7 @@ def _sizes(state: ChainState, plans: Sequence[PartitionCompaction]) -> dict[str,
     return found
 
 
-def summarize_night(
+def summarize_nightly_run(
     params: Mapping[str, Any], compacted: Sequence[Mapping[str, Any] | None], expired: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Sum up what the run did and the state of the table now, as plain JSON values for the asset event.

@@ -14,7 +14,7 @@ from airflow_paimon.core.format.snapshot import SnapshotRef, approved_head
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.runbooks.form import corrected_table, form_of_table, open_main, request_for
 from airflow_paimon.runbooks.kinds import Kind, dag_for
-from airflow_paimon.runbooks.leftovers import made_branch, own_publishes, stands, whose
+from airflow_paimon.runbooks.leftovers import own_branch_record, own_publishes, run_owner_of, stands
 from airflow_paimon.shown.listing import Listing, heads
 from airflow_paimon.shown.markdown import counted, escape, sql_block, table_of, where_it_ran
 from airflow_paimon.shown.urls import table_page_url
@@ -183,17 +183,17 @@ def _changed_since(params: Mapping[str, Any], name: str, one: Mapping[str, Any])
     return sorted({namer(bucket).rpartition("/")[0] or "the whole table" for bucket in change.buckets})
 
 
-def who_will_notice(foreseen: Mapping[str, Any] | None) -> str:
+def affected_readers(foreseen: Mapping[str, Any] | None) -> str:
     """List whom a publish concerns, for the approver: registered readers, open branches, replayed tables."""
     from airflow_paimon.shown.correction_text import audience_lines
 
     lines = audience_lines(foreseen) if foreseen is not None else []
     page = str((foreseen or {}).get("page") or "").partition("&")[0]  # the SQL stands above it already
     more = f"[DAGs that are scheduled on the table]({page})" if page else ""
-    return "\n\n".join(filter(None, (noticed_by(lines), more)))
+    return "\n\n".join(filter(None, (readers_section(lines), more)))
 
 
-def noticed_by(lines: Sequence[str]) -> str:
+def readers_section(lines: Sequence[str]) -> str:
     """List whom a publish concerns, as ``audience_lines`` says it."""
     listed = "\n".join(f"- {escape(line)}" for line in lines)
     return f"Who will notice:\n\n{listed}" if lines else ""
@@ -363,19 +363,19 @@ def _outcome_of(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]
         lines = [f"Published: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
     else:
         outcome = f"{onto} of {main.name} is untouched"
-        whose = "Main" if onto == MAIN else f"Branch {onto}"
-        lines = [f"{whose} of {main.name} is untouched by this run: it published nothing"]
-    return outcome, [*lines, *_what_is_left(main, planned)]
+        run_owner_of = "Main" if onto == MAIN else f"Branch {onto}"
+        lines = [f"{run_owner_of} of {main.name} is untouched by this run: it published nothing"]
+    return outcome, [*lines, *_leftover_lines(main, planned)]
 
 
-def _what_is_left(main: Table, planned: Mapping[str, Any]) -> list[str]:
+def _leftover_lines(main: Table, planned: Mapping[str, Any]) -> list[str]:
     """Name only what is there: a clean-up may have gone before, and says itself what it has deleted."""
-    branch, record, onto = planned["branch"], made_branch(main, planned), main.branch_name
+    branch, record, onto = planned["branch"], own_branch_record(main, planned), main.branch_name
     tag, head = main.find_tag(planned["tag"]), main.branch(branch).latest_snapshot_id()
     left = [f"Tag {planned['tag']}: on snapshot {tag.snapshot.id} of {onto}"] if tag else []
     if head and record is not None:
         left.append(f"Branch {branch}: at snapshot {head}, made from snapshot {record.snapshot_id} of {onto}")
     left = left or [f"{main.name} has no branch and no tag of this run"]
     if head and record is None:
-        left.append(f"Branch {branch} is not of this run{whose(main, branch)}: leave it alone")
+        left.append(f"Branch {branch} is not of this run{run_owner_of(main, branch)}: leave it alone")
     return left

@@ -18,7 +18,13 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.metrics import send_health
 from airflow_paimon.runbooks.form import check_policy, request_for
-from airflow_paimon.runbooks.maintenance_plan import NOT_DUE, NightPlan, parse_budget, plan_night, put_together
+from airflow_paimon.runbooks.maintenance_plan import (
+    NOT_DUE,
+    MaintenancePlan,
+    group_small_jobs,
+    parse_budget,
+    plan_nightly_run,
+)
 from airflow_paimon.shown.markdown import counted, escape, titled_table
 from airflow_paimon.task_run import ERROR_KEY
 
@@ -45,7 +51,7 @@ _DATABASES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TableNight:
+class TableOutcome:
     """What became of a table's steps; a step that is in none of the three was not reached.
 
     ``failed``: the error object, None where only the task's log says why.
@@ -99,7 +105,7 @@ def check_number(tables: int, verb: str) -> None:
         )
 
 
-def measure(params: Mapping[str, Any], names: Sequence[str], when: datetime) -> NightPlan | None:
+def measure(params: Mapping[str, Any], names: Sequence[str], when: datetime) -> MaintenancePlan | None:
     """Judge the tables, side by side, and plan the night by it; None without a budget: all steps of all tables.
 
     Raises:
@@ -124,7 +130,7 @@ def measure(params: Mapping[str, Any], names: Sequence[str], when: datetime) -> 
     for report in reports:
         send_health(params["paimon_conn_id"], report.table, report.to_json())
     orphans = why_no_orphan_cleaning(params["orphan_day"], when) is None
-    night = plan_night(reports, budget, params, STEPS, orphans=orphans)
+    night = plan_nightly_run(reports, budget, params, STEPS, orphans=orphans)
     check_number(len(night.tables), "have something to do")
     return night
 
@@ -158,7 +164,7 @@ def why_out_of_time(params: Mapping[str, Any], started: datetime | None, now: da
     return f"the budget of {params['budget'].strip()} since the run's start is used up; it waits for another night"
 
 
-def night_json(night: NightPlan) -> dict[str, Any]:
+def plan_to_json(night: MaintenancePlan) -> dict[str, Any]:
     """Return a plan as JSON values for the tasks of the tables and the summary."""
     return {
         "measured": night.measured,
@@ -171,7 +177,7 @@ def night_json(night: NightPlan) -> dict[str, Any]:
     }
 
 
-def describe_night(night: NightPlan) -> list[str]:
+def describe_maintenance(night: MaintenancePlan) -> list[str]:
     """Say what a night with a budget will do, a summary first."""
     lines = [f"{counted(night.measured, 'table')} measured, {len(night.tables):,} with something to do"]
     for plan in night.tables[:_LISTED]:
@@ -249,7 +255,7 @@ def _planned_compaction(params: Mapping[str, Any], name: str) -> Mapping[str, An
 
 
 def small_groups(params: Mapping[str, Any], names: Sequence[str], plan: Mapping[str, Any] | None) -> list[str]:
-    """Return groups of tables whose compaction is small, each as names with commas; ``plan``: see ``night_json``.
+    """Return groups of tables whose compaction is small, each as names with commas; ``plan``: see ``plan_to_json``.
 
     A table alone in its group is left to its own task, and so is one that can't be planned, which says why. Where
     small work runs beside its task there are none.
@@ -266,7 +272,7 @@ def small_groups(params: Mapping[str, Any], names: Sequence[str], plan: Mapping[
             continue
         with suppress(PaimonError):
             sizes[name] = int(_planned_compaction(params, name)["bytes_before"])
-    found = put_together({name: size for name, size in sizes.items() if size})
+    found = group_small_jobs({name: size for name, size in sizes.items() if size})
     return [",".join(members) for members in found if len(members) > 1]
 
 
@@ -334,7 +340,7 @@ def why_no_orphan_cleaning(day: str, when: datetime) -> str | None:
     return "set to never in the form" if day == NEVER else f"orphan files are removed on {day.title()}"
 
 
-def gather_nights(context: Mapping[str, Any], group: str, tables: Sequence[str]) -> list[TableNight]:
+def gather_outcomes(context: Mapping[str, Any], group: str, tables: Sequence[str]) -> list[TableOutcome]:
     """Read what became of each table's tasks in the mapped group."""
     ti = context["ti"]
     states = ti.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id]).get(ti.run_id, {})
@@ -344,7 +350,7 @@ def gather_nights(context: Mapping[str, Any], group: str, tables: Sequence[str])
         return {step: ti.xcom_pull(task_ids=f"{group}.{step}", key=key, map_indexes=index) for step in steps}
 
     return [
-        TableNight(
+        TableOutcome(
             table=name,
             done=found("return_value", "success", index),
             skipped={step: why or "" for step, why in found(SKIPPED, "skipped", index).items()},
@@ -355,12 +361,12 @@ def gather_nights(context: Mapping[str, Any], group: str, tables: Sequence[str])
 
 
 def summarize(
-    nights: Sequence[TableNight], missed: Sequence[str], *, dry_run: bool, plan: Mapping[str, Any] | None = None
+    nights: Sequence[TableOutcome], missed: Sequence[str], *, dry_run: bool, plan: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Sum up the run, as plain JSON values for the asset event: totals, each table, and what ``failed``, in words.
 
     ``freed_files`` and ``freed_bytes`` were deleted; ``waiting``: entries of the trash whose files go in a later run;
-    ``expiring_soon``: branches, the first ones first. ``plan``: of a night with a budget (``night_json``):
+    ``expiring_soon``: branches, the first ones first. ``plan``: of a night with a budget (``plan_to_json``):
     ``measured`` tables, ``waiting_for_budget``, those whose compaction didn't fit, and the names of ``unhealthy`` ones
     among those with something to do (a score below 60, or unreadable).
     """
@@ -390,12 +396,12 @@ def _measured(plan: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _expiring_soon(night: TableNight) -> list[dict[str, Any]]:
+def _expiring_soon(night: TableOutcome) -> list[dict[str, Any]]:
     found = night.done.get("expire_branches", {}).get("details", {}).get("expiring_soon", ())
     return [{"table": night.table, **{k: one[k] for k in ("branch", "owner", "expires_at")}} for one in found]
 
 
-def _figures(night: TableNight) -> dict[str, Any]:
+def _figures(night: TableOutcome) -> dict[str, Any]:
     details = {step: result["details"] for step, result in night.done.items()}
     compacted = details.get("compact", {})
     tags = [details[step] for step in ("trigger_tag_automatic_creation", "expire_tags") if step in details]

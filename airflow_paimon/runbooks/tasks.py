@@ -13,7 +13,7 @@ from airflow_paimon import notify
 from airflow_paimon._compat import AirflowSkipException
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.correction import PublishApprovalOperator
-from airflow_paimon.runbooks.form import check_approval, end_as_failed, given, refuse_unknown, table_names
+from airflow_paimon.runbooks.form import check_approval, end_as_failed, form_value, refuse_unknown, table_names
 from airflow_paimon.task_run import in_airflows_terms, triggering_user
 
 if TYPE_CHECKING:
@@ -33,9 +33,9 @@ NEW_TAG: dict[str, Any] = {
 NEW_BRANCH: dict[str, Any] = {
     "if_exists": "skip",
     "branch_owner": "{{ dag.dag_id }}/{{ run_id }}",
-    "reason": given("reason"),
+    "reason": form_value("reason"),
 }
-SUBMISSION: dict[str, Any] = {"spark_conf": given("spark_conf"), "spark_options": given("spark_options")}
+SUBMISSION: dict[str, Any] = {"spark_conf": form_value("spark_conf"), "spark_options": form_value("spark_options")}
 SPARK: dict[str, Any] = {**SUBMISSION, "run_on": "{{ 'spark' if params.in_spark else '' }}"}
 """Of tasks that read or write rows."""
 APPROVED_BY = "{{ ti.xcom_pull(task_ids='approve')['approved_by'] or '' }}"
@@ -51,7 +51,7 @@ PUBLISH: dict[str, Any] = {
 MERGE = {name: f"{{{{ params.{name} }}}}" for name in ("revert_compaction", "keep_appended", "on_overlap")}
 """What only a merge of a branch takes."""
 UNDO: dict[str, Any] = {
-    "reason": given("reason"),
+    "reason": form_value("reason"),
     "undo_retention": "{{ params.undo_retention }}",
     "writers_stopped": "{{ params.writers_stopped }}",
     "skip_checks": "{{ params.skip_checks }}",
@@ -81,7 +81,7 @@ def ask_for_approval(
     **arguments: Any,
 ) -> PublishApprovalOperator:
     """Make the task ``approve``, with the ``subject`` and ``markdown`` that the task ``asked_in`` has returned."""
-    people: dict[str, Any] = {name: given(name) for name in ("notify", "approvers", "remind_before")}
+    people: dict[str, Any] = {name: form_value(name) for name in ("notify", "approvers", "remind_before")}
     return PublishApprovalOperator(
         task_id="approve",
         subject=f"{{{{ ti.xcom_pull(task_ids='{asked_in}')['subject'] }}}}",
@@ -96,10 +96,10 @@ def ask_for_approval(
     )
 
 
-def end_as_rejected(what_stands: Callable[[Context], tuple[str, list[str]]]) -> Any:
+def end_as_rejected(outcome_lines: Callable[[Context], tuple[str, list[str]]]) -> Any:
     """Make the task ``rejected``: it says who rejected it and what stands, and ends the run as failed.
 
-    ``what_stands`` cleans up, and returns the outcome in a few words, and lines about it.
+    ``outcome_lines`` cleans up, and returns the outcome in a few words, and lines about it.
     """
 
     @task(retries=0)
@@ -107,26 +107,26 @@ def end_as_rejected(what_stands: Callable[[Context], tuple[str, list[str]]]) -> 
         """Say who rejected it and what stands, and clean up. Ends the run as failed."""
         by = context["ti"].xcom_pull(task_ids="approve")["approved_by"] or f"no answer within {APPROVAL_TIMEOUT}"
         with in_airflows_terms():
-            outcome, lines = what_stands(context)  # type: ignore[arg-type]
+            outcome, lines = outcome_lines(context)  # type: ignore[arg-type]
         end_as_failed(f"Rejected ({by}): {outcome}", *lines, level=logging.WARNING)
 
     return rejected()
 
 
-def where_asked(context: Context) -> None:
+def approval_page(context: Context) -> None:
     """Skip what only an approver looks at, where nobody will be asked."""
     params = context["params"]
     if not params["approval"] and not notify.asks_four_eyes(PaimonHook(params["paimon_conn_id"]), table_names(params)):
         raise AirflowSkipException("Ask for approval is off: the rows are not reviewed")
 
 
-def unless_checks_are_skipped(context: Context) -> None:
+def is_check_wanted(context: Context) -> None:
     """Skip the checks."""
     if context["params"]["skip_checks"]:
         raise AirflowSkipException("skip_checks is on: what the table requires is not checked")
 
 
-def unless_kept(context: Context) -> None:
+def is_cleanup_wanted(context: Context) -> None:
     """Skip the cleaning up."""
     if context["params"]["keep_branch"]:
         raise AirflowSkipException("keep_branch is on: branches and tags stay")

@@ -150,28 +150,28 @@ def describe_undos(
     return {"subject": f"Undo the correction of {subject}?", "markdown": "\n\n".join(filter(None, parts))}
 
 
-def what_helps(failed: str, error: Mapping[str, Any] | None) -> list[str]:
+def advice_for(failed: str, error: Mapping[str, Any] | None) -> list[str]:
     """Say what helps when a task of an undo failed."""
     kind = error["kind"] if error else "error"
     match kind:
         case "conflict":
-            return advice.what_helps(
+            return advice.advice_for(
                 "main got newer rows in the partitions to undo, which stay. Revert the publish row by row: "
                 f"{page_address('howto/undo-later')}"
             )
         case "unsupported":
-            return advice.what_helps(f"correct what the message names, and {advice.AGAIN}")
+            return advice.advice_for(f"correct what the message names, and {advice.AGAIN}")
         case "unsafe" if failed.partition("[")[0] == "check":
-            return advice.what_helps(
+            return advice.advice_for(
                 "a check that the table requires doesn't hold for what would come back. Correct the rows by a new "
                 "correction instead, or trigger this DAG again with Skip checks on"
             )
         case "invalid-input" | "not-found" | "already-exists" | "unsafe" | "corrupt":
-            return advice.what_helps(advice.against(error, failed))
+            return advice.advice_for(advice.against(error, failed))
         case _ if failed.partition("[")[0] == "wait_for_quiet":
-            return advice.what_helps(f"{advice.WITHOUT_WRITERS}; then clear task wait_for_quiet with its downstream")
+            return advice.advice_for(f"{advice.WITHOUT_WRITERS}; then clear task wait_for_quiet with its downstream")
         case _:
-            return advice.what_helps(
+            return advice.advice_for(
                 f"read the log of task {failed}. When its cause is over, clear it with its downstream; an undo that "
                 f"succeeded is found and not done twice"
             )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from airflow_paimon.triggers.waits import SensorWait
 
 
-class WaitingSensor(StrictTemplates, BaseSensorOperator):
+class DeferrableSensor(StrictTemplates, BaseSensorOperator):
     """Looks as its trigger does: again and again in a worker, or once, and then the trigger goes on."""
 
     ui_color = "#e8f0fe"
@@ -53,52 +53,54 @@ class WaitingSensor(StrictTemplates, BaseSensorOperator):
             InvalidInputError: an argument is wrong.
         """
 
-    def _answer(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _result_of(self, found: dict[str, Any]) -> dict[str, Any]:
         """Return what was found, or raise if it is an end in vain; for subclasses."""
         return found
 
     @property
-    def _patience(self) -> float:
+    def _timeout_seconds(self) -> float:
         """The seconds after which Airflow ends the wait in the triggerer."""
         return float(self.timeout)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once."""
-        _, found = self._look()
+        """Poll once."""
+        _, found = self._poll()
         return PokeReturnValue(is_done=found is not None, xcom_value=found)
 
     def execute(self, context: Context) -> Any:
-        """Wait here, or look once and go on waiting in the triggerer."""
+        """Wait here, or poll once and go on waiting in the triggerer."""
         store_links(self, context)
         if not self.deferrable:
             return super().execute(context)
-        with failing_as_a_poke(self):
-            trigger, found = self._look()
+        with with_soft_fail(self):
+            trigger, found = self._poll()
         if found is None:
-            self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self._patience))
+            self.defer(
+                trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self._timeout_seconds)
+            )
         return found
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take the trigger's event: what was found, or an error."""
         found = answer_of(event)
-        with failing_as_a_poke(self):
-            return self._answer(found)
+        with with_soft_fail(self):
+            return self._result_of(found)
 
-    def _look(self) -> tuple[SensorWait, dict[str, Any] | None]:
+    def _poll(self) -> tuple[SensorWait, dict[str, Any] | None]:
         from airflow_paimon.hooks.paimon import PaimonHook
 
         try:
             trigger = self._trigger({"paimon_conn_id": self.paimon_conn_id, "poke_interval": float(self.poke_interval)})
-            found, notes = trigger.look(PaimonHook(self.paimon_conn_id))
+            found, notes = trigger.poll(PaimonHook(self.paimon_conn_id))
         except PaimonError as error:
             raise airflow_error(error) from error
         for note in notes:
             self.log.info("%s: %s", trigger.label, note)
-        return trigger, None if found is None else self._answer(found)
+        return trigger, None if found is None else self._result_of(found)
 
 
 @contextmanager
-def failing_as_a_poke(sensor: BaseSensorOperator) -> Iterator[None]:
+def with_soft_fail(sensor: BaseSensorOperator) -> Iterator[None]:
     """Do what Airflow does with a failing poke, and after a deferral."""
     try:
         yield
@@ -109,7 +111,7 @@ def failing_as_a_poke(sensor: BaseSensorOperator) -> Iterator[None]:
         raise
 
 
-def given(name: str, value: Any) -> Any:
+def not_blank(name: str, value: Any) -> Any:
     """Refuse a template that rendered to nothing: the condition would vanish, and the sensor would not wait for it."""
     if value is not None and is_blank(value):
         raise InvalidInputError(f"{name} rendered to {value!r}; leave the argument out where it does not apply")

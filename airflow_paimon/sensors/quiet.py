@@ -11,7 +11,7 @@ from airflow_paimon._compat import AirflowSensorTimeout
 from airflow_paimon.arguments import as_list, keeps_arguments
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
 from airflow_paimon.links import TableLink, store_links
-from airflow_paimon.sensors._deferred import WaitingSensor, failing_as_a_poke, given
+from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank, with_soft_fail
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["BucketsQuietSensor"]
 
 
-class BucketsQuietSensor(WaitingSensor):
+class BucketsQuietSensor(DeferrableSensor):
     """
     Wait until no running job of another engine may have buckets open whose files are to be replaced, where a publish or
     an overwrite is refused for that (:doc:`/howto/flink-tables`). Succeeds at the first look where nothing is open, and
@@ -41,7 +41,7 @@ class BucketsQuietSensor(WaitingSensor):
     :param writers_stopped: no such job is running: succeed without a look (templated)
     :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
         ``[operators] default_deferrable``
-    :param poke_interval: time between two looks
+    :param poke_interval: time between two polls
     """
 
     template_fields: Sequence[str] = (
@@ -83,23 +83,23 @@ class BucketsQuietSensor(WaitingSensor):
             store_links(self, context)
             self.log.info("Nothing to wait for: the writers are stopped")
             return None
-        with failing_as_a_poke(self):
+        with with_soft_fail(self):
             self.timeout = self._limit()
         self._until = time.time() + self.timeout
         return super().execute(context)
 
     @property
-    def _patience(self) -> float:
+    def _timeout_seconds(self) -> float:
         return float(self.timeout) + 2 * float(self.poke_interval) + 60  # if the storage doesn't answer
 
-    def _answer(self, found: dict[str, Any]) -> dict[str, Any]:
+    def _result_of(self, found: dict[str, Any]) -> dict[str, Any]:
         if found["effect"] == "refused":
             raise AirflowSensorTimeout(f"{self.table} is not quiet within {self.time_limit}: {found['note']}")
         return found
 
     def _limit(self) -> float:
         """Return the seconds to wait at most."""
-        limit = given("time_limit", self.time_limit)
+        limit = not_blank("time_limit", self.time_limit)
         if limit is None:
             return float(self.timeout)
         return (limit if isinstance(limit, timedelta) else requested_duration(limit, "time_limit")).total_seconds()
@@ -107,7 +107,7 @@ class BucketsQuietSensor(WaitingSensor):
     def _trigger(self, waits: dict[str, Any]) -> BucketsQuietTrigger:
         from airflow_paimon.triggers.quiet import BucketsQuietTrigger
 
-        condition = {name: given(name, getattr(self, name)) for name in ("table", "branch", "tag")}
+        condition = {name: not_blank(name, getattr(self, name)) for name in ("table", "branch", "tag")}
         condition["keep_later"] = parse_boolean(self.keep_later, "keep_later")
         condition["partitions"] = as_list("partitions", self.partitions)
         return BucketsQuietTrigger(condition=condition, until=self._until, **waits)

@@ -10,7 +10,7 @@ from airflow_paimon.arguments import as_list, keeps_arguments
 from airflow_paimon.core.streaming.catch_up import parse_condition
 from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.links import AssetLink, TableLink
-from airflow_paimon.sensors._deferred import WaitingSensor, given
+from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank
 
 if TYPE_CHECKING:
     from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
@@ -21,7 +21,7 @@ __all__ = ["SnapshotCatchUpSensor"]
 _TEXTS = ("min_snapshot_id", "consumer", "max_watermark_lag", "max_commit_lag", "reference_time")
 
 
-class SnapshotCatchUpSensor(WaitingSensor):
+class SnapshotCatchUpSensor(DeferrableSensor):
     """
     Wait until a branch of a table has caught up; all conditions that are given must hold. Without any it has caught up
     with main: its newest commit is not older than main's, nor is its watermark where both have one.
@@ -48,7 +48,7 @@ class SnapshotCatchUpSensor(WaitingSensor):
         until it exists and has a snapshot (templated)
     :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
         ``[operators] default_deferrable``
-    :param poke_interval: time between two looks
+    :param poke_interval: time between two polls
     """
 
     template_fields: Sequence[str] = (
@@ -91,7 +91,7 @@ class SnapshotCatchUpSensor(WaitingSensor):
     def _trigger(self, waits: dict[str, Any]) -> SnapshotCatchUpTrigger:
         from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
 
-        values: dict[str, Any] = {name: given(name, getattr(self, name)) for name in _TEXTS}
+        values: dict[str, Any] = {name: not_blank(name, getattr(self, name)) for name in _TEXTS}
         values |= {name: as_list(name, getattr(self, name)) for name in ("partitions", "marked_partitions")}
         switches = ("allow_older_partitions", "wait_for_branch")
         values |= {name: parse_boolean(getattr(self, name), name) for name in switches}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list, keeps_arguments
 from airflow_paimon.core.table_sets.wait import parse_set_condition
-from airflow_paimon.sensors._deferred import WaitingSensor, given
+from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank
 
 if TYPE_CHECKING:
     from airflow_paimon.triggers.table_set import TableSetTrigger
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["TableSetSensor"]
 
 
-class TableSetSensor(WaitingSensor):
+class TableSetSensor(DeferrableSensor):
     """
     Wait for a version of a table set; all conditions that are given must hold of the newest one.
 
@@ -31,7 +31,7 @@ class TableSetSensor(WaitingSensor):
     :param tables: the version has these tables (templated)
     :param deferrable: wait in the triggerer instead of a worker; left out, ``[paimon] deferrable``, or else
         ``[operators] default_deferrable``
-    :param poke_interval: time between two looks
+    :param poke_interval: time between two polls
     """
 
     template_fields: Sequence[str] = ("table_set", "paimon_conn_id", "after", "since", "tables")
@@ -52,6 +52,6 @@ class TableSetSensor(WaitingSensor):
     def _trigger(self, waits: dict[str, Any]) -> TableSetTrigger:
         from airflow_paimon.triggers.table_set import TableSetTrigger
 
-        name, after, since = (given(name, getattr(self, name)) for name in ("table_set", "after", "since"))
+        name, after, since = (not_blank(name, getattr(self, name)) for name in ("table_set", "after", "since"))
         condition = parse_set_condition(name, after, since, as_list("tables", self.tables))
         return TableSetTrigger(condition=condition.to_json(), **waits)

@@ -17,7 +17,7 @@ from airflow_paimon.core.table.history import Difference, branch_point, differen
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.shown.listing import Listing, Noted, counted, heads, utc_time
+from airflow_paimon.shown.listing import AnnotatedValue, Listing, counted, heads, utc_time
 from airflow_paimon.shown.publishable import CHECKS_FAILED, CONFLICT, NOTHING_NEW, READY, Publishable
 
 _MARKS = {READY: "good", CONFLICT: "bad", CHECKS_FAILED: "bad", NOTHING_NEW: "muted"}
@@ -27,7 +27,7 @@ _COLUMNS = (
     "behind main: sentence* | retention- | expires: utc* | protected by: name | files kept*"
 )
 """``*``: only on the page, which compares with main; ``-``: only on the command line and in notebooks."""
-_NOT_YET = Noted(None, short="…", mark="muted")
+_NOT_YET = AnnotatedValue(None, short="…", mark="muted")
 _HELP = {
     "state": "Whether merge_branch would publish it onto main as both are now",
     "main quiet since": "Since when running jobs have left main's buckets alone that a publish of it replaces",
@@ -143,7 +143,7 @@ def branches(
         if facts is None or isinstance(facts, PaimonError):
             state = _NOT_YET
             if facts is not None:
-                state = Noted(
+                state = AnnotatedValue(
                     "unreadable" if compared else f"unreadable: {facts.message}", note=facts.message, mark="bad"
                 )
             rows.append([name, state, *[None] * (len(names) - 2)])
@@ -172,21 +172,27 @@ def _ordinary(name: str, facts: BranchFacts, roles: Mapping[str, str]) -> dict[s
     }
 
 
-def _origin(facts: BranchFacts) -> Noted | str:
+def _origin(facts: BranchFacts) -> AnnotatedValue | str:
     made = facts.record
     if made is None or not made.known_origin:
         note = "Made by another engine: it keeps no record of where from"
-        return Noted(None, short="unknown", note=note, mark="muted")
+        return AnnotatedValue(None, short="unknown", note=note, mark="muted")
     if not facts.verified:
         note = "The record does not fit the present branch"
-        return Noted(None, short=made.from_branch, note=note, mark="warn")
+        return AnnotatedValue(None, short=made.from_branch, note=note, mark="warn")
     return made.from_branch
 
 
 def _compared(name: str, facts: BranchFacts, compared: Compared) -> dict[str, object]:
     made, state, far = facts.record, compared.states.get(name), compared.far.get(name)
     guarded = name in compared.guarded
-    kept = Noted("yes", mark="good") if guarded else Noted("no", mark="warn", note=_UNGUARDED) if made else None
+    kept = (
+        AnnotatedValue("yes", mark="good")
+        if guarded
+        else AnnotatedValue("no", mark="warn", note=_UNGUARDED)
+        if made
+        else None
+    )
     return {
         "state": _state(made, facts.head, state),
         "main quiet since": _quiet(state),
@@ -201,56 +207,58 @@ def _compared(name: str, facts: BranchFacts, compared: Compared) -> dict[str, ob
 _UNGUARDED = "No tag on main keeps its files; see the tab Check"
 
 
-def _expires(made: BranchRecord | None, now_ms: int) -> Noted | None:
+def _expires(made: BranchRecord | None, now_ms: int) -> AnnotatedValue | None:
     end = made.expires_ms if made else None
     if made is None or end is None:
         return None
     late = end < now_ms and not made.protected
-    return Noted(utc_time(end), note=f"{made.retention} after its creation", mark="warn" if late else "")
+    return AnnotatedValue(utc_time(end), note=f"{made.retention} after its creation", mark="warn" if late else "")
 
 
-def _far(far: Distance | PaimonError | None, which: str) -> Noted:
+def _far(far: Distance | PaimonError | None, which: str) -> AnnotatedValue:
     if isinstance(far, PaimonError):
-        return Noted("unreadable", note=far.message, mark="bad")
+        return AnnotatedValue("unreadable", note=far.message, mark="bad")
     side: Side | None = getattr(far, which, None)
     if side is None:
-        return _NOT_YET if far is None else Noted("-", mark="muted", note="They share no snapshot")
+        return _NOT_YET if far is None else AnnotatedValue("-", mark="muted", note="They share no snapshot")
     if not side.buckets:
-        return Noted("0", note="No bucket differs")
+        return AnnotatedValue("0", note="No bucket differs")
     text = counted(side.buckets, "bucket")
     if not side.rows:
-        return Noted(text, note="As many stored rows as before: rows were changed")
-    return Noted(f"{text}, {side.rows:+,} stored rows")
+        return AnnotatedValue(text, note="As many stored rows as before: rows were changed")
+    return AnnotatedValue(f"{text}, {side.rows:+,} stored rows")
 
 
-def _state(made: BranchRecord | None, head: Snapshot | None, state: Publishable | PaimonError | None) -> Noted:
+def _state(made: BranchRecord | None, head: Snapshot | None, state: Publishable | PaimonError | None) -> AnnotatedValue:
     if made is not None and made.state != TAKES_COMMITS:
-        return Noted(made.state, mark="warn", note="It takes no commits; see the tab Check")
+        return AnnotatedValue(made.state, mark="warn", note="It takes no commits; see the tab Check")
     if head is None:
-        return Noted("empty", mark="muted", note="It has no snapshot to publish")
+        return AnnotatedValue("empty", mark="muted", note="It has no snapshot to publish")
     if isinstance(state, PaimonError):
-        return Noted("unreadable", note=state.message, mark="bad")
+        return AnnotatedValue("unreadable", note=state.message, mark="bad")
     if state is None:
         return _NOT_YET
-    return Noted(state.state, note=state.why, mark=_MARKS.get(state.state, "warn"))
+    return AnnotatedValue(state.state, note=state.why, mark=_MARKS.get(state.state, "warn"))
 
 
-def _quiet(state: Publishable | PaimonError | None) -> Noted | None:
+def _quiet(state: Publishable | PaimonError | None) -> AnnotatedValue | None:
     writers = state.writers if isinstance(state, Publishable) else {}
     if writers.get("effect"):
-        return Noted("open now", note=writers["note"], mark="bad" if writers["effect"] == "refused" else "warn")
+        return AnnotatedValue(
+            "open now", note=writers["note"], mark="bad" if writers["effect"] == "refused" else "warn"
+        )
     if not writers.get("quiet_since"):
         return None
     since = datetime.fromisoformat(writers["quiet_since"]).timestamp()
-    return Noted(utc_time(round(since * 1000)), note=writers["note"])
+    return AnnotatedValue(utc_time(round(since * 1000)), note=writers["note"])
 
 
-def _checks(outcomes: Mapping[str, str] | str) -> Noted | None:
+def _checks(outcomes: Mapping[str, str] | str) -> AnnotatedValue | None:
     if not outcomes:
         return None
     if isinstance(outcomes, str):
-        return Noted("unreadable", note=outcomes, mark="bad")
+        return AnnotatedValue("unreadable", note=outcomes, mark="bad")
     counts = Counter(outcomes.values())
     text = ", ".join(f"{counts[one]} {one}" for one in (FAILED, MISSING, WARNED, SKIPPED, PASSED) if counts[one])
     mark = "bad" if counts[FAILED] else "warn" if counts[MISSING] or counts[WARNED] else "good"
-    return Noted(text, note="; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()), mark=mark)
+    return AnnotatedValue(text, note="; ".join(f"{name}: {outcome}" for name, outcome in outcomes.items()), mark=mark)

@@ -9,7 +9,7 @@ from typing import Any
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.partial_publish import published_partitions
 from airflow_paimon.shown.commit import PUBLISH, ROLLBACK, UNREADABLE, Commit
-from airflow_paimon.shown.listing import Listing, Noted, heads, utc_time
+from airflow_paimon.shown.listing import AnnotatedValue, Listing, heads, utc_time
 from airflow_paimon.shown.lists import STORED_ROWS
 
 _PREFIX = "airflow-paimon."
@@ -72,8 +72,8 @@ def commits(found: Sequence[tuple[str, Commit]], *, several: bool) -> Listing:
             c.id,
             *([branch] if several else []),
             utc_time(c.millis),
-            Noted(c.kind, mark=_MARKS.get(c.role, "")),
-            Noted(c.operation or None, short=c.what),
+            AnnotatedValue(c.kind, mark=_MARKS.get(c.role, "")),
+            AnnotatedValue(c.operation or None, short=c.what),
             c.changed or None,
             c.total,
             c.rows,

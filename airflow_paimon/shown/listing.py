@@ -18,7 +18,7 @@ _DURATIONS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class AnnotatedValue:
     """A value, and more for a page: ``short``: shown instead of it; ``note``: on hovering over it; ``mark``: its colour
     (good, warn, bad, muted); ``href``: where it leads.
     """
@@ -32,14 +32,14 @@ class Noted:
 
 def value_of(cell: Any) -> Any:
     """Return a value without what is noted of it."""
-    return cell.value if isinstance(cell, Noted) else cell
+    return cell.value if isinstance(cell, AnnotatedValue) else cell
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
     """``columns``: name and how it is shown: text, number, size (bytes), utc or time (the writer's local time);
     name (of a user or a branch), sentence or sql: a text that may be long; markdown: one that a report shows as it is;
-    value or value number: a value of a row, under the column's own name. ``rows``: of values, ``Noted`` or not.
+    value or value number: a value of a row, under the column's own name. ``rows``: of values, or ``AnnotatedValue``.
 
     ``left``: rows that are not shown. ``note``: a line for people below the table. ``help``: what a column means.
     """

@@ -15,7 +15,7 @@ from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.shown.listing import Listing, Noted, heads, utc_time
+from airflow_paimon.shown.listing import AnnotatedValue, Listing, heads, utc_time
 from airflow_paimon.shown.lists import STORED_ROWS
 
 _SOURCES = {source.value: source.name for source in FileSource}
@@ -107,8 +107,9 @@ def files(live: pa.Table, schema: TableSchema) -> Listing:
     rows = [
         (one["partition"], one["bucket"], one["level"], one["rows"], one["bytes"], one["schema"],
          _SOURCES.get(one["source"]), utc_time(one["created"]),
-         Noted(one["external"] or f"{bucket_folder(schema, values(one['stored']), one['bucket'])}/{one['name']}",
-               short=one["name"]))
+         AnnotatedValue(
+             one["external"] or f"{bucket_folder(schema, values(one['stored']), one['bucket'])}/{one['name']}",
+             short=one["name"]))
         for one in live.to_pylist()
     ]  # fmt: skip
     names = heads(

@@ -26,7 +26,7 @@ _MOST = 500
 
 
 @dataclass(slots=True)
-class Look:
+class BranchPoll:
     """One look at a branch, for all triggers that share the poll. ``is_persisted``: its events are in the database."""
 
     feed: BranchFeed
@@ -34,7 +34,7 @@ class Look:
     lock: threading.Lock = field(default_factory=threading.Lock)
     is_persisted: bool = False
 
-    async def news(self, cursor: Cursor) -> AsyncIterator[NewSnapshot]:
+    async def new_snapshots(self, cursor: Cursor) -> AsyncIterator[NewSnapshot]:
         """Give what is new, at most some hundreds, read in a thread: the triggerer's loop never waits for storage."""
         found = self.feed.since(cursor)
 
@@ -49,17 +49,17 @@ class Look:
             yield new
 
 
-async def polls(arguments: Mapping[str, Any]) -> AsyncIterator[Look]:
-    """Look at a branch for ever. What fails, storage or a table that isn't there yet, is looked at again."""
+async def poll_branch(arguments: Mapping[str, Any]) -> AsyncIterator[BranchPoll]:
+    """BranchPoll at a branch for ever. What fails, storage or a table that isn't there yet, is looked at again."""
     from airflow_paimon.core.table.new_snapshots import BranchFeed
     from airflow_paimon.kept_manifests import keeping_manifests
 
     feed: BranchFeed | None = None
     lock, reported = threading.Lock(), ""
 
-    def look(feed: BranchFeed) -> Look:
+    def look(feed: BranchFeed) -> BranchPoll:
         with lock:
-            return Look(feed, feed.look(), lock)
+            return BranchPoll(feed, feed.look(), lock)
 
     while True:
         try:

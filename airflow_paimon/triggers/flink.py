@@ -25,7 +25,7 @@ class FlinkTrigger(BaseTrigger):
     :param stop: the stop with savepoint that was asked for, as JSON; or
     :param job_id: the job that is to run
     :param until_finished: the job is to finish
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     :param until: epoch seconds at which to give up
     :param deadline: epoch seconds at which the task's ``execution_timeout`` has passed; the job is cancelled then
     """
@@ -64,11 +64,11 @@ class FlinkTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, wait, look again."""
+        """Poll until there is an answer."""
         try:
             hook = await self._hook()
-            look = hook.look(self.stop, self.job_id, until_finished=self.until_finished, until=self.until)
-            while (found := await asyncio.to_thread(look)) is None:
+            poll = hook.polling(self.stop, self.job_id, until_finished=self.until_finished, until=self.until)
+            while (found := await asyncio.to_thread(poll)) is None:
                 if self.deadline is not None and self.deadline <= time.time():
                     await self.on_kill()
                     yield self._event({"timed_out": True})

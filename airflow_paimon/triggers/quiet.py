@@ -53,7 +53,7 @@ class BucketsQuietTrigger(SensorWait):
         :class:`~airflow_paimon.sensors.quiet.BucketsQuietSensor` takes them
     :param until: the deadline, in seconds since the epoch
     :param paimon_conn_id: connection of type ``paimon``
-    :param poke_interval: seconds between two looks
+    :param poke_interval: seconds between two polls
     """
 
     own = ("until",)
@@ -67,8 +67,8 @@ class BucketsQuietTrigger(SensorWait):
         """See ``SensorWait.label``."""
         return str(self.condition["table"])
 
-    def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
-        """See ``SensorWait.look``."""
+    def poll(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
+        """See ``SensorWait.poll``."""
         found = open_writers(hook, **self.condition)
         is_over = found["effect"] != "refused" or time.time() >= self.until
         return found if is_over else None, [found["note"]] if found["note"] else []

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.new_snapshots_plan import (
 )
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.triggers._polls import Look, polls
+from airflow_paimon.triggers._polls import BranchPoll, poll_branch
 from airflow_paimon.triggers.waits import SensorWait, event
 
 __all__ = ["PaimonSnapshotTrigger", "SnapshotCatchUpTrigger"]
@@ -43,7 +43,7 @@ class SnapshotCatchUpTrigger(SensorWait):
     :param branch: the branch that has to catch up
     :param condition: a :class:`~airflow_paimon.core.streaming.catch_up.CatchUpCondition` as JSON
     :param paimon_conn_id: connection of type ``paimon``
-    :param poke_interval: seconds between two looks
+    :param poke_interval: seconds between two polls
     """
 
     own = ("table", "branch")
@@ -58,8 +58,8 @@ class SnapshotCatchUpTrigger(SensorWait):
         """See ``SensorWait.label``."""
         return f"{self.table}, branch {self.branch}"
 
-    def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
-        """See ``SensorWait.look``."""
+    def poll(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
+        """See ``SensorWait.poll``."""
         verdict = check(hook.get_table(self.table, self.branch), CatchUpCondition.from_json(self.condition))
         notes = [f"waiting for {text}" for text in verdict.waiting_for]
         return verdict.to_json() if verdict.caught_up else None, notes
@@ -77,7 +77,7 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
     engine ``rolled_back`` is the newest id that was seen before it. Events with either are given whatever the filters
     say, because the missing snapshots can't be checked against them.
 
-    The first look only notes where the branch is. From Airflow 3.3 on what was seen is kept in the asset's state store,
+    The first poll only notes where the branch is. From Airflow 3.3 on what was seen is kept in the asset's state store,
     once its events are in the database, so none is lost when the triggerer stops; an event may come twice then. All
     triggers of one branch with the same connection and ``poke_interval`` share one poll. Earlier versions have neither:
     each trigger polls by itself, and what is committed while no triggerer runs gives no event, unless
@@ -90,7 +90,7 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
     :param partitions: only commits that wrote one of these, such as ``["dt=2025-01-01"]`` or ``["region=eu"]``
     :param watermark_step: only the first snapshot whose watermark has passed another multiple of this, such as ``1 h``:
         that hour is complete
-    :param poke_interval: seconds between two looks
+    :param poke_interval: seconds between two polls
     :param emit_head_on_start: give an event for the newest snapshot when nothing is known of what was seen before
     """
 
@@ -137,10 +137,10 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
         async for one in self.filter_shared_stream(self._polls()):
             yield one
 
-    async def _polls(self) -> AsyncIterator[Look]:
-        async for look in polls(self.serialize()[1]):
-            yield look
-            look.is_persisted = True
+    async def _polls(self) -> AsyncIterator[BranchPoll]:
+        async for poll in poll_branch(self.serialize()[1]):
+            yield poll
+            poll.is_persisted = True
 
     # -- one poll for many (Airflow 3.3) -------------------------------------------------------------------------------
 
@@ -150,40 +150,40 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
 
     @classmethod
     def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> Any:
-        """Poll for all of them, and note which looks have all their events in the database."""
+        """Poll for all of them, and note which polls have all their events in the database."""
         from airflow_paimon.triggers._shared_polls import SharedPolls
 
         return SharedPolls(kwargs)
 
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[Look]) -> AsyncIterator[TriggerEvent]:
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[BranchPoll]) -> AsyncIterator[TriggerEvent]:
         """Give the events of this trigger's own snapshots: those that it hasn't seen and that pass its filter."""
         cursor = await self._stored()
-        pending: list[tuple[Look, Cursor]] = []
-        async for look in shared_stream:
+        pending: list[tuple[BranchPoll, Cursor]] = []
+        async for poll in shared_stream:
             pending = await self._store_persisted(pending)
             if cursor is None:
-                first = None if look.head is None else NewSnapshot(snapshot=look.head)
+                first = None if poll.head is None else NewSnapshot(snapshot=poll.head)
                 cursor = Cursor() if first is None else Cursor().then(first)
                 if first is not None and self.emit_head_on_start:
                     yield event(self._payload(first, None))
-                    pending.append((look, cursor))
+                    pending.append((poll, cursor))
                 elif not await self._store(cursor):
                     cursor = None
                 continue
             before = cursor
             try:
-                async for new in look.news(cursor):
-                    if (payload := await self._judge(look, new, cursor)) is not None:
+                async for new in poll.new_snapshots(cursor):
+                    if (payload := await self._judge(poll, new, cursor)) is not None:
                         yield event(payload)
                     cursor = cursor.then(new)
             except PaimonError as error:
                 self.log.warning("%s, branch %s: %s; checking again", self.table, self.branch, error.message)
             if cursor != before:
-                pending.append((look, cursor))
+                pending.append((poll, cursor))
 
-    async def _judge(self, look: Look, new: NewSnapshot, cursor: Cursor) -> dict[str, Any] | None:
+    async def _judge(self, poll: BranchPoll, new: NewSnapshot, cursor: Cursor) -> dict[str, Any] | None:
         wanted = self.filter.partitions
-        touched = list(await asyncio.to_thread(look.feed.partitions_of, new.snapshot, wanted)) if wanted else None
+        touched = list(await asyncio.to_thread(poll.feed.partitions_of, new.snapshot, wanted)) if wanted else None
         passes = self.filter.passes(new, cursor, lambda _: touched or ())
         return self._payload(new, touched) if passes else None
 
@@ -231,8 +231,8 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
                     self.log.warning("%s, branch %s: %s; starting again", self.table, self.branch, error.message)
         return None
 
-    async def _store_persisted(self, pending: list[tuple[Look, Cursor]]) -> list[tuple[Look, Cursor]]:
-        """Store what was seen up to the newest look whose events are in the database; return the looks after it."""
+    async def _store_persisted(self, pending: list[tuple[BranchPoll, Cursor]]) -> list[tuple[BranchPoll, Cursor]]:
+        """Store what was seen up to the newest poll whose events are in the database; return the polls after it."""
         done = 0
         while done < len(pending) and pending[done][0].is_persisted:
             done += 1
@@ -242,7 +242,7 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
         try:
             for store in self._stores():
                 await store.aset(self._state_key, cursor.to_json())
-        except AirflowRuntimeError as error:  # of the API server: the next look tries again
+        except AirflowRuntimeError as error:  # of the API server: the next poll tries again
             self.log.warning("%s, branch %s: what was seen can't be stored: %s", self.table, self.branch, error)
             return False
         return True

@@ -29,7 +29,7 @@ class SparkJobTrigger(BaseTrigger):
     :param job: the submission, as JSON
     :param paimon_conn_id: connection of type ``paimon``, whose results folder the job writes to
     :param spark_conn_id: connection of type ``spark`` that the job was submitted with
-    :param poll_interval: seconds between two looks
+    :param poll_interval: seconds between two polls
     :param deadline: epoch seconds at which the task's ``execution_timeout`` has passed
     """
 
@@ -61,12 +61,12 @@ class SparkJobTrigger(BaseTrigger):
         return f"{type(self).__module__}.{type(self).__qualname__}", arguments
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, wait, look again."""
+        """Poll until there is an answer."""
         watch: JobWatch | None = None
         while True:
             try:
                 watch = watch or await self._watch()
-                state = await asyncio.to_thread(watch.look)
+                state = await asyncio.to_thread(watch.poll)
             except AirflowRuntimeError as error:  # of the API server
                 self.log.warning("Driver %s: the connections can't be read: %s; checking again", self._id, error)
                 state = None

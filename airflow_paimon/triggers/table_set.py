@@ -21,7 +21,7 @@ class TableSetTrigger(SensorWait):
 
     :param paimon_conn_id: connection of type ``paimon``
     :param condition: a :class:`~airflow_paimon.core.table_sets.wait.SetCondition` as JSON
-    :param poke_interval: seconds between two looks
+    :param poke_interval: seconds between two polls
     """
 
     @property
@@ -29,7 +29,7 @@ class TableSetTrigger(SensorWait):
         """See ``SensorWait.label``."""
         return f"Table set {self.condition['table_set']}"
 
-    def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
-        """See ``SensorWait.look``."""
+    def poll(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
+        """See ``SensorWait.poll``."""
         found, missing = awaited_version(hook.get_catalog(), SetCondition.from_json(self.condition))
         return (None, [f"waiting for {missing}"]) if found is None else (found.to_json(), ())

@@ -1,4 +1,4 @@
-"""What the triggers of deferred sensors share: look until there is an answer."""
+"""What the triggers of deferred sensors share: poll until there is an answer."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ class SensorWait(BaseTrigger):
         """What is looked at, for the log."""
 
     @abstractmethod
-    def look(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
-        """Look once: returns what was found, None = not yet, and notes for the log."""
+    def poll(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
+        """Poll once: returns what was found, None = not yet, and notes for the log."""
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Look, wait, look again."""
+        """Poll until there is an answer."""
         try:
             hook = await connected_hook(self.paimon_conn_id)
-            found = await self._look(hook)
+            found = await self._poll_storage(hook)
             while found is None:
                 await asyncio.sleep(self.poke_interval)
-                found = await self._look(hook)
+                found = await self._poll_storage(hook)
         except PaimonError as error:
             yield event({"error": error_to_json(error), "retryable": error.retryable})
             return
         yield event({"found": found})
 
-    async def _look(self, hook: PaimonHook) -> dict[str, Any] | None:
+    async def _poll_storage(self, hook: PaimonHook) -> dict[str, Any] | None:
         try:
-            return (await asyncio.to_thread(self.look, hook))[0]
+            return (await asyncio.to_thread(self.poll, hook))[0]
         except PaimonError as error:
             if error.kind != "storage":
                 raise

@@ -221,5 +221,5 @@ def test_a_driver_is_gone_when_the_cluster_knows_nothing_of_it_three_times_runni
     found = []
     # A cluster that comes back may know its drivers only after a while: what it said before doesn't count.
     for watch.driver in (unknown, unknown, silent, unknown, unknown, unknown):
-        found.append(watch.look())
+        found.append(watch.poll())
     assert found == [None] * 5 + [GONE]

@@ -27,7 +27,7 @@ from airflow_paimon.operators.branch import (
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
 from airflow_paimon.operators.replay import ReplayBranchOperator
-from airflow_paimon.runbooks.form import given, pulled
+from airflow_paimon.runbooks.form import form_value, xcom_value
 from tests.airflow.conftest import RunDag, set_connection
 from tests.core.tables import alter_table, append, make_table, rewrite, run
 
@@ -113,12 +113,12 @@ def test_an_operator_checks_what_its_dag_does_not_spell_out(warehouse: Path, run
 
         CreateTagOperator(task_id="template", tag="a", spark_options="{{ params.options }}", **common)
         CreateTagOperator(task_id="json", tag="a", spark_options="{{ params.text }}", **common)
-        CreateTagOperator(task_id="given", tag="a", spark_options=given("options"), **common)
+        CreateTagOperator(task_id="given", tag="a", spark_options=form_value("options"), **common)
         CreateTagOperator(task_id="xcom", tag="a", spark_options=options(), **common)
         CreateTagOperator(task_id="conf", tag="a", spark_conf="{{ {'spark.jars': 'x'} }}", **common)
         CreateTagOperator.partial(task_id="mapped", **common).expand_kwargs(kwargs())
-        CreateTagOperator.partial(task_id="part", spark_options=given("options"), **common).expand(tag=["a"])
-        ReplayTablesOperator(task_id="tables", tables=given("tables"))
+        CreateTagOperator.partial(task_id="part", spark_options=form_value("options"), **common).expand(tag=["a"])
+        ReplayTablesOperator(task_id="tables", tables=form_value("tables"))
         CreateTagOperator(task_id="literal", tag="own", spark_options=SHELL, **common)
         CreateTagOperator.partial(task_id="own_map", spark_options=SHELL, **common).expand(tag=["own2"])
     done = run_dag(made)
@@ -134,12 +134,12 @@ def test_sql_that_is_no_literal_of_the_dag_is_restricted(warehouse: Path, monkey
     correct: dict[str, Any] = {"table": "d.t", "branch": "fix"}
     with dag(sql=query) as made:
         CorrectBranchOperator(task_id="literal", sql=query, **correct)
-        CorrectBranchOperator(task_id="given", sql=given("sql"), **correct)
+        CorrectBranchOperator(task_id="given", sql=form_value("sql"), **correct)
         CorrectBranchOperator(task_id="template", sql="{{ params.sql }}", **correct)
         CorrectBranchOperator(task_id="inside", sql="SELECT {{ params.sql }}", **correct)
         CorrectBranchOperator(task_id="decided", sql="{{ params.sql }}", restricted_sql=False, **correct)
         CorrectBranchOperator(task_id="asked", sql=query, restricted_sql=True, **correct)
-        ReplayBranchOperator(task_id="replay", sql=given("sql"), **correct)
+        ReplayBranchOperator(task_id="replay", sql=form_value("sql"), **correct)
 
     def restricted() -> set[str]:
         found = set()
@@ -148,14 +148,14 @@ def test_sql_that_is_no_literal_of_the_dag_is_restricted(warehouse: Path, monkey
             context: Any = {"dag": made, "ti": ti, "params": {"sql": query}}
             task: Any = made.get_task(name).prepare_for_execution()
             task.render_template_fields(context)
-            if task._as_allowed(PaimonHook(), context).restricted_sql:
+            if task._restricted_request(PaimonHook(), context).restricted_sql:
                 found.add(name)
         return found
 
     assert restricted() == {"given", "template", "inside", "asked", "replay"}
     rows = [{**correct, "sql": query, "restricted_sql": False}]
     with dag(tables=rows) as pipeline:
-        ReplayTablesOperator(task_id="form", tables=given("tables"))
+        ReplayTablesOperator(task_id="form", tables=form_value("tables"))
         ReplayTablesOperator(task_id="code", tables=rows)
     for name in ("form", "code"):
         ti = SimpleNamespace(dag_id="d", run_id="r", task_id=name, map_index=-1, max_tries=0)
@@ -163,7 +163,7 @@ def test_sql_that_is_no_literal_of_the_dag_is_restricted(warehouse: Path, monkey
         task: Any = pipeline.get_task(name).prepare_for_execution()
         task.render_template_fields(context)
         (one,) = task._each()
-        assert one._as_allowed(PaimonHook(), context).restricted_sql is (name == "form")
+        assert one._restricted_request(PaimonHook(), context).restricted_sql is (name == "form")
     extra = {"warehouse": str(warehouse), "forms": {"sql": "any"}}
     set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
     assert restricted() == {"asked"}
@@ -178,14 +178,14 @@ def checked(made: DAG, name: str) -> Any:
     context: Any = {**_context(made, name), "params": FORM}
     task: Any = made.get_task(name).prepare_for_execution()
     task.render_template_fields(context)
-    return task._as_allowed(PaimonHook(), context)
+    return task._restricted_request(PaimonHook(), context)
 
 
 RULES: dict[str, tuple[Any, bool]] = {
     "own": ([{"sql": "SELECT 1"}, {"accepted_values": {"column": "k", "values": [1, 2.5]}}], False),
     "own_text": ("- sql: SELECT 1", False),
     "none": (None, False),
-    "form": (given("rules"), True),
+    "form": (form_value("rules"), True),
     "text": ("{{ params.text }}", True),
     "inside": ([{"not_null": "k"}, {"sql": "SELECT * FROM diff WHERE {{ params.where }}"}], True),
     "values": ([{"accepted_values": {"column": "k", "values": ["{{ params.where }}"]}}], True),
@@ -199,7 +199,9 @@ def test_rules_with_a_template_anywhere_in_them_are_restricted(
     with dag(**{name: Param(value) for name, value in FORM.items()}) as made:
         for name, (rules, _) in RULES.items():
             CheckBranchOperator(task_id=name, table="d.t", branch="fix", rules=rules)
-        CheckBranchOperator(task_id="decided", table="d.t", branch="fix", rules=given("rules"), restricted_sql=False)
+        CheckBranchOperator(
+            task_id="decided", table="d.t", branch="fix", rules=form_value("rules"), restricted_sql=False
+        )
         CheckBranchOperator(task_id="allows", table="d.t", branch="fix", allow_module=["{{ params.module }}"])
         CheckBranchOperator(task_id="own_function", table="d.t", branch="fix", rules=[{"function": "os:system"}])
     restricted = {name: checked(made, name).restricted_sql for name in RULES if name != "function"}
@@ -274,7 +276,7 @@ def test_text_of_a_form_is_not_rendered_again(warehouse: Path, run_dag: RunDag) 
         def kwargs() -> list[dict[str, Any]]:
             return [{"branch": "mapped", "reason": secret}]
 
-        CreateBranchOperator(task_id="given", table="d.t", branch="given", snapshot=1, reason=given("reason"))
+        CreateBranchOperator(task_id="given", table="d.t", branch="given", snapshot=1, reason=form_value("reason"))
         CreateBranchOperator(task_id="text", table="d.t", branch="text", snapshot=1, reason="{{ params.reason }}")
         CreateBranchOperator.partial(task_id="mapped", table="d.t", snapshot=1).expand_kwargs(kwargs())
     assert run_dag(made).state == "success"
@@ -301,7 +303,7 @@ def test_no_argument_of_a_table_is_left_for_the_next_one(warehouse: Path, run_da
         def found() -> list[dict[str, Any]]:
             return [{"table": "d.up", "branch": "fix", "retries": 9}]
 
-        PublishTablesOperator(task_id="t", tables=pulled("found")) << found()
+        PublishTablesOperator(task_id="t", tables=xcom_value("found")) << found()
     assert "no argument retries" in run_dag(made).xcom("t", "paimon_error")["message"]
 
 
@@ -335,7 +337,7 @@ def test_the_connection_of_a_warehouse_says_what_its_forms_may(
     forms = {"spark_options": ["post_submit_commands"], "locked": ["spark_conn_id"]}
     set_connection(monkeypatch, "paimon_default", "paimon", extra={"warehouse": str(warehouse), "forms": forms})
     with dag(options=Param(SHELL, type="object"), place="other") as made:
-        CreateTagOperator(task_id="open", table="d.t", tag="a", snapshot=1, spark_options=given("options"))
+        CreateTagOperator(task_id="open", table="d.t", tag="a", snapshot=1, spark_options=form_value("options"))
         CreateTagOperator(task_id="locked", table="d.t", tag="b", snapshot=1, spark_conn_id="{{ params.place }}")
         CreateTagOperator(task_id="own", table="d.t", tag="c", snapshot=1, spark_conn_id="other")
     done = run_dag(made)

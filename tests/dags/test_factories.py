@@ -35,7 +35,7 @@ from airflow_paimon.dags import (
 from airflow_paimon.locked_fields import lock, locked_names
 from airflow_paimon.operators.branch import CreateTagOperator
 from airflow_paimon.runbooks import correction
-from airflow_paimon.runbooks.form import check_policy, given
+from airflow_paimon.runbooks.form import check_policy, form_value
 from tests.airflow.conftest import register, result_of, set_connection
 from tests.core.tables import append, make_table
 from tests.dags.conftest import TABLE, make_orders
@@ -156,12 +156,12 @@ def test_what_is_locked_is_code_and_what_a_form_fills_in_is_not(lake: Path) -> N
     common: dict[str, Any] = {"table": "d.t", "snapshot": 1}
     locked = lock(Param({}, type="object"), SHELL)
     with DAG(f"origin_{next(_NUMBERS)}", schedule=None, params={"preset": Param(SHELL), "fixed": locked}) as made:
-        CreateTagOperator(task_id="preset", tag="a", spark_options=given("preset"), **common)
+        CreateTagOperator(task_id="preset", tag="a", spark_options=form_value("preset"), **common)
         CreateTagOperator(task_id="preset_template", tag="a", spark_options="{{ params.preset }}", **common)
         CreateTagOperator(task_id="more", tag="a", spark_options="{{ params.fixed }} ", **common)
-        CreateTagOperator(task_id="fixed", tag="one", spark_options=given("fixed"), **common)
+        CreateTagOperator(task_id="fixed", tag="one", spark_options=form_value("fixed"), **common)
         CreateTagOperator(task_id="fixed_template", tag="two", spark_options="{{ params.fixed }}", **common)
-        CreateTagOperator.partial(task_id="part", spark_options=given("fixed"), **common).expand(tag=["three"])
+        CreateTagOperator.partial(task_id="part", spark_options=form_value("fixed"), **common).expand(tag=["three"])
     register(made)
     done = result_of(made.test())
     passed = {name for name, (state, _) in done.tasks.items() if state == "success"}

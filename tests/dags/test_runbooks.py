@@ -189,8 +189,8 @@ def test_what_a_run_will_touch_is_said_before_and_whom_it_concerns_to_the_approv
     planned = correction.plan_correction(params, "data_correction", "run-1")
     foreseen = correction.foresee(params, planned)
     assert foreseen is not None and set(foreseen["replaces"]["partitions"]) == {f"dt={day}" for day in WRONG}
-    assert "dashboards reads snapshot 1 next, 2 behind" in report.who_will_notice(foreseen)
-    assert report.who_will_notice(None) == ""
+    assert "dashboards reads snapshot 1 next, 2 behind" in report.affected_readers(foreseen)
+    assert report.affected_readers(None) == ""
     assert main.tag_names() == main.branch_names() == []
 
     run(main, "alter_table", change=("set sequence.auto-padding=row-kind-flag",))
@@ -303,8 +303,8 @@ def test_an_undo_is_verified_and_is_not_a_publish_to_undo(warehouse: Path) -> No
     assert "(1 partition)" in told["subject"]
     result = run(main, "rollback_to", tag=planned["tag"], keep_later=True)
     assert before < names(main)
-    assert "stop the Flink job with a savepoint" in undo.what_helps("wait_for_quiet[0]", None)[0]
-    assert "main got newer rows" in undo.what_helps("wait_for_quiet", {"kind": "conflict"})[0]
+    assert "stop the Flink job with a savepoint" in undo.advice_for("wait_for_quiet[0]", None)[0]
+    assert "main got newer rows" in undo.advice_for("wait_for_quiet", {"kind": "conflict"})[0]
     done = undo.verify_undone(params, [planned], [result.to_json()])
     assert done["snapshots"] == {"d.t": 5} and "in dt=1, and nothing else changed" in done["lines"][0]
     assert [p.operation for p in undoable_publishes(main)] == ["merge_branch", "rollback_to"]
@@ -379,11 +379,11 @@ def test_no_run_takes_somebodys_branch_nor_advises_to_delete_it_or_to_undo_its_p
     run(main, "create_branch", branch="fix", snapshot=1, owner=owner)
     rewrite(main.branch("fix"), "1")
     params = form("data_correction", {"table": "d.t", "sql": "SELECT 1", "partitions": ["dt=1"], "branch": "fix"})
-    with pytest.raises(InvalidInputError, match="has a branch 'fix' already, and it is not of this run"):
+    with pytest.raises(InvalidInputError, match="has a branch 'fix' already, not of this run"):
         correction.plan_correction(params, *OWNER.split("/"))
     lines = every_advice(main, params)
-    whose = f": it belongs to {owner}" if owner else ""
-    assert f"Branch fix is not of this run{whose}: leave it alone" in lines
+    run_owner_of = f": it belongs to {owner}" if owner else ""
+    assert f"Branch fix is not of this run{run_owner_of}: leave it alone" in lines
     run(main, "merge_branch", branch="fix")
     lines += every_advice(main, params)
     assert any("it published nothing" in line for line in lines)
@@ -439,9 +439,9 @@ def test_after_a_refusal_for_safety_only_what_helps_is_advised(warehouse: Path, 
     params = form("data_correction", {"table": "d.t", "publish": "fast_forward"})
     lines = [
         *advice.next_steps(params, [planned(main)], failed, {"kind": "unsafe", **error}),
-        *(undo.what_helps(failed, {"kind": "unsafe", **error}) if helps is None else ()),
-        *(advice.for_the_form({"kind": "unsafe", **error}) if failed == "check_params" else ()),
-        *(erasure.what_helps(failed, {"kind": "unsafe", **error}) if helps is None else ()),
+        *(undo.advice_for(failed, {"kind": "unsafe", **error}) if helps is None else ()),
+        *(advice.form_advice({"kind": "unsafe", **error}) if failed == "check_params" else ()),
+        *(erasure.advice_for(failed, {"kind": "unsafe", **error}) if helps is None else ()),
     ]
     said = [line for line in lines if line.startswith("What helps")]
     assert (helps is None and not said) or (len(said) == 1 and helps is not None and helps in said[0]), said
@@ -596,7 +596,7 @@ def test_the_advice_is_about_the_kind_of_failure(
 def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     main, _ = corrected(warehouse)
     params = form("data_correction", {"table": "d.t"})
-    lines = advice.how_to_remove(params, planned(main))
+    lines = advice.removal_advice(params, planned(main))
     assert "although it has 1 commit that main doesn't have (1 commit of another job): trigger data_" in lines[0]
     wanted = json.loads(lines[1])
     assert wanted == {"table": "d.t", "branches": ["fix"], "drop_unpublished": True}
@@ -613,17 +613,17 @@ def test_the_commands_to_remove_what_a_run_made_do_that(warehouse: Path, monkeyp
     ]
     extra = {"warehouse": str(warehouse), "storage_options": {"auto_mkdir": False}}
     set_connection(monkeypatch, "paimon_default", "paimon", extra=extra)
-    *commands, note = advice.how_to_remove(params, planned(main))[3:]
+    *commands, note = advice.removal_advice(params, planned(main))[3:]
     assert all("--storage-options FILE " in command for command in commands)
-    assert advice.how_to_check(params, {"verify": None, "diff": {"kind": "storage"}}) == []
-    assert advice.how_to_check(params, {"verify": {"kind": "corrupt"}}) == [
+    assert advice.check_advice(params, {"verify": None, "diff": {"kind": "storage"}}) == []
+    assert advice.check_advice(params, {"verify": {"kind": "corrupt"}}) == [
         f"python -m airflow_paimon job check_table --warehouse {warehouse} --table d.t --storage-options FILE", note
     ]  # fmt: skip
     assert "auto_mkdir" in note and "airflow connections get paimon_default" in note
     run(main, "delete_branch", branch="fix")
-    assert "in a shell" in advice.how_to_remove(params, planned(main))[0], "a DAG would remove other runs' tags, too"
+    assert "in a shell" in advice.removal_advice(params, planned(main))[0], "a DAG would remove other runs' tags, too"
     run(main, "delete_tag", tag=TAG)
-    assert advice.how_to_remove(params, planned(main)) == []
+    assert advice.removal_advice(params, planned(main)) == []
 
 
 def test_nothing_to_publish_is_not_a_failure() -> None:
@@ -727,7 +727,7 @@ def test_the_cleanup_keeps_a_protected_branch(warehouse: Path) -> None:
     run(main, "alter_branch", branch="fix", protect=True, protected_by="ann", reason="evidence")
     assert listed(main, drop_unpublished=True) == {"fix": "it is protected by ann (evidence)"}
     assert clean_up(main)[:2] == (["Nothing was cleaned up: branch fix is protected by ann (evidence)"], ["fix"])
-    (stays,) = advice.how_to_remove(form("data_correction", {"table": "d.t"}), planned(main))
+    (stays,) = advice.removal_advice(form("data_correction", {"table": "d.t"}), planned(main))
     assert stays.endswith("stays, as it is protected by ann (evidence)")
     run(main, "alter_branch", branch="fix", unprotect=True)
     assert listed(main, drop_unpublished=True) == {"fix": None}

@@ -336,10 +336,10 @@ def test_the_worst_compactions_come_first_and_others_wait(warehouse: Path) -> No
     assert compacted(budget="unlimited", compact=False) == []
     assert compacted(budget="unlimited", min_files=30) == ["d.b"]
     found = planned(names, budget="600 b")
-    (waiting,) = night.night_json(found)["waiting"]
+    (waiting,) = night.plan_to_json(found)["waiting"]
     assert (waiting["table"], waiting["bytes"]) == ("d.c", 220)
     assert waiting["why"] == "it rewrites up to 220 B, and 160 B of the budget of 600 B are left"
-    assert "d.c: no compaction: it rewrites up to 220 B" in "\n".join(night.describe_night(found))
+    assert "d.c: no compaction: it rewrites up to 220 B" in "\n".join(night.describe_maintenance(found))
     assert night.measure(form(budget=None), names, MONDAY) is None
 
 

@@ -26,7 +26,7 @@ from airflow_paimon.dags.flink_jobs import (
     form_field,
     of_publishes,
 )
-from airflow_paimon.hooks.flink import FlinkHook, PatientLook
+from airflow_paimon.hooks.flink import FlinkHook, FlinkPoll
 from airflow_paimon.operators.branch import MergeBranchOperator
 from airflow_paimon.operators.flink import FlinkSqlOperator, FlinkStopOperator, split_flink_sql
 from tests.airflow.conftest import Run, RunDag, airflow_home, clear_and_run_again, run_dag, set_connection
@@ -121,16 +121,16 @@ def test_a_retry_finds_what_a_lost_worker_has_begun(
 ) -> None:
     """The worker is lost once Flink was asked: for a job, then for its savepoint. Each is there once."""
     script = prepared(connected, "ops_lost")
-    look = PatientLook.__call__
-    lost: list[PatientLook[str]] = []
+    look = FlinkPoll.__call__
+    lost: list[FlinkPoll[str]] = []
 
-    def lose_the_first(self: PatientLook[str]) -> str | None:
+    def lose_the_first(self: FlinkPoll[str]) -> str | None:
         if not lost:
             lost.append(self)
             raise ConnectionAbortedError("The worker was deleted")
         return look(self)
 
-    monkeypatch.setattr(PatientLook, "__call__", lose_the_first)
+    monkeypatch.setattr(FlinkPoll, "__call__", lose_the_first)
 
     def start() -> None:
         sql = f"{script}; INSERT INTO ops_lost.t SELECT * FROM src"

@@ -27,7 +27,7 @@ def test_a_missing_manifest_is_seen_although_the_page_keeps_what_it_reads(tmp_pa
         context = PageContext(
             conn_id="c", main=table, cached=kept, view=table, schema=schema,
             main_schema=schema, head=head, view_head=head, branches=[], query=PageQuery(tab="check"), reader=Reader(),
-            now_ms=int(time.time() * 1000), until=time.monotonic() + 60,
+            now_ms=int(time.time() * 1000), deadline=time.monotonic() + 60,
         )  # fmt: skip
         return [row[1].text for row in show(context).sheets[0].rows]
 

@@ -9,7 +9,7 @@ import pytest
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField, parse_type
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.plugin.tabs.grid import look
+from airflow_paimon.plugin.tabs.grid import chain_summary
 from airflow_paimon.plugin.tabs.grid_plan import lay_out_grid
 from airflow_paimon.plugin.tabs.schema_diff_plan import schema_changes
 from tests.core.chain.tables import DAILY, add, build, make_chain, overwrite
@@ -51,7 +51,7 @@ def test_a_first_version_is_all_new() -> None:
 
 def states(table: Table, *, page: int = 1, width: int = 62) -> dict[str, str]:
     """The days of a chain by group, as letters."""
-    check = look(table)
+    check = chain_summary(table)
     assert check.layout is not None
     hidden = {f.subject for f in check.findings if f.kind == "hidden-delta"}
     grid = lay_out_grid(check.layout, check.groups, check.stale, hidden, page=page, width=width)

@@ -48,10 +48,10 @@ def test_a_slow_read_goes_on_and_is_found_by_the_next_request(gate: threading.Ev
 
     for _ in range(3):
         with pytest.raises(StillReadingError):
-            reader.get("key", read, until=soon())
+            reader.get("key", read, deadline=soon())
     gate.set()
-    assert reader.get("key", read, until=later()) == "rows"
-    assert reader.get("key", read, until=soon()) == "rows"
+    assert reader.get("key", read, deadline=later()) == "rows"
+    assert reader.get("key", read, deadline=soon()) == "rows"
     assert len(calls) == 1
 
 
@@ -62,11 +62,11 @@ def test_what_may_change_is_read_again_but_serves_as_long_as_it_took() -> None:
         calls.append(1)
         return len(calls)
 
-    assert reader.get("key", read, until=later(), fresh=LONG) == 1
-    assert reader.get("key", read, until=later(), fresh=LONG) == 1
-    assert reader.get("other", read, until=later(), fresh=0.0) == 2
+    assert reader.get("key", read, deadline=later(), fresh=LONG) == 1
+    assert reader.get("key", read, deadline=later(), fresh=LONG) == 1
+    assert reader.get("other", read, deadline=later(), fresh=0.0) == 2
     ended = time.monotonic() + LONG
-    while reader.get("other", read, until=later(), fresh=0.0) == 2:
+    while reader.get("other", read, deadline=later(), fresh=0.0) == 2:
         assert time.monotonic() < ended
 
 
@@ -79,8 +79,8 @@ def test_an_error_is_reported_and_not_kept() -> None:
         return "back"
 
     with pytest.raises(NotFoundError, match="gone"):
-        reader.get("key", read, until=later())
-    assert reader.get("key", read, until=later()) == "back"
+        reader.get("key", read, deadline=later())
+    assert reader.get("key", read, deadline=later()) == "back"
 
 
 def test_a_timeout_of_the_storage_is_not_taken_for_ours() -> None:
@@ -88,7 +88,7 @@ def test_a_timeout_of_the_storage_is_not_taken_for_ours() -> None:
         raise TimeoutError("the storage's own")
 
     with pytest.raises(TimeoutError, match="the storage's own"):
-        Reader().get("key", read, until=later())
+        Reader().get("key", read, deadline=later())
 
 
 def test_several_reads_at_once_give_what_is_there(gate: threading.Event) -> None:
@@ -101,12 +101,12 @@ def test_several_reads_at_once_give_what_is_there(gate: threading.Event) -> None
 
     reader = Reader()
     for key, make in (("fast", lambda: "fast"), ("broken", broken)):
-        reader.gather({key: make}, until=later())
-    found = reader.gather({"fast": lambda: "never", "slow": slow, "broken": broken}, until=time.monotonic() + 0.05)
+        reader.gather({key: make}, deadline=later())
+    found = reader.gather({"fast": lambda: "never", "slow": slow, "broken": broken}, deadline=time.monotonic() + 0.05)
     assert found["fast"] == "fast"
     assert "slow" not in found
     gate.set()
-    again = reader.gather({"slow": slow, "broken": broken}, until=later())
+    again = reader.gather({"slow": slow, "broken": broken}, deadline=later())
     assert again["slow"] == "slow"
     assert isinstance(again["broken"], NotFoundError)
 
@@ -119,7 +119,7 @@ def test_memory_has_a_bound_and_the_oldest_goes_first() -> None:
             calls.append(name)
             return name
 
-        return reader.get(name, make, until=later(), weigh=lambda value: 100)
+        return reader.get(name, make, deadline=later(), weigh=lambda value: 100)
 
     for name in ("a", "b", "a", "c", "a", "b"):
         assert read(name) == name
@@ -130,7 +130,7 @@ def test_requests_beyond_the_bound_are_put_off(gate: threading.Event) -> None:
     reader = Reader(workers=1)
     for number in range(200):
         with pytest.raises(StillReadingError):
-            reader.get(number, gate.wait, until=soon())
+            reader.get(number, gate.wait, deadline=soon())
     assert len(reader._running) <= 128
 
 

@@ -389,7 +389,7 @@ def test_only_what_this_task_has_written_is_read_and_deleted(
 
     where: dict[str, Any] = {"result_name": "k/try2.json", "results_folder": f"{warehouse}/_r"}
     left_pod("of-another-task", "other/try1.json")
-    assert SparkJobHook("cluster", **waits)._left_by_another_try(request, **where, texts={}) is None
+    assert SparkJobHook("cluster", **waits)._find_earlier_attempt(request, **where, texts={}) is None
     left_pod("of-this-task", "k/try1.json")
     assert SparkJobHook("cluster", **waits).run_job(request, **where) == {"changed": True}
     assert results.walk("") == ["other/try1.json"] and precious.walk("") == ["data"]
@@ -645,14 +645,14 @@ def test_how_a_driver_ended_that_left_no_result(
     never = JobWatch(start("never", "stand-in.invalid/other"), nothing)
 
     def is_told() -> bool:
-        assert never.look() is None
+        assert never.poll() is None
         return f"pod never in namespace {NAMESPACE} can't start: ImagePullBackOff: Back-off pulling" in caplog.text
 
     wait_until(is_told, "why it doesn't start", 60, 0.2)
     gone = JobWatch(KubernetesDriver(Pods(place.cluster.master, NAMESPACE), "gone"), nothing)
-    assert [gone.look() for _ in range(3)] == [None, None, GONE]
+    assert [gone.poll() for _ in range(3)] == [None, None, GONE]
     silent = JobWatch(KubernetesDriver(Pods("k8s://https://127.0.0.1:1", NAMESPACE), "ended"), nothing)
-    assert [silent.look() for _ in range(4)] == [None] * 4, "no answer says nothing about drivers"
+    assert [silent.poll() for _ in range(4)] == [None] * 4, "no answer says nothing about drivers"
 
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     with pytest.raises(InvalidInputError, match="no login for Kubernetes at k8s://https"):

@@ -316,8 +316,8 @@ def test_a_trigger_kills_and_finds_out(
     # What a resource manager knows nothing of, as after a start without its old state.
     manager = ResourceManager(cluster.pages)
     watch = JobWatch(YarnDriver(manager, "application_1_0001"), result_in(f"{warehouse}/_r", "none.json", None))
-    assert [watch.look() for _ in range(3)] == [None, None, GONE]
+    assert [watch.poll() for _ in range(3)] == [None, None, GONE]
     manager.kill("application_1_0001")
     silent = JobWatch(YarnDriver(ResourceManager(cluster.files.replace("hdfs", "http")), "application_1_0001"),
                       result_in(f"{warehouse}/_r", "none.json", None))  # fmt: skip
-    assert [silent.look() for _ in range(4)] == [None] * 4, "what is no resource manager says nothing about drivers"
+    assert [silent.poll() for _ in range(4)] == [None] * 4, "what is no resource manager says nothing about drivers"

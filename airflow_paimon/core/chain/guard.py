@@ -184,7 +184,7 @@ def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFro
     return built_from
 
 
-def anchors_needed(main: Table, layout: ChainLayout, needed: Sequence[RequiredAnchor]) -> UnsafeOperationError:
+def required_anchor_error(main: Table, layout: ChainLayout, needed: Sequence[RequiredAnchor]) -> UnsafeOperationError:
     """Return the error for anchors that can't be dropped."""
     first, text = needed[0], layout.text_of
     lacking = [m for m in first.missing if m is not None]
@@ -345,7 +345,7 @@ def _guard(
         records = records_in(main, layout, change.plan)
         needed = required_anchors(layout, frozenset(snapshots), change.after, frozenset(deltas), records)
         if needed:
-            raise anchors_needed(main, layout, needed)
+            raise required_anchor_error(main, layout, needed)
     if on_stale is None:
         return other
     found = affected(change.touched_buckets & change.after if is_snapshot else change.touched_buckets, anchors, chained)

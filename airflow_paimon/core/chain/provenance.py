@@ -212,7 +212,7 @@ def is_proven(built: Provenance | None) -> bool:
     return built is not None and built.origin != ASSUMED
 
 
-def what_is_lacking(
+def missing_inputs(
     layout: ChainLayout,
     built: Provenance | None,
     snapshots: Set[Values],
@@ -395,7 +395,7 @@ def touched_since(
 
 def find_stale(state: ChainState, provenances: Mapping[Values, Provenance]) -> tuple[StalePartition, ...]:
     """Check every snapshot partition with known provenance, group by group in chronological order."""
-    return _Judge(state, provenances).all() if provenances else ()
+    return _StalenessJudge(state, provenances).all() if provenances else ()
 
 
 @dataclass(slots=True)
@@ -416,7 +416,7 @@ class _Findings:
             self.lost.append(because)
 
 
-class _Judge:
+class _StalenessJudge:
     def __init__(self, state: ChainState, provenances: Mapping[Values, Provenance]) -> None:
         self.state = state
         self.layout: ChainLayout = state.layout

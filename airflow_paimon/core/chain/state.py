@@ -84,23 +84,23 @@ def gather_chain(table: Table) -> ChainState:
     """Read the newest snapshot of each branch, consistently at one moment.
 
     Raises:
-        ConflictError: as ``pin_together``; and what ``chain_views`` raises.
+        ConflictError: as ``plan_consistently``; and what ``chain_views`` raises.
     """
     layout, *others = chain_views(table)
-    main, snapshot, delta = pin_together((table, *others))
+    main, snapshot, delta = plan_consistently((table, *others))
     return ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
 
 
-def pin_together(views: Sequence[Table]) -> list[ScanPlan]:
+def plan_consistently(views: Sequence[Table]) -> list[ScanPlan]:
     """Plan the newest snapshots of branches such that all of them were the newest at one moment.
 
     Raises:
-        ConflictError: as ``heads_together``.
+        ConflictError: as ``heads_consistently``.
     """
-    return list(map(plan_state, heads_together(views)))
+    return list(map(plan_state, heads_consistently(views)))
 
 
-def heads_together(views: Sequence[Table]) -> list[ScanPlan]:
+def heads_consistently(views: Sequence[Table]) -> list[ScanPlan]:
     """Choose the newest snapshots of branches, without their files, such that all of them were the newest at one
     moment.
 

@@ -14,9 +14,9 @@ from airflow_paimon.core.chain.provenance import (
     find_stale,
     gather_provenances,
     is_proven,
+    missing_inputs,
     record_provenance,
     records_of,
-    what_is_lacking,
 )
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, Fence, files_digest, splits_by_partition, vectors_digests
@@ -152,7 +152,7 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
     incomplete: dict[Values, str] = {}
     record_of = records_of(table, layout)
     for values, built in provenances.items():
-        lacking = what_is_lacking(layout, built, held.snapshot, held.delta, record_of)
+        lacking = missing_inputs(layout, built, held.snapshot, held.delta, record_of)
         has_anchor = built.anchor is not None and built.anchor.values in held.snapshot
         if lacking is None:
             continue

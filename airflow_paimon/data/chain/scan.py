@@ -15,7 +15,7 @@ from airflow_paimon.core.chain.read_plan import (
     every_partition,
     plan_reads,
 )
-from airflow_paimon.core.chain.state import ChainState, chain_views, heads_together
+from airflow_paimon.core.chain.state import ChainState, chain_views, heads_consistently
 from airflow_paimon.core.check.live_states import LiveStates, live_states_for_read
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
@@ -146,10 +146,10 @@ def _pinned(
             raise none_as_early(table, timestamp)
         return plans
     if version is None:
-        return heads_together((table, *others))
+        return heads_consistently((table, *others))
     main = choose_state(table, version)
     if main.snapshot is None:
-        return [main, *heads_together(others)]
+        return [main, *heads_consistently(others)]
     return [main, *(_state_then(t, main.snapshot) for t in others)]
 
 

@@ -30,25 +30,25 @@ _MARKS = {"publish": "good", "undo": "warn", "rollback": "warn", "erasure": "war
 _UNDO = Column("Undo", help="What an undo would do now")
 
 
-def read_records(reader: Reader, main: Table, until: float) -> list[AuditRecord]:
-    """Read the audit of a table. ``until``: see ``PageContext``."""
+def read_records(reader: Reader, main: Table, deadline: float) -> list[AuditRecord]:
+    """Read the audit of a table. ``deadline``: see ``PageContext``."""
     return reader.get(
         (main.store.uri, "audit"),
         partial(read_audit, main),
-        until=until,
+        deadline=deadline,
         fresh=FRESH_SECONDS,
         weigh=lambda found: 4000 * (1 + len(found)),
     )
 
 
-def document(reader: Reader, main: Table, form: str, until: float) -> str:
+def document(reader: Reader, main: Table, form: str, deadline: float) -> str:
     """Return the whole audit in one of ``FORMATS``."""
-    return render(read_records(reader, main, until), form)
+    return render(read_records(reader, main, deadline), form)
 
 
 def show(context: PageContext) -> Panel:
     """Show the records, the newest first."""
-    found = read_records(context.reader, context.main, context.until)[::-1]
+    found = read_records(context.reader, context.main, context.deadline)[::-1]
     by_place = {(r.branch, r.snapshot): r for r in found}
 
     def history(row: Mapping[str, Any]) -> str:
@@ -91,7 +91,7 @@ def _undo(context: PageContext, records: Sequence[AuditRecord]) -> dict[str, Any
     record, head = records[0], context.head.id if context.head else 0
     key = (context.uri, "undo preview", record.identity, head)
     made = partial(_preview, context.cached, record.snapshot)
-    preview = context.reader.get(key, made, until=context.until, fresh=FRESH_SECONDS)
+    preview = context.reader.get(key, made, deadline=context.deadline, fresh=FRESH_SECONDS)
     if isinstance(preview, str):
         return {"title": _title(record), "lines": [f"This can't be determined: {preview}"], "forms": [], "later": None,
                 "lacks_dag": False}  # fmt: skip

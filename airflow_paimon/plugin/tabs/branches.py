@@ -42,7 +42,7 @@ def show(context: PageContext) -> Panel:
 def _facts(context: PageContext, names: Sequence[str]) -> Mapping[str, BranchFacts | PaimonError]:
     """Return what was read of each branch in time."""
     reads = {(context.uri, "branch", n): partial(branch_facts, context.cached, n) for n in names}
-    read = context.reader.gather(reads, until=context.until, fresh=FRESH_SECONDS)
+    read = context.reader.gather(reads, deadline=context.deadline, fresh=FRESH_SECONDS)
     return {name: one for (_, _, name), one in read.items()}
 
 
@@ -61,9 +61,11 @@ def _compared(context: PageContext, facts: Mapping[str, BranchFacts | PaimonErro
         )
         for n, theirs in heads.items()
     }
-    done = context.reader.gather(far, until=context.until)
-    planned = context.reader.gather(plans, until=context.until, fresh=_PLAN_SECONDS)
-    tags = context.reader.get((uri, "tag names"), context.main.tag_names, until=context.until, fresh=FRESH_SECONDS)
+    done = context.reader.gather(far, deadline=context.deadline)
+    planned = context.reader.gather(plans, deadline=context.deadline, fresh=_PLAN_SECONDS)
+    tags = context.reader.get(
+        (uri, "tag names"), context.main.tag_names, deadline=context.deadline, fresh=FRESH_SECONDS
+    )
     compared = Compared(
         far={key[2]: one for key, one in done.items()},
         states={key[2]: one for key, one in planned.items()},

@@ -41,7 +41,7 @@ def show(context: PageContext) -> Panel:
     found = context.reader.get(
         (context.uri, "check"),
         lambda: findings_of(context.main, context.now_ms),
-        until=context.until,
+        deadline=context.deadline,
         fresh=FRESH_SECONDS,
     )
     note = "The metadata was checked, not the data files. The job check_table also checks that each data file exists."

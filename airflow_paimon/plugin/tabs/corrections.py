@@ -18,8 +18,8 @@ from airflow_paimon.plugin.runs import TableRun
 from airflow_paimon.plugin.sheet import ago, sheet_of
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_for
 from airflow_paimon.runbooks.kinds import CORRECTING, Kind
-from airflow_paimon.runbooks.leftovers import PUBLISHING_TASKS, is_of_a_run, run_digest
-from airflow_paimon.shown.listing import Listing, Noted, heads, utc_time
+from airflow_paimon.runbooks.leftovers import PUBLISHING_TASKS, belongs_to_run, run_digest
+from airflow_paimon.shown.listing import AnnotatedValue, Listing, heads, utc_time
 from airflow_paimon.shown.urls import DOCS
 
 _DAGS_PAGE = f"{DOCS[1:]}/howto/own-dags"
@@ -45,11 +45,11 @@ def show(context: PageContext) -> Panel:
     allowed = [dag for dag in known if auth.may_read_runs(context.user, dag.dag_id)]
     name, conn_id = context.main.name, context.conn_id
     key = ("runs", name, conn_id, *(dag.dag_id for dag in allowed))
-    found = context.reader.get(key, partial(runs.runs_of, name, conn_id, allowed), until=context.until, fresh=1.0)
+    found = context.reader.get(key, partial(runs.runs_of, name, conn_id, allowed), deadline=context.deadline, fresh=1.0)
     points = context.reader.get(
         (context.uri, "undo points"),
         partial(undoable_publishes, context.main),
-        until=context.until,
+        deadline=context.deadline,
         fresh=FRESH_SECONDS,
     )
     views = {_owner(run): _view(run) for run in found}
@@ -62,14 +62,14 @@ def show(context: PageContext) -> Panel:
     ]
     listing = Listing(title="runs", columns=_COLUMNS, rows=rows)
     sheet = sheet_of(listing, context.now_ms, title="Runs", empty=_EMPTY)
-    notes = list[str | Noted]()
+    notes = list[str | AnnotatedValue]()
     if len(allowed) < len(known):
         notes.append("Runs of DAGs that you may not read are not shown.")
     missing = [kind for kind in _EXPECTED if kind not in {dag.kind for dag in known if not dag.stale}]
     if missing:
         names = ", ".join(missing)
         about = f"This Airflow does not have the DAGs {names}."
-        notes.append(Noted(about, short="How to add them", href=_DAGS_PAGE))
+        notes.append(AnnotatedValue(about, short="How to add them", href=_DAGS_PAGE))
     return Panel(
         template="corrections.html", sheets=[sheet], notes=notes, data={"forms": _forms(context, points, undone)}
     )
@@ -100,36 +100,38 @@ def _row(
     rivals = flying if run.kind in CORRECTING else ()
     waiting, is_there = waits_for(view, rivals), branch in context.branches
     return [
-        Noted(run.run_id, href=address),
-        Noted(_PURPOSES[run.kind], note=run.dag_id),
+        AnnotatedValue(run.run_id, href=address),
+        AnnotatedValue(_PURPOSES[run.kind], note=run.dag_id),
         utc_time(None if run.began is None else _millis(run.began)),
         run.by or None,
         _state(f"{became}, undone since" if undone else became, "warn" if undone else mark, run, address),
         _waits(waiting, run, address),
         _approval(run, view, address, context.now_ms),
-        Noted(branch or None, href=context.query.href(tab="history", branch=branch, q="") if is_there else ""),
+        AnnotatedValue(branch or None, href=context.query.href(tab="history", branch=branch, q="") if is_there else ""),
         _undo(context, point, undone),
         run.conf.get("reason"),
         _listed(run.conf.get("partitions")) or None,
     ]
 
 
-def _waits(waiting: str, run: TableRun, address: str) -> Noted | None:
+def _waits(waiting: str, run: TableRun, address: str) -> AnnotatedValue | None:
     """What a run waits for; of a job in Spark how far it is, with a link to its log."""
     if not waiting:
         return None
     running = sorted(t for t, state in run.tasks.items() if state == "running")
     said = [f"{task}: {run.progress[task]}" for task in running if task in run.progress]
-    return Noted("; ".join([waiting, *said]), mark="warn", href=f"{address}/tasks/{running[0]}" if running else "")
+    return AnnotatedValue(
+        "; ".join([waiting, *said]), mark="warn", href=f"{address}/tasks/{running[0]}" if running else ""
+    )
 
 
-def _state(became: str, mark: str, run: TableRun, address: str) -> Noted:
+def _state(became: str, mark: str, run: TableRun, address: str) -> AnnotatedValue:
     """What became of a run, with a link to the log that says why and what helps, or what was verified."""
     task = next((t for t in _EXPLAINS if run.tasks.get(t) in ("success", "failed")), "")
     wrote = next((run.ran_on[t] for t in _WRITES if t in run.ran_on), "")
     ran = {"": "", "spark": "Ran in Spark. "}.get(wrote, "Ran in plain Python. ")
     note = f"{ran}The log of task {task}" if task else ran
-    return Noted(became, mark=mark, note=note, href=f"{address}/tasks/{task}" if task else "")
+    return AnnotatedValue(became, mark=mark, note=note, href=f"{address}/tasks/{task}" if task else "")
 
 
 def _branch(run: TableRun) -> str:
@@ -143,7 +145,7 @@ def _owner(run: TableRun) -> str:
     return f"{run.dag_id}/{run.run_id}"
 
 
-def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Noted | None:
+def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> AnnotatedValue | None:
     link = f"{address}/tasks/{_APPROVE}/required_actions"
     approval = run.approval
     if approval is None:
@@ -151,19 +153,19 @@ def _approval(run: TableRun, view: RunView, address: str, now_ms: int) -> Noted 
     if approval.answered_at is None:
         since = f", asked {ago(_millis(approval.asked_at), now_ms)}" if approval.asked_at else ""
         shown = f"waits{since}" if view.unanswered else "not answered"
-        return Noted(shown, note=approval.subject, href=link, mark="warn" if view.unanswered else "")
+        return AnnotatedValue(shown, note=approval.subject, href=link, mark="warn" if view.unanswered else "")
     answer = {"Approve": "approved", "Reject": "rejected"}.get(approval.answer, approval.answer)
     by = f" by {approval.answered_by}" if approval.answered_by else ", no answer in time"
-    return Noted(f"{answer}{by}", note=approval.subject, href=link)
+    return AnnotatedValue(f"{answer}{by}", note=approval.subject, href=link)
 
 
-def _undo(context: PageContext, point: UndoablePublish | None, undone: UndoablePublish | None) -> Noted | None:
+def _undo(context: PageContext, point: UndoablePublish | None, undone: UndoablePublish | None) -> AnnotatedValue | None:
     if point is None:
         return None
     if undone is not None:
-        return Noted(f"undone by snapshot {undone.snapshot.id}", mark="muted")
+        return AnnotatedValue(f"undone by snapshot {undone.snapshot.id}", mark="muted")
     link = f"{context.query.href(q=point.undo_tag)}#start"
-    return Noted(f"back to snapshot {point.before.id}", note=f"Tag {point.undo_tag}", href=link)
+    return AnnotatedValue(f"back to snapshot {point.before.id}", note=f"Tag {point.undo_tag}", href=link)
 
 
 def _has_published(run: TableRun) -> bool:
@@ -190,7 +192,7 @@ def _forms(
     forms += form_card(context, dags, Kind.ERASURE, "Erase rows", {**table, "where": _condition(context)}, _ERASES)
     if context.branches:
         name = context.view.branch_name
-        named = [name] if name != MAIN and is_of_a_run(context.main, name) else []
+        named = [name] if name != MAIN and belongs_to_run(context.main, name) else []
         conf = {**table, **({"branches": named} if named else {})}
         forms += form_card(context, dags, Kind.CLEANUP, "Remove what corrections left", conf)
     return forms

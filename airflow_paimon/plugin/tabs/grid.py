@@ -36,7 +36,7 @@ class ChainGlance:
         return 200 * held + 1000 * (1 + len(self.findings))
 
 
-def look(main: Table) -> ChainGlance:
+def chain_summary(main: Table) -> ChainGlance:
     """Check the chain, and keep what the grid needs."""
     check = check_chain_table(main)
     layout = check.state.layout if check.state is not None else None
@@ -49,7 +49,11 @@ def show(context: PageContext) -> Panel:
     if not TableOptions(context.main_schema.options).chain_table:
         return Panel(notes=[f"{main.name} is not a chain table (option chain-table.enabled)."])
     check = context.reader.get(
-        (context.uri, "chain"), partial(look, main), until=context.until, fresh=FRESH_SECONDS, weigh=ChainGlance.weigh
+        (context.uri, "chain"),
+        partial(chain_summary, main),
+        deadline=context.deadline,
+        fresh=FRESH_SECONDS,
+        weigh=ChainGlance.weigh,
     )
     findings = findings_sheet(check.findings)
     if check.layout is None:

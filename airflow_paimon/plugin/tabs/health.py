@@ -19,7 +19,7 @@ def show(context: PageContext) -> Panel:
     found: TableHealth = context.reader.get(
         (context.uri, "health"),
         partial(read_health, context.main, context.now_ms),
-        until=context.until,
+        deadline=context.deadline,
         fresh=SERVES_SECONDS,
         weigh=lambda _: 5000,
     )

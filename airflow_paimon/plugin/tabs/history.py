@@ -31,7 +31,7 @@ def show(context: PageContext) -> Panel:
     drawn = list(context.branches[: _LANES - 1])
     if chosen != MAIN and chosen not in drawn:
         drawn[-1:] = [chosen]
-    lanes, missing = read_lanes(context.reader, context.main, drawn, context.until)
+    lanes, missing = read_lanes(context.reader, context.main, drawn, context.deadline)
     picture = lay_out(lanes, query.since, query.until)
     notes = []
     if missing:
@@ -124,7 +124,10 @@ def _detail(context: PageContext, notes: list[str]) -> dict[str, object] | None:
         return None
     view, wanted = context.main.branch(branch), int(given)
     found = context.reader.get(
-        (context.uri, "one", branch, wanted), partial(_find, view, wanted), until=context.until, fresh=FRESH_SECONDS
+        (context.uri, "one", branch, wanted),
+        partial(_find, view, wanted),
+        deadline=context.deadline,
+        fresh=FRESH_SECONDS,
     )
     if found is None:
         notes.append(f"{view.label} has no snapshot {wanted}: it expired, or never was")

@@ -30,7 +30,7 @@ def _live(context: PageContext) -> tuple[LiveFiles, int]:
     view = context.cached.branch(context.view.branch_name)
     key = (context.uri, "files", view.branch_name, head.identity if head else None, context.schema.id, small)
     found = context.reader.get(
-        key, lambda: read_live_files(view, head, small), until=context.until, weigh=lambda live: live.weight
+        key, lambda: read_live_files(view, head, small), deadline=context.deadline, weigh=lambda live: live.weight
     )
     return found, small
 

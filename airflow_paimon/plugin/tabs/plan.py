@@ -31,7 +31,7 @@ from airflow_paimon.runbooks.form import in_form_words
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.shown.correction import plan_of
 from airflow_paimon.shown.correction_text import figure_lines, reader_lines
-from airflow_paimon.shown.listing import Listing, Noted, heads
+from airflow_paimon.shown.listing import AnnotatedValue, Listing, heads
 
 MODES = ("overwrite", "upsert")
 _SERVES_SECONDS = 60.0
@@ -109,7 +109,7 @@ def _plan(context: PageContext, correction: _Correction) -> tuple[Mapping[str, A
     )
     try:
         found: Mapping[str, Any] = context.reader.get(
-            key, make, until=context.until, fresh=_SERVES_SECONDS, weigh=lambda plan: 2 * len(json.dumps(plan))
+            key, make, deadline=context.deadline, fresh=_SERVES_SECONDS, weigh=lambda plan: 2 * len(json.dumps(plan))
         )
     except _REFUSED as error:
         return {}, without_secrets_of(context.conn_id, in_form_words(error.message))
@@ -126,7 +126,7 @@ def _downstream(context: PageContext) -> dict[str, Any]:
         return {"replays": replays, "tables_checked": looked_at, "lineage": lineage}
 
     found: dict[str, Any] = context.reader.get(
-        (context.uri, "downstream"), read, until=context.until, fresh=_SERVES_SECONDS,
+        (context.uri, "downstream"), read, deadline=context.deadline, fresh=_SERVES_SECONDS,
         weigh=lambda made: 2 * len(json.dumps(made)),
     )  # fmt: skip
     return found
@@ -141,7 +141,7 @@ def _consumers(context: PageContext) -> list[consumers.Consumer]:
     found = context.reader.get(
         ("consumers", context.conn_id, context.main.name),
         partial(consumers.consumers_of, context.conn_id, context.main.name),
-        until=context.until,
+        deadline=context.deadline,
         fresh=FRESH_SECONDS,
     )
     return [one for one in found if auth.may_read_dag(context.user, one.dag_id)]
@@ -181,7 +181,7 @@ def _sheet(context: PageContext, downstream: Mapping[str, Any], used: Sequence[c
 def _dag(context: PageContext, one: consumers.Consumer) -> tuple[object, ...]:
     link = f"{context.airflow}/dags/{quote(one.dag_id, safe='')}"
     how = f"{one.how}; paused" if one.paused else one.how
-    return Noted(one.dag_id, href=link), "DAG", how, ", ".join(one.makes) or None
+    return AnnotatedValue(one.dag_id, href=link), "DAG", how, ", ".join(one.makes) or None
 
 
 def _forms(context: PageContext, correction: _Correction, tables: Sequence[str]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ def show(context: PageContext) -> Panel:
     schemas: list[TableSchema] = context.reader.get(
         (context.uri, "schemas", context.view.branch_name),
         context.view.schemas,
-        until=context.until,
+        deadline=context.deadline,
         fresh=FRESH_SECONDS,
     )
     page, pages, first, last = context.page_of(len(schemas), _VERSIONS)

@@ -15,7 +15,7 @@ def show(context: PageContext) -> Panel:
     found: TableUsage = context.reader.get(
         (context.uri, "storage"),
         lambda: read_usage(context.main, context.now_ms),
-        until=context.until,
+        deadline=context.deadline,
         fresh=_SERVES_SECONDS,
         weigh=lambda usage: 2000 * (1 + len(usage.roots) + len(usage.usages)),
     )

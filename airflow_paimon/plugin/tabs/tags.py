@@ -18,7 +18,7 @@ def show(context: PageContext) -> Panel:
     found: list[Tag] = context.reader.get(
         (context.uri, "tags", context.view.branch_name),
         context.view.tags,
-        until=context.until,
+        deadline=context.deadline,
         fresh=FRESH_SECONDS,
         weigh=lambda tags: 1500 * (1 + len(tags)),
     )
