@@ -496,12 +496,17 @@ class _StalenessJudge:
         return before is None or (after is not None and after > before)
 
     def _made_of_the_same(self, anchor: Values, built: Provenance) -> bool:
-        """Whether a nearer anchor was built from the same inputs as the partition: then both agree."""
-        other = self.provenances.get(anchor)
-        if other is None:
-            return False
+        """Whether a nearer anchor, with those that it was built on, comes from the partition's inputs: then both agree.
+
+        It isn't stale, and so none of those is.
+        """
         own = {d.values: d.files for d in built.deltas}
-        return other.anchor == built.anchor and all(own.get(d.values) == d.files for d in other.deltas)
+        other = self.provenances.get(anchor)
+        while other is not None and all(own.get(d.values) == d.files for d in other.deltas):
+            if other.anchor == built.anchor:
+                return True
+            other = None if other.anchor is None else self.provenances.get(other.anchor.values)
+        return False
 
     def _changed(self, branch: Branch, part: Part, built: Provenance) -> bool:
         vectors = self.vectors[branch].get(part.values, "")

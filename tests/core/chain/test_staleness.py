@@ -126,6 +126,12 @@ def test_a_dropped_anchor_leaves_what_was_built_on_it(table: Table) -> None:
 def test_a_nearer_anchor(table: Table) -> None:
     build(table, "20250104", "20250103", ["20250104"])
     assert stale(table) == {}, "made of what S[05] was made of"
+    drop(table.branch("snapshot"), "20250103")
+    drop(table.branch("snapshot"), "20250104")
+    build(table, "20250105", "20250101", ["20250102", "20250103", "20250104", "20250105"])
+    build(table, "20250103", "20250101", ["20250102", "20250103"])
+    build(table, "20250104", "20250103", ["20250104"])
+    assert stale(table) == {}, "one after the other, of what S[05] was made of at once"
     overwrite(table.branch("snapshot"), "20250104")
     assert stale(table)["20250105"].reason == "a nearer anchor dt=20250104 came after it was built"
 
