@@ -220,7 +220,7 @@ class Flink:
             self._wait(lambda job=job: self.state(job) in ("CANCELED", "FAILED", "FINISHED"), f"the end of {job}")
 
     def state(self, job: str) -> str:
-        return str(self._job(job)["state"])
+        return str(_ask(f"{self.manager}/jobs/{job}/status")["status"])
 
     def restarts(self, job: str) -> int:
         """How often the job went back to a checkpoint."""
