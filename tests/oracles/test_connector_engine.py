@@ -178,7 +178,7 @@ def test_rows_that_wait_for_a_compaction_are_never_overwritten_unseen(
     sql = "INSERT OVERWRITE branch PARTITION (dt = 'a') SELECT k, 3L FROM branch WHERE dt = 'a'"
     error = connector("correct_branch", sql)["error"]
     assert (error["kind"], error["files"], error["rows"], error["partitions"]) == ("unsafe", 1, 32, ["dt=a"]), error
-    for said in ("partition dt=a holds", "CALL sys.compact(table => 'd.`t$branch_fix`')"):
+    for said in ("partition dt=a have 32 uncompacted rows", "CALL sys.compact(table => 'd.`t$branch_fix`')"):
         assert said in error["message"]
     # the way out that the refusal names
     connector_oracle.sql(tmp_path, "CALL sys.compact(table => 'd.`t$branch_fix`')")

@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 
 from airflow_paimon.core.commit.idempotency import AttemptRecord, KeptResult
 from airflow_paimon.core.commit.stream_batch import BatchRecord
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import FormatError, PaimonError
 from airflow_paimon.core.format.records import RecordKind, is_record
 from airflow_paimon.core.format.snapshot import load_json_object, parse_snapshot
-from airflow_paimon.core.metadata_expiry.root_values import TrashEntry
+from airflow_paimon.core.metadata_expiry.references import has_all_metadata
+from airflow_paimon.core.metadata_expiry.root_values import HOLD, Root, TrashEntry
 from airflow_paimon.core.partition_expiry.expiry_run import ExpiryPlan
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.hold import Hold
@@ -18,7 +19,7 @@ from airflow_paimon.core.rules.results import CheckRecord
 from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.streaming.replays import ReplayRecord
 from airflow_paimon.core.table.branch_record import BranchRecord
-from airflow_paimon.core.table.paths import PRIVATE_DIR
+from airflow_paimon.core.table.paths import MANIFEST_DIR, PRIVATE_DIR
 from airflow_paimon.core.table.record_kinds import AUDIT, CHAIN, ERASURES, MARKS, OPERATIONS
 from airflow_paimon.core.table.table import Table
 
@@ -34,13 +35,26 @@ _PARSERS: Mapping[RecordKind, Callable[[bytes, str], object]] = {
 
 
 def unreadable_records(table: Table) -> Iterator[Finding]:
-    """Find the files that are damaged. None is repaired unasked: some are the only proof of what was done."""
+    """Find the files that are damaged, and holds of what is. None is repaired unasked: some are the only proof of what
+    was done.
+    """
     for kind, parse in _PARSERS.items():
         for path, data in read_existing(table.store, list(filter(is_record, table.store.walk(kind.folder)))).items():
             try:
-                parse(data, f"{table.name}: {path}")
+                record = parse(data, f"{table.name}: {path}")
+                if isinstance(record, Hold):
+                    _check_held(table, path, data, record)
             except PaimonError as error:
                 yield _unreadable(kind, path, data, error)
+
+
+def _check_held(table: Table, path: str, data: bytes, hold: Hold) -> None:
+    held = Root(kind=HOLD, branch=hold.branch, name=path, path=path, data=data, snapshot=hold.snapshot)
+    if not has_all_metadata(table, held, set(table.store.names(MANIFEST_DIR))):
+        raise FormatError(
+            f"{table.name}: {path} keeps snapshot {hold.snapshot.id} of branch {hold.branch!r} for a publish or "
+            "rollback that is running or was killed, and manifests of it are missing"
+        )
 
 
 def _unreadable(kind: RecordKind, path: str, data: bytes, error: PaimonError) -> Finding:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from airflow_paimon.core.commit.put import delete_files, put_new
@@ -52,8 +52,8 @@ def put_hold(
     """Hold a snapshot of a branch, and return the hold's path. ``user``: of a publish of these partitions; ``schema``:
     see ``Hold``.
 
-    Holds of killed processes go after a week; those of publishes not before the branch's snapshot has gone, as they may
-    have been committed.
+    Holds of killed processes go after a week; those of publishes when a retry has committed, or not before the branch's
+    snapshot has gone, as they may have been committed.
 
     Raises:
         ConflictError: the snapshot, and each tag on it, is gone already; nothing is held.
@@ -106,6 +106,15 @@ def drop_hold(table: Table, path: str) -> None:
         delete_files(table, [path])
     except PaimonError as error:
         log.info("%s: %s was left behind (%s)", table.label, path, error.message)
+
+
+def drop_holds_of(table: Table, user: str) -> None:
+    """Delete what the tries of a publish that was committed still hold: none of them can commit any more."""
+    for path in HOLDS.listed(table.store):
+        with suppress(FormatError):
+            hold = Hold.find(table.store, path, table.name)
+            if hold is not None and hold.user == user:
+                drop_hold(table, path)
 
 
 def _drop_left(table: Table, own: str) -> None:

@@ -39,7 +39,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
-from airflow_paimon.core.publish.hold import drop_hold, put_hold
+from airflow_paimon.core.publish.hold import drop_hold, drop_holds_of, put_hold
 from airflow_paimon.core.publish.publication import Publication, completed, with_follow
 from airflow_paimon.core.publish.publish_identity import (
     PublishIdentity,
@@ -229,6 +229,8 @@ def _finish(own: _Try, committed: Snapshot, *, is_whole: bool = False, just_now:
         )
         warnings = [] if is_whole else complete(own.context, target, committed)
         delete_staged_tags(target, committed)
+        if own.identity.tried.retried:
+            drop_holds_of(target, own.identity.commit_identity.user)
         if just_now and own.planned is not None and own.planned.has_columns:
             restore_schema(target, target.schema(committed.schema_id))
     except PaimonError as error:

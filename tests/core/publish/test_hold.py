@@ -16,6 +16,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.reachability import missing_files
 from airflow_paimon.core.table.record_kinds import HOLDS
@@ -136,6 +137,33 @@ def test_what_a_killed_publish_held_goes_after_a_week(table: Table) -> None:
     run(table, "delete_branch", branch="fix")
     run(table, "rollback_to", snapshot=2)
     assert table.store.walk(HOLDS.folder) == []
+
+
+def test_a_retry_ends_what_its_killed_first_try_held(table: Table) -> None:
+    step = 1
+    while not table.store.walk(HOLDS.folder):
+        assert cut_off(table, step, "merge_branch", branch="fix", operation_id="op")
+        step += 1
+    run(table, "merge_branch", branch="fix", operation_id="op")
+    assert table.store.walk(HOLDS.folder) == []
+
+
+def test_a_hold_of_what_another_engine_has_expired_is_found(table: Table) -> None:
+    """Once the branch is deleted, no tag of main's, which other engines know, keeps what both had in common."""
+    step = 1
+    while not table.store.walk(HOLDS.folder):
+        assert cut_off(table, step, "merge_branch", branch="fix")
+        step += 1
+    held = table.branch("fix").latest_snapshot()
+    run(table, "delete_branch", branch="fix", force=True)
+    assert held is not None and run(table, "check_table").details["ok"]
+    table.store.delete(manifest_path(read_delta_lists(table, [held])[0].file_name))
+    with pytest.raises(FormatError):
+        run(table, "remove_orphan_files")
+    [finding] = run(table, "check_table").details["findings"]
+    assert "keeps snapshot 3 of branch 'fix'" in finding["message"]
+    run(table, "repair_table", finding=[finding["id"]])
+    run(table, "remove_orphan_files")
 
 
 def test_a_refused_publish_leaves_no_hold(table: Table) -> None:
