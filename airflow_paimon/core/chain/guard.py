@@ -303,7 +303,7 @@ class _Change:
     before: _Held
     after: frozenset[Values]
     added: dict[Values, int]
-    touched_buckets: frozenset[Values]
+    changed_partitions: frozenset[Values]
 
 
 def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: Sequence[ManifestEntry]) -> _Change:
@@ -312,11 +312,11 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
     before = splits_by_partition(plan)
     files = {v: {f.file_name for s in splits for f in s.files} for v, splits in before.items()}
     added: dict[Values, int] = {}
-    touched_buckets = set()
+    changed_partitions = set()
     for deletes in (True, False):
         for entry in (e for e in entries if (e.kind != FileKind.ADD) == deletes):
             values = decode_row(entry.partition, types)
-            touched_buckets.add(values)
+            changed_partitions.add(values)
             names = files.setdefault(values, set())
             if deletes:
                 names.discard(entry.file.file_name)
@@ -324,7 +324,7 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
                 names.add(entry.file.file_name)
                 added[values] = entry.total_buckets
     after = frozenset(v for v, names in files.items() if names)
-    return _Change(plan, before, after, added, frozenset(touched_buckets))
+    return _Change(plan, before, after, added, frozenset(changed_partitions))
 
 
 def _guard(
@@ -348,10 +348,12 @@ def _guard(
             raise required_anchor_error(main, layout, needed)
     if on_stale is None:
         return other
-    found = affected(change.touched_buckets & change.after if is_snapshot else change.touched_buckets, anchors, chained)
+    found = affected(
+        change.changed_partitions & change.after if is_snapshot else change.changed_partitions, anchors, chained
+    )
     if found.hidden and not is_snapshot and on_stale == "refuse":
         raise _hidden(main, layout, found.hidden)
-    rebuilt = {v: parts for v, parts in found.rebuilt.items() if not is_snapshot or v not in change.touched_buckets}
+    rebuilt = {v: parts for v, parts in found.rebuilt.items() if not is_snapshot or v not in change.changed_partitions}
     ids = {own: head.id if head else None, others: other.snapshot.id if other.snapshot else None}
     _assume(main, layout, rebuilt, change.plan if is_snapshot else other, deltas, ids)
     return other

@@ -90,13 +90,13 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     found, referenced = _judge(files, living, index, memory_bytes // 2)
     records = old_records(table, now_ms - records_age_ms)
     streams = stream_leftovers(table, now_ms - records_age_ms)
+    left = read_existing(table.store, streams)
+    found = _delete(table, reader, found, dry_run=request.dry_run)
     orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
     old = [Delete(path=path, reason=_OLD_RECORD) for path in records]
-    left = read_existing(table.store, streams)
     old += [Delete(path=path, expected=data, reason=_OLD_STREAM) for path, data in left.items()]
     plan = Plan(operation=request.operation, table=request.table, actions=(*orphans, *old))
     if not request.dry_run:
-        found = _delete(table, reader, found)
         execute(table, old)
     details = _details(found, files, before_ms, len(records), age_ms) | {
         "referenced": referenced.to_json(),
@@ -186,8 +186,10 @@ def _judge(
     return Orphans(files=tuple(sorted(orphans, key=lambda c: c.file.path)), young=young, held=held), referenced
 
 
-def _delete(table: Table, reader: RootReader, found: Orphans) -> Orphans:
-    """Delete the orphans that no root names exactly, after another look before each batch; return what was deleted."""
+def _delete(table: Table, reader: RootReader, found: Orphans, *, dry_run: bool) -> Orphans:
+    """Delete the orphans that no root names exactly, after another look before each batch; return what was deleted. A
+    dry run returns what would be.
+    """
     deleted: list[Candidate] = []
     names = frozenset(c.file.name for c in found.files)
     named, seen = set[str](), set[tuple[str, bytes]]()
@@ -201,6 +203,8 @@ def _delete(table: Table, reader: RootReader, found: Orphans) -> Orphans:
 
     if names:
         look()  # reads all manifests: what is committed meanwhile, the next look finds
+    if dry_run:
+        return replace(found, files=tuple(c for c in found.files if c.file.name not in named))
     for batch in batches(found.files, _BATCH):
         look()
         free = [c for c in batch if c.file.name not in named]

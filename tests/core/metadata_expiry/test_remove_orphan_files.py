@@ -340,8 +340,9 @@ def test_a_file_that_is_live_on_a_level_by_a_broken_state_stays(main: Table) -> 
     for number in main.snapshot_ids()[:-1]:
         main.store.delete(main.paths.snapshot(number))
     plant(main)
-    clean(main)
+    planned, cleaned = clean(main, dry_run=True).details, clean(main).details
     assert main.store.exists(f"dt=a/bucket-0/{entry.file.file_name}")
+    assert planned["files"] == cleaned["files"] == len(planned["plan"]["actions"])
 
 
 def test_the_files_of_a_deleted_branch_go(main: Table) -> None:
