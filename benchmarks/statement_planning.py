@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit
+from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
@@ -72,7 +73,7 @@ def run(spark: SparkSession, warehouse: str, table: Table, text: str) -> tuple[f
     statement = parse_statement(spark, text)
     assert statement is not None
     named = warehouse_tables(spark, warehouse, None, text, view)
-    commit_statement(spark, statement, view, named, CommitIdentity(), lambda outcome: {})
+    commit_statement(spark, statement, view, named, CommitOptions(), lambda outcome: {})
     return time.process_time() - started, store.tally.requests, store.tally.bytes_read / 1e6
 
 

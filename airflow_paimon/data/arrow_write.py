@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -31,15 +32,14 @@ from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.compaction_tasks import RunTasks, run_here
 from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.moving_keys import completed
+from airflow_paimon.data.moving_keys import complete_messages
 from airflow_paimon.data.write import (
-    BucketsOfRows,
-    PartitionsOfRows,
+    RowTargets,
     TableWrite,
-    buckets_of_rows,
+    WriteMode,
     discard_files,
-    partitions_of_rows,
     plan_write,
+    targets_of_rows,
     write_rows,
 )
 
@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 
 OPERATION = "write_arrow"
 MODES = ("append", "overwrite", "dynamic_overwrite")
-_TRIES = 5
+_ATTEMPTS = 5
 _BATCH_ROWS = 1 << 20
 
 
@@ -87,32 +87,38 @@ def write_arrow(
     check_table(table)
     check_rows(table, data)
     check_operation_id(table, operation_id)
-    check_mode(table, mode, partition)
-    partition = None if partition is None else partition_argument(table, partition)
+    write_mode = parse_write_mode(table, mode, partition)
     table.require()
     require_committable(table)
     guard, properties = ChainOptions(on_stale=parse_on_stale(table, on_stale)), {OPERATION_PROPERTY: OPERATION}
     options = CommitOptions(properties=properties, guard_options=guard, writers_stopped=writers_stopped)
-    written = write_once(
-        table,
-        OPERATION,
-        _request(data, mode, partition),
-        operation_id,
-        lambda identity: commit_in_tries(
+
+    def write(identity: CommitIdentity) -> tuple[Receipt, Sequence[CommitMessage]]:
+        return commit_with_retries(
             table,
-            mode,
-            partition,
+            write_mode,
             replace(options, identity=identity),
             write_files=lambda write: write_rows(write, _batches(data, write)),
-            tries=_TRIES,
-            partitions=partitions_of_rows(data, table.store, table.label),
-            buckets=buckets_of_rows(data, table.label),
-        ),
-        lambda committed: report_write(table, committed),
-        content=None if operation_id is None else content_digest(data),
-        writers_stopped=writers_stopped,
-    )
+            attempts=_ATTEMPTS,
+            targets=targets_of_rows(data, table.store, table.label),
+        )
+
+    content = None if operation_id is None else content_digest(data)
+    request = WriteRequest(OPERATION, operation_id, _request_digest(data, write_mode), content)
+    written = write_once(table, request, write, partial(report_write, table), writers_stopped=writers_stopped)
     return _result(table, mode, written, data.num_rows, started)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """What a write with an operation id is recognised by. ``digest``: of the request; ``content``: of its rows, None =
+    they are not compared.
+    """
+
+    operation: str
+    operation_id: str | None
+    digest: str
+    content: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +140,10 @@ class Written:
 @cached_reads()
 def write_once(
     table: Table,
-    operation: str,
-    request_digest: str,
-    operation_id: str | None,
+    request: WriteRequest,
     write: Callable[[CommitIdentity], tuple[Receipt, Sequence[CommitMessage]]],
     report_on: Callable[[Snapshot | None], Mapping[str, Any]],
     *,
-    content: str | None = None,
     run: RunTasks = run_here,
     writers_stopped: bool = False,
 ) -> Written:
@@ -152,16 +155,16 @@ def write_once(
     ``run`` compacts where readers wait for that (``compact_written``).
 
     Raises:
-        InvalidInputError: the operation id was used for another request or other rows (``content``).
+        InvalidInputError: the operation id was used for another request, or for other rows.
     """
-    where = (table, operation_id, table.branch_name, request_digest, content)
+    where = (table, request.operation_id, table.branch_name, request.digest, request.content)
     with attempt(*where, writers_stopped=writers_stopped) as tried:
-        committed = tried.committed(operation)
+        committed = tried.committed(request.operation)
         if committed is not None:
             receipt = Receipt(before=None, snapshot=committed, replayed=True)
             messages: Sequence[CommitMessage] = ()
         else:
-            receipt, messages = write(tried.identity(operation))
+            receipt, messages = write(tried.identity(request.operation))
     before = receipt.before.id if receipt.before is not None else None
     if committed is not None:
         before = committed.id - 1 or None
@@ -180,49 +183,45 @@ def write_once(
     )
 
 
-def check_mode(table: Table, mode: str, partition: PartitionSpec | None) -> None:
+def parse_write_mode(table: Table, mode: str, partition: PartitionSpec | None) -> WriteMode:
     """Refuse an unknown mode, and a partition in a mode that takes none."""
     if mode not in MODES:
         raise InvalidInputError(f"{table.label}: mode is one of {', '.join(MODES)}, not {mode!r}")
     if partition is not None and mode != "overwrite":
         raise InvalidInputError(f"{table.label}: partition is allowed only with mode='overwrite'")
+    return WriteMode(mode, None if partition is None else partition_argument(table, partition))
 
 
-def _request(data: pa.Table | pa.RecordBatch, mode: str, partition: PartitionSpec | None) -> str:
-    """The values that identify a request: mode, partition, columns and number of rows."""
-    return digest_of({"mode": mode, "partition": partition, "columns": data.schema.names, "rows": data.num_rows})
+def _request_digest(data: pa.Table | pa.RecordBatch, mode: WriteMode) -> str:
+    named = {"mode": mode.name, "partition": mode.partition}
+    return digest_of({**named, "columns": data.schema.names, "rows": data.num_rows})
 
 
-def commit_in_tries(
+def commit_with_retries(
     table: Table,
-    mode: str,
-    partition: PartitionSpec | None,
+    mode: WriteMode,
     options: CommitOptions,
     write_files: Callable[[TableWrite], Sequence[CommitMessage]],
-    tries: int,
+    *,
+    attempts: int,
     read_head: Callable[[], bool] = lambda: False,
     tasks: int = 1,
-    partitions: PartitionsOfRows = lambda schema: None,
-    buckets: BucketsOfRows = lambda schema: None,
+    targets: RowTargets | None = None,
 ) -> tuple[Receipt, Sequence[CommitMessage]]:
     """Write files and commit them; if a bucket has changed meanwhile, repeat with new sequence numbers.
 
     ``read_head``: whether the rows were computed from the table's own: an overwrite then replaces only what was read.
-    ``tasks``: how many may write one new partition with dynamic buckets. ``partitions``, ``buckets``: see
-    ``plan_write``.
+    ``tasks``: how many may write one new partition with dynamic buckets.
     """
-    for number in range(1, tries + 1):
-        overwrite = mode != "append"
-        write = plan_write(
-            table, overwrite=overwrite, chained=True, tasks=tasks, partitions=partitions, buckets=buckets
-        )
+    for number in range(1, attempts + 1):
+        write = plan_write(table, overwrite=mode.overwrites, chained=True, tasks=tasks, targets=targets)
         messages = write_files(write)
         try:
-            messages = completed(table, write, messages, mode, partition)
-            receipt = commit_write(table, write, messages, mode, partition, options, only_planned=read_head())
+            messages = complete_messages(table, write, messages, mode)
+            receipt = commit_write(table, write, messages, mode, options, only_planned=read_head())
         except REFUSALS as error:
             discard_files(write, messages)
-            if not isinstance(error, ConflictError) or number == tries:
+            if not isinstance(error, ConflictError) or number == attempts:
                 raise
             log.warning("%s: another writer committed first (%s); writing again", table.label, error.message)
             continue
@@ -244,8 +243,7 @@ def commit_write(
     table: Table,
     write: TableWrite,
     messages: Sequence[CommitMessage],
-    mode: str,
-    partition: PartitionSpec | None,
+    mode: WriteMode,
     options: CommitOptions,
     *,
     only_planned: bool = False,
@@ -256,10 +254,10 @@ def commit_write(
         REFUSALS: the files can be discarded.
     """
     options = replace(options, written_with=write.schema)
-    if mode == "append":
+    if not mode.overwrites:
         return commit_append(table, messages, options, planned_on=write.planned_on)
-    specs: Overwrite = None if partition is None else [partition]
-    if mode == "dynamic_overwrite" and write.schema.partition_keys:
+    specs: Overwrite = None if mode.partition is None else [mode.partition]
+    if mode.name == "dynamic_overwrite" and write.schema.partition_keys:
         specs = "dynamic"
     stays = specs is not None  # and a key of what stays may not come with the rows
     read = None

@@ -105,7 +105,7 @@ def _side(
 ) -> tuple[TableRead, dict[int, ReadSplit]]:
     index = tuple(read_index_entries(stream.table, snapshot)) if snapshot is not None and splits else ()
     scan = ScanPlan(stream.table, snapshot, stream.schema, tuple(splits), index)
-    read, planned = plan_read(scan, columns=columns, time_travel=True, layered=True, in_key_order=True)
+    read, planned = plan_read(scan, columns=columns, layered=True, in_key_order=True)
     return read, {id(s.bucket): s for s in planned}
 
 

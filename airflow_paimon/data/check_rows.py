@@ -40,7 +40,7 @@ def key_hashes(
     schema = view.schema()
     stored = StoredPartitions(schema)
     scan = plan_snapshot(view, head, schema, None if partitions is None else stored.those(partitions))
-    read, splits = plan_read(scan, time_travel=True, layered=True, whole_buckets=True)
+    read, splits = plan_read(scan, layered=True, whole_buckets=True)
     by_partition: dict[bytes, list[ReadSplit]] = {}
     for split in splits:
         by_partition.setdefault(stored.canonical(split.bucket.partition), []).append(split)
@@ -70,9 +70,7 @@ def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | N
     """
     schema = view.schema()
     bucket_of, types = StoredPartitions(schema).bucket, [f.type for f in schema.key_fields]
-    read, splits = plan_read(
-        plan_snapshot(view, head, schema), columns=schema.primary_keys, time_travel=True, layered=True
-    )
+    read, splits = plan_read(plan_snapshot(view, head, schema), columns=schema.primary_keys, layered=True)
     for split in (s for s in splits if has_unique_keys(s.files, schema)):
         # files that another engine clustered by other columns have ranges of these
         sections = [] if is_clustered(schema) else plan_sections(split.files, types)
@@ -110,9 +108,7 @@ def duplicate_row_ids(
     wanted = {f.file_name for f in files}
     scan = plan_snapshot(view, head, view.schema())
     chosen = [replace(s, files=tuple(f for f in s.files if f.file_name in wanted)) for s in scan.splits]
-    read, splits = plan_read(
-        replace(scan, splits=tuple(s for s in chosen if s.files)), columns=[ROW_ID], time_travel=True, layered=True
-    )
+    read, splits = plan_read(replace(scan, splits=tuple(s for s in chosen if s.files)), columns=[ROW_ID], layered=True)
     names: list[str] = []
     ids: list[npt.NDArray[np.int64]] = []
     for part in (p for s in splits for p in s.divided()):

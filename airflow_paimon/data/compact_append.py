@@ -88,7 +88,7 @@ class AppendCompaction:
     def works(self, chunk: Sequence[Group]) -> list[Work]:
         """Return a task for each group of files."""
         chosen = replace(self.plan.scan, splits=tuple(b.bucket for b in chunk))
-        read, splits = plan_read(chosen, columns=read_columns(self.plan), time_travel=True)
+        read, splits = plan_read(chosen, columns=read_columns(self.plan))
         slim = self.plan.for_tasks()
         return [
             BinWork(

@@ -164,7 +164,7 @@ class KeyedCompaction:
     def works(self, chunk: Sequence[Group]) -> list[Work]:
         """Return a task for each part of the buckets."""
         merges = {(g.bucket.partition, g.bucket.bucket): g for g in self.groups}
-        read, splits = plan_read(_narrowed(self.scan, [g.bucket for g in chunk]), time_travel=True, layered=True,
+        read, splits = plan_read(_narrowed(self.scan, [g.bucket for g in chunk]), layered=True,
                                  whole_buckets=True, chained=True)  # fmt: skip
         works: list[Work] = []
         for split in splits:
@@ -230,7 +230,7 @@ def plan_buckets(
     scan = plan_snapshot(table, head, schema, selection)
     scan = _narrowed(scan, [s for s in scan.splits if chosen(s)])
     expiry = record_expiry(schema, time.time(), table.label)
-    read, splits = plan_read(scan, time_travel=True, layered=True, chained=True, whole_buckets=True)
+    read, splits = plan_read(scan, layered=True, chained=True, whole_buckets=True)
     groups = []
     for split in splits:
         files = split.bucket.files

@@ -146,9 +146,7 @@ class _Found:
     def __init__(self, scan: ScanPlan, scope: StatementScope) -> None:
         keyed = bool(scan.schema.primary_keys)
         try:
-            _, read = plan_read(
-                scan, predicate=scope.predicate, time_travel=True, layered=True, chained=True, whole_buckets=keyed
-            )
+            _, read = plan_read(scan, predicate=scope.predicate, layered=True, chained=True, whole_buckets=keyed)
         except UnsupportedError:
             types = {f.name: f.type for f in scan.schema.partition_fields}
             self.splits = [s for s in scan.splits if may_match(

@@ -14,7 +14,7 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_table, partitions_argument
-from airflow_paimon.data.arrow_write import write_once, write_result
+from airflow_paimon.data.arrow_write import WriteRequest, write_once, write_result
 
 OPERATION = "drop_partitions"
 
@@ -46,16 +46,13 @@ def drop_partitions(
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     specs = partitions_argument(table, partitions)
-    request_digest = digest_of(
-        {"partitions": [p if isinstance(p, str) else dict(p) for p in specs], "on_stale": policy}
-    )
+    digest = digest_of({"partitions": [p if isinstance(p, str) else dict(p) for p in specs], "on_stale": policy})
 
     def drop(identity: CommitIdentity) -> tuple[Receipt, Sequence[commit_files.CommitMessage]]:
         guard = ChainOptions(on_stale=policy)
         options = CommitOptions(identity=identity, guard_options=guard, writers_stopped=writers_stopped)
         return commit_files.drop_partitions(table, specs, options), ()
 
-    written = write_once(
-        table, OPERATION, request_digest, operation_id, drop, lambda committed: report_write(table, committed)
-    )
+    request = WriteRequest(OPERATION, operation_id, digest)
+    written = write_once(table, request, drop, lambda committed: report_write(table, committed))
     return write_result(table, OPERATION, written, written.report, started)

@@ -180,5 +180,5 @@ def read_places(table: Table, schema: TableSchema, head: Snapshot | None) -> Key
             "Paimon's own Spark connector"
         )
     bucket_of = StoredPartitions(schema).bucket
-    read, splits = plan_read(plan, columns=schema.primary_keys, time_travel=True, layered=True, whole_buckets=True)
+    read, splits = plan_read(plan, columns=schema.primary_keys, layered=True, whole_buckets=True)
     return KeyPlaces(schema, ((bucket_of(s.bucket), list(read_split(read, s))) for s in splits))

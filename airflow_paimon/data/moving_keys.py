@@ -21,7 +21,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import PartitionSpec, StoredPartitions, parse_partition_spec
+from airflow_paimon.core.table.partitions import StoredPartitions, parse_partition_spec
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
@@ -32,15 +32,11 @@ from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.versions import DELETE, is_retract
 from airflow_paimon.data.read import read_stored
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import BucketWriter, TableWrite
+from airflow_paimon.data.write import BucketWriter, TableWrite, WriteMode
 
 
-def completed(
-    table: Table,
-    write: TableWrite,
-    messages: Sequence[CommitMessage],
-    mode: str,
-    partition: PartitionSpec | None = None,
+def complete_messages(
+    table: Table, write: TableWrite, messages: Sequence[CommitMessage], mode: WriteMode
 ) -> list[CommitMessage]:
     """Return what a write commits: with the new hash indexes of dynamic buckets, or, where keys may move between
     partitions, with the deletes of the keys that were elsewhere.
@@ -53,13 +49,13 @@ def completed(
         return messages
     new = _NewKeys(table, write, messages)
     new.refuse_twice()
-    if mode == "append":
+    if not mode.overwrites:
         assert write.dynamic is not None and write.dynamic.places is not None
         return [*messages, *write.stored(_moved(new, write.dynamic.places))]
     stored = StoredPartitions(write.schema)
-    if partition is not None:
-        goes = stored.selection([parse_partition_spec(partition, stored.keys, stored.types)])
-    elif mode == "dynamic_overwrite":
+    if mode.partition is not None:
+        goes = stored.selection([parse_partition_spec(mode.partition, stored.keys, stored.types)])
+    elif mode.name == "dynamic_overwrite":
         goes = stored.those(m.partition for m in messages)
     else:
         return messages  # nothing stays
@@ -118,7 +114,7 @@ class _NewKeys:
             for key, found in by_bucket.items()
         )  # fmt: skip
         plan = ScanPlan(table, self.write.planned_on, self.schema, splits)
-        return plan_read(plan, time_travel=True, layered=True, whole_buckets=True)
+        return plan_read(plan, layered=True, whole_buckets=True)
 
     def _batches(self, at: int, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Read these columns of a bucket's new rows, merged, and the kind of each row."""

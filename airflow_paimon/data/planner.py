@@ -14,6 +14,7 @@ import pyarrow as pa
 from airflow_paimon.core.check.live_states import live_states_for_read
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import ManifestFile
+from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.manifest_entries import each_columns, read_index_entries
 from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
@@ -126,15 +127,16 @@ def _planned(pinned: PinnedLayers, request: ReadRequest, plans: Sequence[ScanPla
         columns = with_row_columns(plans[0].schema).field_names
     layers = []
     for plan in plans:
+        if not pinned.travels:
+            check_readable(plan.schema, table=plan.table.label, layered=len(plans) > 1, branch=plan.table.branch_name)
         read, splits = plan_read(
             _top_level_only(plan) if system == READ_OPTIMIZED else plan,
             columns=None if system == AUDIT_LOG else columns,
             where=request.where,
             predicate=request.predicate,
-            time_travel=pinned.travels,
             layered=len(plans) > 1,
-            batch_rows=request.batch_rows,
         )
+        read = replace(read, batch_rows=request.batch_rows)
         layers.append((with_kinds(read, columns) if system == AUDIT_LOG else read, splits))
     return tuple(layers)
 

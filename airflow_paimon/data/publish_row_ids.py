@@ -59,7 +59,7 @@ def _rewrite(branch: Table, entry: ManifestEntry, space: IdSpace, done: list[str
     )
     split = BucketSplit(entry.partition, values, entry.bucket, entry.total_buckets, (old,))
     plan = ScanPlan(branch, None, schema, (split,))
-    read, splits = plan_read(plan, columns=[*schema.field_names, *ROW_COLUMNS], time_travel=True, layered=True)
+    read, splits = plan_read(plan, columns=[*schema.field_names, *ROW_COLUMNS], layered=True)
     writer = RollingWriter(target)
     with abandoned_on_failure([writer]):
         own = space.in_partition(entry.partition)
@@ -102,7 +102,7 @@ def _ids_of(view: Table, entry: ManifestEntry, index: Sequence[IndexEntry] = ())
     values = StoredPartitions(schema).values(entry.partition)
     split = BucketSplit(entry.partition, values, entry.bucket, entry.total_buckets, (entry.file,))
     plan = ScanPlan(view, None, schema, (split,), tuple(index))
-    read, splits = plan_read(plan, columns=[ROW_ID], time_travel=True, layered=True)
+    read, splits = plan_read(plan, columns=[ROW_ID], layered=True)
     return np.concatenate([b.column(ROW_ID).to_numpy() for s in splits for b in read_split(read, s)])
 
 

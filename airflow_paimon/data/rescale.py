@@ -375,7 +375,7 @@ def _table_write(found: _Gathered) -> TableWrite:
 
 
 def _reads(found: _Gathered) -> tuple[TableRead, dict[BucketKey, ReadSplit]]:
-    read, splits = plan_read(found.scan, time_travel=True, layered=True, whole_buckets=True)
+    read, splits = plan_read(found.scan, layered=True, whole_buckets=True)
     return read, {BucketKey(s.bucket.partition, s.bucket.bucket): s for s in splits}
 
 

@@ -152,7 +152,6 @@ def live_bucket(plan: ScanPlan, bucket: BucketSplit, *, chained: bool = False) -
     """Return the argument ``live`` of ``rewrite_bucket`` for a bucket. ``chained``: see ``check_readable``."""
     read, splits = plan_read(
         replace(plan, splits=(bucket,)),
-        time_travel=True,
         layered=True,
         chained=chained,
         whole_buckets=True,

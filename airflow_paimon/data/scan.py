@@ -111,19 +111,17 @@ def plan_read(
     columns: Sequence[str] | None = None,
     where: pc.Expression | None = None,
     predicate: Predicate | None = None,
-    time_travel: bool = False,
     layered: bool = False,
     chained: bool = False,
     whole_buckets: bool = False,
     in_key_order: bool = False,
-    batch_rows: int = BATCH_ROWS,
 ) -> tuple[TableRead, list[ReadSplit]]:
-    """Check that the table can be read correctly, prune, and divide the rest into splits.
+    """Check that this snapshot can be read correctly, prune, and divide the rest into splits.
 
-    ``predicate`` only prunes; ``where`` filters the rows. ``whole_buckets``: read all files of a primary-key table, as
-    a full compaction does, also those that batch reads leave out until a compaction (``core/table/visibility.py``):
-    whoever replaces a bucket has to. ``in_key_order``: each split of a primary-key table is read in key order, as with
-    ``whole_buckets``.
+    ``predicate`` only prunes; ``where`` filters the rows. ``layered``, ``chained``: see ``check_readable``.
+    ``whole_buckets``: read all files of a primary-key table, as a full compaction does, also those that batch reads
+    leave out until a compaction (``core/table/visibility.py``): whoever replaces a bucket has to. ``in_key_order``:
+    each split of a primary-key table is read in key order, as with ``whole_buckets``.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not read. InvalidInputError: an unknown column.
@@ -133,7 +131,7 @@ def plan_read(
     check_readable(
         schema,
         table=label,
-        time_travel=time_travel,
+        time_travel=True,
         layered=layered,
         chained=chained,
         branch=plan.table.branch_name,
@@ -148,7 +146,6 @@ def plan_read(
         schemas={i: known.get(i) or plan.table.schema(i) for i in ids},
         columns=_checked_columns(schema, columns, label),
         rows=_bound_filter(schema, where, predicate, label),
-        batch_rows=batch_rows,
     )
     for split in plan.splits:
         for file in split.files:

@@ -34,7 +34,7 @@ from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, escape_path_name
-from airflow_paimon.core.table.partitions import BucketSelection, StoredPartitions, encode_partition
+from airflow_paimon.core.table.partitions import BucketSelection, PartitionSpec, StoredPartitions, encode_partition
 from airflow_paimon.core.table.paths import INDEX_DIR, LONGEST_NAME
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
@@ -57,17 +57,34 @@ SORT_BYTES = 64 << 20
 _MOST_ROWS_TO_LOOK_AT = 1_000_000
 _MOST_ROWS_TO_HASH = 20_000
 
-PartitionsOfRows = Callable[[TableSchema], "frozenset[bytes] | None"]
-"""Returns the partitions of the rows that come, in canonical form; None = unknown."""
-
-BucketsOfRows = Callable[[TableSchema], "frozenset[int] | None"]
-"""Returns the buckets of the rows that come, out of as many as the option ``bucket`` says; None = unknown."""
-
 Known = npt.NDArray[np.int64]
 """The bucket of each row whose key a look-up has found, else -1."""
 
 UNAWARE_BUCKET = 0
 UNAWARE_TOTAL = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMode:
+    """``append``, ``overwrite`` (of ``partition``, None = of everything) or ``dynamic_overwrite``."""
+
+    name: str = "append"
+    partition: PartitionSpec | None = None
+
+    @property
+    def overwrites(self) -> bool:
+        return self.name != "append"
+
+
+@dataclass(frozen=True, slots=True)
+class RowTargets:
+    """Where the rows of a write go, by the table's schema, as far as that is known before; None = anywhere.
+
+    ``partitions``: in canonical form. ``buckets``: out of as many as the option ``bucket`` says.
+    """
+
+    partitions: Callable[[TableSchema], frozenset[bytes] | None] = lambda schema: None
+    buckets: Callable[[TableSchema], frozenset[int] | None] = lambda schema: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,32 +154,30 @@ def plan_write(
     *,
     overwrite: bool = False,
     chained: bool = False,
-    buffer_bytes: int = BUFFER_BYTES,
     tasks: int = 1,
     apart: bool = False,
     by_buckets: bool = False,
-    partitions: PartitionsOfRows = lambda schema: None,
+    targets: RowTargets | None = None,
     scan: ScanPlan | None = None,
-    buckets: BucketsOfRows = lambda schema: None,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
     ``chained``: branches of chain tables may be written; the caller reports what becomes stale. ``apart``: rows of one
     bucket come to several tasks. For dynamic buckets, ``tasks``: how many may write one new partition.
-    ``by_buckets``: see ``check_writable``. ``partitions``: the only ones that get rows, in canonical form, if known;
-    only their files are looked at. ``scan``: the head's files of all partitions that get rows, if they have been read.
-    ``buckets``: the only ones of fixed buckets that get rows, if known.
+    ``by_buckets``: see ``check_writable``. ``targets``: only their files are read. ``scan``: the head's files of all
+    partitions that get rows, if they have been read.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
     """
+    targets = targets or RowTargets()
     schema = table.schema() if scan is None else scan.schema
     check_writable(schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=by_buckets)
     if waits_for_compaction(schema, table.branch_name):
         record_expiry(schema, 0, table.label)  # else the compaction after the commit would refuse these options
     head = table.latest_snapshot() if scan is None else scan.snapshot
-    only = None if schema.crosses_partitions or overwrite else partitions(schema)
+    only = None if schema.crosses_partitions or overwrite else targets.partitions(schema)
     fixed = TableOptions(schema.options).bucket > 0 and not overwrite and not schema.crosses_partitions
-    only_buckets = buckets(schema) if fixed and scan is None else None
+    only_buckets = targets.buckets(schema) if fixed and scan is None else None
     live = None if only_buckets is None else _places_in_buckets(table, schema, head, only, only_buckets)
     if live is None:
         only_buckets = None
@@ -179,7 +194,6 @@ def plan_write(
         only=only,
         only_buckets=only_buckets,
         replaces=overwrite,
-        buffer_bytes=buffer_bytes,
         dynamic=plan_dynamic_buckets(
             table, schema, None if overwrite else head, sequences.keys(), tasks=tasks, apart=apart
         ),
@@ -251,7 +265,14 @@ def _in_live_files(
     return totals, sequences, {key: stored for key, stored in forms.items() if stored != key.partition}
 
 
-def partitions_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str) -> PartitionsOfRows:
+def targets_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str) -> RowTargets:
+    """Return the targets of these rows; raises as ``partitions_of_rows``."""
+    return RowTargets(partitions_of_rows(data, store, label), buckets_of_rows(data, label))
+
+
+def partitions_of_rows(
+    data: pa.Table | pa.RecordBatch, store: Store, label: str
+) -> Callable[[TableSchema], frozenset[bytes] | None]:
     """Return what finds the partitions of rows; None where there are so many rows that looking at all files costs less.
 
     Raises:
@@ -273,7 +294,7 @@ def partitions_of_rows(data: pa.Table | pa.RecordBatch, store: Store, label: str
     return found
 
 
-def buckets_of_rows(data: pa.Table | pa.RecordBatch, label: str) -> BucketsOfRows:
+def buckets_of_rows(data: pa.Table | pa.RecordBatch, label: str) -> Callable[[TableSchema], frozenset[int] | None]:
     """Return what finds the fixed buckets of rows by the option ``bucket``; None where those would not be few."""
 
     def found(schema: TableSchema) -> frozenset[int] | None:

@@ -33,11 +33,11 @@ from airflow_paimon.core.table.paths import MAIN, without_system_table
 from airflow_paimon.core.table.predicate import AllOf, Predicate
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
 from airflow_paimon.data.arguments import check_partition
-from airflow_paimon.data.arrow_write import check_mode, commit_write
+from airflow_paimon.data.arrow_write import commit_write, parse_write_mode
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
-from airflow_paimon.data.moving_keys import completed
+from airflow_paimon.data.moving_keys import complete_messages
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.read_schema import read_schema
@@ -45,7 +45,7 @@ from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where import to_expression
-from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, WriteMode, discard_files, plan_write, write_rows
 from airflow_paimon.spark.char_columns import schema_with_chars
 from airflow_paimon.spark.rows_in import check_columns, conform_for
 from airflow_paimon.spark.shares import read_share, task_shares
@@ -342,8 +342,7 @@ class PaimonWriter(DataSourceArrowWriter):
         self,
         table: Table,
         write: TableWrite | None,
-        mode: str,
-        partition: PartitionSpec | None,
+        mode: WriteMode,
         tried: Attempt,
         on_stale: OnStale | None,
         committed: Snapshot | None = None,
@@ -353,7 +352,6 @@ class PaimonWriter(DataSourceArrowWriter):
         self._table = table
         self._write = write
         self._mode = mode
-        self._partition = partition
         self._tried = tried
         self._on_stale = on_stale
         self._committed = committed
@@ -376,13 +374,13 @@ class PaimonWriter(DataSourceArrowWriter):
         if self._write is not None:
             files = merged_messages(self._write, [t.messages for t in messages if isinstance(t, TaskFiles)])
             try:
-                files = completed(self._table, self._write, files, self._mode, self._partition)
+                files = complete_messages(self._table, self._write, files, self._mode)
                 options = CommitOptions(
                     identity=self._tried.identity(NAME),
                     guard_options=ChainOptions(on_stale=self._on_stale),
                     writers_stopped=self._writers_stopped,
                 )
-                receipt = commit_write(self._table, self._write, files, self._mode, self._partition, options)
+                receipt = commit_write(self._table, self._write, files, self._mode, options)
             except REFUSALS:
                 discard_files(self._write, files)
                 self._tried.forget()
@@ -409,7 +407,7 @@ def _plan_writer(
     writers_stopped: bool,
 ) -> PaimonWriter:
     table.require()
-    check_mode(table, mode, partition)
+    write_mode = parse_write_mode(table, mode, partition)
     policy = parse_on_stale(table, on_stale)
     require_committable(table)
     stored = table.schema()
@@ -422,6 +420,8 @@ def _plan_writer(
     with attempt(table, operation_id, table.branch_name, request_digest, writers_stopped=writers_stopped) as tried:
         committed = tried.committed(NAME)
         write = (
-            None if committed is not None else plan_write(table, overwrite=mode != "append", chained=True, apart=True)
+            None
+            if committed is not None
+            else plan_write(table, overwrite=write_mode.overwrites, chained=True, apart=True)
         )
-    return PaimonWriter(table, write, mode, partition, tried, policy, committed, writers_stopped=writers_stopped)
+    return PaimonWriter(table, write, write_mode, tried, policy, committed, writers_stopped=writers_stopped)

@@ -23,10 +23,17 @@ from airflow_paimon.core.table.partitions import PartitionSpec
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.arguments import check_operation_id, check_partition, partition_argument
-from airflow_paimon.data.arrow_write import Written, check_mode, commit_in_tries, write_once, write_result
+from airflow_paimon.data.arguments import check_operation_id, check_partition
+from airflow_paimon.data.arrow_write import (
+    WriteRequest,
+    Written,
+    commit_with_retries,
+    parse_write_mode,
+    write_once,
+    write_result,
+)
 from airflow_paimon.data.dynamic_buckets import check_indexes_of
-from airflow_paimon.data.write import Known, TableWrite, discard_files, write_placed_rows
+from airflow_paimon.data.write import Known, TableWrite, WriteMode, discard_files, write_placed_rows
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.plan_text import plan_text
@@ -44,7 +51,7 @@ from airflow_paimon.spark.tasks import cores_of, map_in_arrow
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TRIES = 3
+_ATTEMPTS = 3
 OPERATION = "write_table"
 
 
@@ -83,13 +90,12 @@ def write_table(
         raise InvalidInputError(f"write_table takes a Spark DataFrame, not a {type(frame).__name__}")
     table = open_table(warehouse, name, branch, storage_options, path=path).require()
     check_operation_id(table, operation_id)
-    check_mode(table, mode, partition)
-    partition = None if partition is None else partition_argument(table, partition)
+    write_mode = parse_write_mode(table, mode, partition)
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     schema = table.schema()
-    if partition is not None:
-        check_partition(table, schema, partition)
+    if write_mode.partition is not None:
+        check_partition(table, schema, write_mode.partition)
     check_frame(frame, schema, table.label, partial=mode == "append" and combines_rows(schema))
     tasks, properties = cores_of(frame.sparkSession), {OPERATION_PROPERTY: OPERATION}
     guard = ChainOptions(on_stale=policy)
@@ -99,19 +105,20 @@ def write_table(
             identity=identity, properties=properties, guard_options=guard, writers_stopped=writers_stopped
         )
         files = partial(write_files, frame)
-        return commit_in_tries(table, mode, partition, options, files, _TRIES, tasks=tasks)
+        return commit_with_retries(table, write_mode, options, files, attempts=_ATTEMPTS, tasks=tasks)
 
-    said = "" if operation_id is None else _request(frame, mode, partition)
+    digest = "" if operation_id is None else _request_digest(frame, write_mode)
     report, run = partial(report_write, table), in_tasks_if_large(frame.sparkSession, table.name)
-    written = write_once(table, OPERATION, said, operation_id, write, report, run=run, writers_stopped=writers_stopped)
+    request = WriteRequest(OPERATION, operation_id, digest)
+    written = write_once(table, request, write, report, run=run, writers_stopped=writers_stopped)
     return _result(table, mode, written, started)
 
 
-def _request(frame: DataFrame, mode: str, partition: PartitionSpec | None) -> str:
+def _request_digest(frame: DataFrame, mode: WriteMode) -> str:
     """Return a digest that identifies the request: what is replaced, and the query behind the rows."""
     types = [field.dataType.simpleString() for field in frame.schema.fields]
-    request = {"mode": mode, "partition": partition, "columns": frame.columns, "types": types, "plan": plan_text(frame)}
-    return digest_of(request)
+    named = {"mode": mode.name, "partition": mode.partition, "columns": frame.columns, "types": types}
+    return digest_of({**named, "plan": plan_text(frame)})
 
 
 def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:

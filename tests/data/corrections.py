@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
@@ -45,7 +46,7 @@ def arrow(table: Table, rows: Sequence[Row]) -> pa.Table:
 def whole_rows(table: Table, snapshot: Snapshot | None = None) -> pa.Table:
     """What a full compaction would read, with rows that wait for one, as the view ``branch`` shows them."""
     plan = plan_snapshot(table, snapshot or table.latest_snapshot(), table.schema())
-    read, splits = plan_read(plan, time_travel=True, whole_buckets=True)
+    read, splits = plan_read(plan, whole_buckets=True)
     return pa.Table.from_batches([b for s in splits for b in read_split(read, s)], read.output_schema)
 
 
@@ -86,4 +87,4 @@ def change(table: Table, rows: Sequence[Row], branch: str = MAIN, operation: str
     asked: Any = SimpleNamespace(kind=operation)
     tables: Any = None
     with patch.object(run, "evaluate", lambda *asked, **how: outcome):
-        return run.commit_statement(NO_SESSION, asked, view, tables, CommitIdentity(), lambda found: {}, limits)[0]
+        return run.commit_statement(NO_SESSION, asked, view, tables, CommitOptions(), lambda found: {}, limits)[0]

@@ -46,7 +46,7 @@ def check_indexes(table: Table) -> dict[tuple[Any, int], set[int]]:
         for one in hashes:
             homes[partition, one].add(bucket)
     assert not {k: b for k, b in homes.items() if len(b) > 1}
-    read, splits = plan_read(plan_scan(table), time_travel=True)
+    read, splits = plan_read(plan_scan(table))
     fields = [read.schema.field(n) for n in read.schema.trimmed_primary_keys]
     for split in splits:
         for batch in read_versions(read, split):

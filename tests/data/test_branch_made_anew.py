@@ -120,7 +120,7 @@ def test_a_diff(warehouse: str, against: str) -> None:
 
 
 def rows_of_scan(scan: Any) -> list[Any]:
-    read, splits = plan_read(scan, time_travel=True)
+    read, splits = plan_read(scan)
     return [row for split in splits for batch in read_split(read, split) for row in batch.to_pylist()]
 
 

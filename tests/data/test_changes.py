@@ -38,7 +38,7 @@ from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.changes import plan_changes, rows_of_changes
 from airflow_paimon.data.compact import compact
 from airflow_paimon.data.compaction_tasks import run_here
-from airflow_paimon.data.write import plan_write, write_rows
+from airflow_paimon.data.write import WriteMode, plan_write, write_rows
 from tests.core.tables import run
 from tests.randomness import chance, lives
 from tests.stores import CountingStore
@@ -454,7 +454,7 @@ def test_a_stalled_process_does_not_hide_a_later_batch(tmp_path: Path, expired: 
         write = plan_write(view)
         files = list(write_rows(write, rows.to_batches()))
         options = CommitOptions(identity=identity)
-        return committed is not None or commit_write(view, write, files, "append", None, options).replayed
+        return committed is not None or commit_write(view, write, files, WriteMode(), options).replayed
 
     assert not batch(table, 0)
     later = [lambda: assert_new(batch(table, 2)), lambda: assert_new(batch(table, 1))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,7 +260,9 @@ def test_random_lives(tmp_path: Path, engine: str, options: dict[str, str]) -> N
 
 def several_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a writer make a run of each batch, as several tasks do that get rows of one bucket."""
-    monkeypatch.setattr(arrow_write, "plan_write", partial(plan_write, buffer_bytes=1))
+    monkeypatch.setattr(
+        arrow_write, "plan_write", lambda *given, **how: replace(plan_write(*given, **how), buffer_bytes=1)
+    )
     monkeypatch.setattr(data_write, "merges_in_parts", lambda schema: False)
 
 

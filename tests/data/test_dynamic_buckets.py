@@ -34,11 +34,12 @@ from airflow_paimon.data.check_rows import key_hashes
 from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, with_hash_indexes
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.moving_keys import completed
+from airflow_paimon.data.moving_keys import complete_messages
 from airflow_paimon.data.rewrite import fold_buckets
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import (
     TableWrite,
+    WriteMode,
     bucket_groups,
     discard_files,
     plan_write,
@@ -155,7 +156,7 @@ def test_files_of_a_refused_write_are_deleted_with_its_index(table: Table) -> No
     before = index_files(table)
     write_arrow(table, rows([5], "other"))
     with pytest.raises(ConflictError, match="partition p=x after the dynamic buckets"):
-        commit_write(table, write, messages, "append", None, CommitOptions())
+        commit_write(table, write, messages, WriteMode(), CommitOptions())
     discard_files(write, messages)
     live = {e.file_name for e in read_index_entries(table, table.latest_snapshot())}
     assert index_files(table) & before - live != before - live
@@ -287,8 +288,8 @@ def test_tasks_that_get_known_buckets_with_their_rows_write_the_same(
         ]
 
     assert what(placed) == what(looked_up)
-    messages = completed(table, write, placed, "append")
-    commit_write(table, write, messages, "append", None, CommitOptions())
+    messages = complete_messages(table, write, placed, WriteMode())
+    commit_write(table, write, messages, WriteMode(), CommitOptions())
     assert {k for (_, k), v in shown(table).items() if v == "new"} == set(given.column("k").to_pylist())
     if keys == ["p", "k"]:
         check_indexes(table)
@@ -312,7 +313,7 @@ def test_tasks_that_get_rows_as_they_come_agree(table: Table, case: int, overwri
     given = [rows([random.randrange(40) for _ in range(15)], f"task {i}", random.choice("xy")) for i in range(4)]
     messages = merged_messages(write, files_of_tasks(write, *given))
     messages = with_hash_indexes(write.dynamic, messages)
-    commit_write(table, write, messages, "overwrite" if overwrite else "append", None, CommitOptions())
+    commit_write(table, write, messages, WriteMode("overwrite" if overwrite else "append"), CommitOptions())
     wanted = {(r["p"], r["k"]) for t in given for r in t.to_pylist()}
     assert {k for k, v in shown(table).items() if v != "old"} == wanted
     check_indexes(table)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from airflow_paimon.data import arrow_write
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.files.conform import ROW_KINDS, conform_rows
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.write import plan_write, write_rows
+from airflow_paimon.data.write import WriteMode, plan_write, write_rows
 from tests.data.test_changes import Follower
 from tests.data.test_compact_written import COLUMNS, Row, arrow, keyed, levels, put, shown
 
@@ -98,7 +98,9 @@ def test_an_overwrite_tells_nothing(tmp_path: Path) -> None:
 
 def test_a_refused_write_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = keyed(tmp_path, "aggregation", **INPUT, fields__b__aggregate_function="max")
-    monkeypatch.setattr(arrow_write, "plan_write", partial(plan_write, buffer_bytes=1))
+    monkeypatch.setattr(
+        arrow_write, "plan_write", lambda *given, **how: replace(plan_write(*given, **how), buffer_bytes=1)
+    )
     monkeypatch.setattr(arrow_write, "_BATCH_ROWS", 1)
     with pytest.raises(InvalidInputError, match="have no meaning"):
         put(table, ("x", 1, 1, "a"), ("x", 1, 1, "a", "-U"))
@@ -119,7 +121,7 @@ def test_of_the_rows_of_several_tasks_the_last_one_told_wins(tmp_path: Path) -> 
     for rows in ([("x", 3, 1, "y"), ("x", 1, 1, "first")], [("x", 1, 2, "second")]):
         tasks.append(write_rows(write, [conform_rows(arrow(rows), write.schema, table.label)]))
     files = merged_messages(write, tasks)
-    commit_write(table, write, files, "append", None, CommitOptions())
+    commit_write(table, write, files, WriteMode(), CommitOptions())
     told = reader.all()
     assert [(k, b) for _, k, _, b, _ in told] == [(1, "first"), (3, "y"), (1, "second")]
     assert shown(table) == [("x", 1, 2, "second"), ("x", 3, 1, "y"), ("x", 9, 1, "old")]

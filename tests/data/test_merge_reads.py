@@ -263,7 +263,7 @@ def test_time_travel_merges_by_columns_renamed_since(
 def test_files_keep_their_own_options_with_time_travel(tmp_path: Path) -> None:
     table = table_of(tmp_path, {}, (0, [(1, 9, 1)]))
     set_options(table, {"orc.timestamp-ltz.legacy.type": "false"})
-    read, _ = plan_read(plan_state(choose_state(table, 1)), time_travel=True)
+    read, _ = plan_read(plan_state(choose_state(table, 1)))
     assert read.schema.options == table.schema().options
     assert read.schemas[0] == table.schema(0)
 

@@ -5,6 +5,7 @@ correction, replace the merged row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.rewrite import folded, live_bucket, rewrite_bucket
-from airflow_paimon.data.write import plan_write, write_rows
+from airflow_paimon.data.write import WriteMode, plan_write, write_rows
 from tests.data.tables import make_table, rows_of
 from tests.randomness import chance
 
@@ -100,9 +101,9 @@ def test_an_overwrite_merges_its_own_rows_only(tmp_path: Path) -> None:
 
 def in_parts(table: Table, rows: Sequence[Rows], mode: str, buffer_bytes: int) -> list[Any]:
     """Write rows with a buffer of so many bytes; return the new files."""
-    write = plan_write(table, overwrite=mode != "append", buffer_bytes=buffer_bytes)
+    write = replace(plan_write(table, overwrite=mode != "append"), buffer_bytes=buffer_bytes)
     messages = write_rows(write, [conform_rows(arrow(part), write.schema, table.label) for part in rows])
-    commit_write(table, write, messages, mode, None, CommitOptions())
+    commit_write(table, write, messages, WriteMode(mode), CommitOptions())
     return [f for m in messages for f in m.new_files]
 
 

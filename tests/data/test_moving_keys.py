@@ -27,9 +27,9 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import key_places, read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.key_places import KeyPlaces, read_places
-from airflow_paimon.data.moving_keys import check_corrected, completed
+from airflow_paimon.data.moving_keys import check_corrected, complete_messages
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.write import plan_write, write_rows
+from airflow_paimon.data.write import WriteMode, plan_write, write_rows
 from tests.core.tables import run
 from tests.data.hash_indexes import SAME_HASH
 from tests.data.tables import make_table, rows_of
@@ -140,7 +140,9 @@ def test_a_commit_to_any_partition_plans_the_write_again(table: Table, meeting: 
 def test_a_plan_of_before_another_commit_is_refused(table: Table) -> None:
     write_arrow(table, rows("x1=a"))
     write = plan_write(table)
-    messages = completed(table, write, write_rows(write, [conform_rows(rows("x7=b"), write.schema, "t")]), "append")
+    messages = complete_messages(
+        table, write, write_rows(write, [conform_rows(rows("x7=b"), write.schema, "t")]), WriteMode()
+    )
     write_arrow(table, rows("y9=other"))
     with pytest.raises(ConflictError, match="partition p=y after the dynamic buckets"):
         commit_append(table, messages, planned_on=write.planned_on)
@@ -152,7 +154,7 @@ def test_tasks_that_get_rows_as_they_come(table: Table) -> None:
     write = plan_write(table, apart=True)
     tasks = [rows("y1=b x2=b"), rows("z3=b x9=b"), rows("y1=c z8=c")]
     written = [write_rows(write, [conform_rows(t, write.schema, "t")]) for t in tasks]
-    messages = completed(table, write, merged_messages(write, written), "append")
+    messages = complete_messages(table, write, merged_messages(write, written), WriteMode())
     commit_append(table, messages, planned_on=write.planned_on)
     assert shown(table) == "y1=c x2=b z3=b z8=c x9=b"
 

@@ -24,7 +24,7 @@ from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.layers import pin_layers
 from airflow_paimon.data.planner import plan_pinned, plan_rows
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.write import TableWrite, buckets_of_rows, partitions_of_rows, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, plan_write, targets_of_rows, write_rows
 from tests.core.tables import run
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
@@ -128,8 +128,7 @@ def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_fo
 
 
 def plan_for(table: Table, rows: pa.Table) -> TableWrite:
-    found = partitions_of_rows(rows, table.store, "t")
-    return plan_write(table, partitions=found, buckets=buckets_of_rows(rows, "t"))
+    return plan_write(table, targets=targets_of_rows(rows, table.store, "t"))
 
 
 def test_a_write_of_few_rows_looks_at_their_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,9 +164,7 @@ def test_a_write_of_few_rows_looks_at_their_buckets(monkeypatch: pytest.MonkeyPa
     for spans in map(sorted, numbers.values()):
         assert all(before[1] < after[0] for before, after in pairwise(spans))
     rows = pa.table({"k": [1], "v": ["x"], "dt": ["c"]})
-    planned = plan_write(
-        table, partitions=partitions_of_rows(rows, table.store, "t"), buckets=buckets_of_rows(rows, "t")
-    )
+    planned = plan_for(table, rows)
     assert planned.only_buckets is not None
     assert {key.bucket for key in planned.next_sequence} <= planned.only_buckets
     whole = plan_write(table)

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
@@ -28,7 +29,7 @@ from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
-from airflow_paimon.data.arrow_write import write_once
+from airflow_paimon.data.arrow_write import WriteRequest, write_once
 from airflow_paimon.data.compact import compact
 from airflow_paimon.execution import perform
 from airflow_paimon.spark.statements import run as statements
@@ -77,10 +78,12 @@ def update(view: Table, operation_id: str | None = None) -> None:
     """Change the rows with an even key and insert one: what ``sql`` does, without Spark's evaluation."""
 
     def write(identity: Any) -> Any:
-        receipt, _ = statements.commit_statement(None, None, view, None, identity, lambda outcome: {})  # type: ignore[arg-type]
+        receipt, _ = statements.commit_statement(
+            None, None, view, None, CommitOptions(identity=identity), lambda outcome: {}
+        )  # type: ignore[arg-type]
         return receipt, ()
 
-    write_once(view, "sql", digest_of("update"), operation_id, write, lambda committed: {})
+    write_once(view, WriteRequest("sql", operation_id, digest_of("update")), write, lambda committed: {})
 
 
 @pytest.fixture(autouse=True)

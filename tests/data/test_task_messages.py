@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.write import TableWrite, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, WriteMode, plan_write, write_rows
 from tests.data.tables import make_table, rows_of
 
 COLUMNS = {"k": "INT NOT NULL", "v": "STRING"}
@@ -34,12 +35,12 @@ def batches(write: TableWrite, rows: Rows, kinds: Sequence[str] | None = None) -
 
 
 def written(table: Table, mode: str, *tasks: Rows, buffer_bytes: int = 1 << 20) -> tuple[TableWrite, list[Any]]:
-    write = plan_write(table, overwrite=mode != "append", buffer_bytes=buffer_bytes)
+    write = replace(plan_write(table, overwrite=mode != "append"), buffer_bytes=buffer_bytes)
     return write, [write_rows(write, batches(write, rows)) for rows in tasks]
 
 
 def commit(table: Table, write: TableWrite, messages: list[CommitMessage], mode: str = "append") -> None:
-    commit_write(table, write, messages, mode, None, CommitOptions())
+    commit_write(table, write, messages, WriteMode(mode), CommitOptions())
 
 
 def numbered(folder: Path) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ import pickle
 import resource
 import tempfile
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,15 @@ from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.data.write import BucketWriter, RowsWriter, distribute, partitions_of_rows, plan_write, write_rows
+from airflow_paimon.data.write import (
+    BucketWriter,
+    RowsWriter,
+    RowTargets,
+    distribute,
+    partitions_of_rows,
+    plan_write,
+    write_rows,
+)
 from tests.core.tables import alter_table
 from tests.data.tables import ALL_TYPES, FINE_TYPES, any_row, make_table, rows_of
 from tests.oracles.canonical import assert_same_rows
@@ -240,7 +248,7 @@ def test_a_bucket_larger_than_the_buffer_is_one_sorted_run(
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     table = make_table(tmp_path / "table", KV, primary_keys=["k"], bucket="2")
-    write = plan_write(table, buffer_bytes=buffer_bytes)
+    write = replace(plan_write(table), buffer_bytes=buffer_bytes)
     batch = conform_rows(rows_of(KV, [{"k": k * 7 % 500, "v": f"{k}"} for k in range(4000)]), write.schema, table.label)
     writer = RowsWriter(write)
     for start in range(0, 4000, 40):  # more runs than are merged at once
@@ -256,7 +264,7 @@ def test_a_bucket_larger_than_the_buffer_is_one_sorted_run(
 
 def test_a_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = make_table(tmp_path, PARTS, primary_keys=["dt", "k"], partition_keys=["dt"], bucket="1")
-    write = plan_write(table, buffer_bytes=10)
+    write = replace(plan_write(table), buffer_bytes=10)
     good = conform_rows(rows_of(PARTS, [{"dt": "a", "k": 1, "v": "x"}]), write.schema, table.label)
 
     def batches() -> Any:
@@ -274,7 +282,9 @@ def test_a_failed_write_leaves_no_files(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_full_local_disk_is_named_and_nothing_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "temporary").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
-    monkeypatch.setattr(arrow_write, "plan_write", partial(plan_write, buffer_bytes=1))
+    monkeypatch.setattr(
+        arrow_write, "plan_write", lambda *given, **how: replace(plan_write(*given, **how), buffer_bytes=1)
+    )
     table = make_table(tmp_path / "table", KV, primary_keys=["k"], bucket="1")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, hard))
@@ -444,7 +454,7 @@ def test_a_write_of_few_rows_looks_at_the_files_of_their_partitions_only(tmp_pat
     for _ in range(2):
         write_arrow(table, rows_of(columns, rows))
     few = rows_of(columns, [{"p": p, "q": q, "k": 1, "v": "new"} for p, q in [(0.0, "a"), (9.0, "z"), (7.0, "b")]])
-    partly = plan_write(table, partitions=partitions_of_rows(few, table.store, table.label))
+    partly = plan_write(table, targets=RowTargets(partitions_of_rows(few, table.store, table.label)))
     whole = plan_write(table)
     assert partly.only is not None
     assert len(partly.only) == 3

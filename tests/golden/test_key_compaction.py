@@ -29,7 +29,7 @@ ARCHIVES = ("merge-fuzz", "table-fuzz", "paimon-2.0.0", "paimon-0.9.0")
 def all_rows(table: Table) -> Counter[str]:
     """What a full compaction reads: also the rows that readers of deletion vectors don't see yet."""
     plan = plan_scan(table)
-    read, splits = plan_read(plan, time_travel=True, layered=True, chained=True, whole_buckets=True)
+    read, splits = plan_read(plan, layered=True, chained=True, whole_buckets=True)
     return Counter(repr(r) for s in splits for b in read_split(read, s) for r in b.to_pylist())
 
 
@@ -62,6 +62,6 @@ def test_rows_stay(golden: Golden, tmp_path: Path, name: str) -> None:
         assert hashes(table) == index
         assert not any(i.deletion_vector_ranges for i in read_index_entries(table, table.latest_snapshot()))
         if not TableOptions(table.schema().options).chain_table:
-            assert all(s.is_raw for s in plan_read(plan_scan(table), time_travel=True, layered=True)[1])
+            assert all(s.is_raw for s in plan_read(plan_scan(table), layered=True)[1])
         done["changed" if changed else "unchanged"] += 1
     assert done["changed"] >= 1

@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache, partial
+from typing import Any
 
 from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.read_plan import PartitionRead, Source
 from airflow_paimon.core.chain.state import ChainState
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.read_cache import cached_reads
@@ -138,7 +140,13 @@ def plan_partitions(
         InvalidInputError: an unknown column, or partitions of one chain have different numbers of buckets.
     """
     rows = bind_where(request.where, request.predicate, state.main.schema.fields, state.main.table.label)
-    read = partial(plan_read, time_travel=travels, chained=True, batch_rows=request.batch_rows)
+    if not travels:
+        for plan in (state.main, state.snapshot, state.delta):
+            check_readable(plan.schema, table=plan.table.label, chained=True, branch=plan.table.branch_name)
+
+    def read(plan: ScanPlan, **how: Any) -> Layer:
+        found, splits = plan_read(plan, chained=True, **how)
+        return replace(found, batch_rows=request.batch_rows), splits
 
     def stored(plan: ScanPlan, source: Source) -> Layer:
         part = _only(plan, {r.target for r in reads if r.source == source})

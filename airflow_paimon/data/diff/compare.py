@@ -214,7 +214,7 @@ def compare_here(plan: DiffPlan, sample: int) -> Found:
     if plan.keys:
         comparison, units = plan_units(plan, sample)
         return [(unit.values, compare_unit(comparison, unit)) for unit in units]
-    before, after = (plan_read(s.scan, columns=plan.read_columns, time_travel=True) for s in (plan.before, plan.after))
+    before, after = (plan_read(s.scan, columns=plan.read_columns) for s in (plan.before, plan.after))
     found = compare_rows(plan.after.scan.schema, before, after, sample, plan.shared_row_ids)
     return [*found, *unchanged(plan, found)]
 
@@ -236,7 +236,7 @@ def plan_units(plan: DiffPlan, sample: int) -> tuple[KeyedComparison, list[Unit]
 
 def _read(side: Side, plan: DiffPlan) -> tuple[TableRead, dict[int, ReadSplit]]:
     """Plan the read of one side; returns the splits by bucket number."""
-    read, splits = plan_read(side.scan, columns=plan.columns, time_travel=True, in_key_order=True)
+    read, splits = plan_read(side.scan, columns=plan.columns, in_key_order=True)
     number = {(s.partition, s.bucket): i for i, s in enumerate(side.scan.splits)}
     return read, {number[(s.bucket.partition, s.bucket.bucket)]: s for s in splits}
 

@@ -131,7 +131,7 @@ def _plan_files(view: Table, search: Search, names: Collection[str]) -> _Planned
     plan = plan_copy_on_write(view)
     where = _where(view, search, plan.write.schema)
     splits = tuple(replace(s, files=files) for s in plan.scan.splits if (files := _chosen(s.files, names)))
-    read, found = plan_read(replace(plan.scan, splits=splits), columns=read_columns(plan), time_travel=True)
+    read, found = plan_read(replace(plan.scan, splits=splits), columns=read_columns(plan))
     slim = plan.for_tasks()
     works = [FileErasure(plan=slim, read=read, split=one, where=where) for split in found for one in split.divided()]
     return _Planned(scan=plan.scan, write=plan.write, works=works)

@@ -49,7 +49,7 @@ class CheckViews:
 
     def differing_buckets(self, columns: Sequence[str]) -> DataFrame:
         """Return the rows of the branch in buckets (files of a table without keys) that differ: all that may differ."""
-        return view_frame(self.spark, [plan_read(self.plan.after.scan, columns=columns, time_travel=True)])
+        return view_frame(self.spark, [plan_read(self.plan.after.scan, columns=columns)])
 
     def other(self, table: str) -> DataFrame:
         """Return the rows of a table ``db.t[$branch_b][@VERSION]``."""
@@ -83,15 +83,14 @@ class CheckViews:
 
     def _side(self, side: Side, columns: Sequence[str] | None, partitions: Selection | None) -> DataFrame:
         chosen = plan_state(side.scan, partitions)
-        return view_frame(self.spark, [plan_read(chosen, columns=columns, time_travel=True)])
+        return view_frame(self.spark, [plan_read(chosen, columns=columns)])
 
     def _differing(self) -> DataFrame:
         plan = self.plan
         if plan.keys:
             return diff_frame(self.spark, plan)
         before, after = (
-            view_frame(self.spark, [plan_read(side.scan, columns=plan.columns, time_travel=True)])
-            for side in (plan.before, plan.after)
+            view_frame(self.spark, [plan_read(side.scan, columns=plan.columns)]) for side in (plan.before, plan.after)
         )
         return _as_multisets(before, after, plan.columns)
 

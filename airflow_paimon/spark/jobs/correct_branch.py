@@ -33,7 +33,7 @@ from airflow_paimon.spark.jobs.correct_rows import (
     finish,
     with_live,
 )
-from airflow_paimon.spark.jobs.correct_statement import Rows, correct_by_statement, statement_of
+from airflow_paimon.spark.jobs.correct_statement import Rows, StatementViews, correct_by_statement, statement_of
 from airflow_paimon.spark.jobs.correct_statements import correct_by_statements, statements_of
 from airflow_paimon.spark.jobs.correction import (
     Base,
@@ -216,9 +216,10 @@ def _by_statement(
     own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
     by_connector = request.engine == "connector"
     given = {*own, MAIN_VIEW} if by_connector else own  # by what runs the statement
+    usable = StatementViews(own, frames)
     if by_connector:
-        return correct_by_connector(spark, context, request, branch, statement, frames, own, identity)
-    return correct_by_statement(spark, context, request, branch, statement, frames, own, overwrite, identity)
+        return correct_by_connector(spark, context, request, branch, statement, usable, identity)
+    return correct_by_statement(spark, context, request, branch, statement, usable, overwrite, identity)
 
 
 def _frames(spark: SparkSession, views: Mapping[str, Callable[[], View]], sql: str | None) -> dict[str, DataFrame]:

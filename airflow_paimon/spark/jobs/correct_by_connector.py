@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.catalogs.options import CATALOGS, catalog_options
@@ -28,7 +28,7 @@ from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import invisible_files
 from airflow_paimon.spark.cut_off import refuse_finer
-from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS
+from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS, StatementViews
 from airflow_paimon.spark.jobs.correction import Base, made_of, properties, read_heads, result_of
 from airflow_paimon.spark.jobs.correction_sources import MAIN_VIEW
 from airflow_paimon.spark.jvm import planned_frame
@@ -62,12 +62,10 @@ def correct_by_connector(
     request: CorrectBranch,
     branch: Table,
     statement: Statement,
-    views: Callable[[Base], Mapping[str, DataFrame]],
-    own_views: Collection[str],
+    views: StatementViews,
     identity: CommitIdentity,
 ) -> OperationResult:
-    """Run a statement on the branch, as one commit. ``own_views``: the names of the branch, which ``views`` leaves out,
-    as it does that of main.
+    """Run a statement on the branch, as one commit. The other ``views`` leave out main's, too.
 
     Raises:
         InvalidInputError: what Spark or the connector says is wrong. ConflictError: the branch was written meanwhile.
@@ -89,9 +87,9 @@ def correct_by_connector(
         branch_rows = _rows(spark, catalog, branch, base.head)
         own = {
             MAIN_VIEW: _rows(spark, catalog, branch.branch(MAIN), base.main_head),
-            **dict.fromkeys(own_views, branch_rows),
+            **dict.fromkeys(views.own, branch_rows),
         }
-        with registered(spark, {**views(base), **own}, marked=request.restricted_sql), progress(spark, what):
+        with registered(spark, {**views.others(base), **own}, marked=request.restricted_sql), progress(spark, what):
             _execute(spark, request, base, statement, branch_rows, _parts(catalog, staging.view))
         _require_compacted(staging, base)
         taken = take_over(staging, identity=identity, properties=described)

@@ -29,7 +29,7 @@ from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, discard_files, plan_write
+from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
 from airflow_paimon.spark.jobs.correction import Base, properties, result_of
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction
 from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets
@@ -68,7 +68,7 @@ def with_live(context: Context, found: Base, cores: int, only: frozenset[bytes] 
             by_buckets=True,
             chained=is_chain_rows(branch),
             scan=live,
-            partitions=lambda _: only,
+            targets=RowTargets(partitions=lambda _: only),
         ),
         limits={key_of(s): highest_sequence(s.files) for s in at_base.splits},
     )
@@ -108,7 +108,7 @@ def correction_on(request: CorrectBranch, base: LiveBase) -> Correction:
     read: TableRead | None = None
     splits: Sequence[ReadSplit] = ()
     if request.mode == "upsert":
-        read, splits = plan_read(base.live, time_travel=True, whole_buckets=base.write.is_keyed)
+        read, splits = plan_read(base.live, whole_buckets=base.write.is_keyed)
     return Correction(
         write=base.write,
         choice=base.choice,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import chain_part
+from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -49,6 +51,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALL_ROWS = "--all-rows"
+
+
+@dataclass(frozen=True, slots=True)
+class StatementViews:
+    """The names that a statement may use: ``own`` of the branch, and what the ``others`` are beside a state of it."""
+
+    own: Collection[str]
+    others: Callable[[Base], Mapping[str, DataFrame]]
+
 
 Rows = Callable[[Base], AbstractContextManager["DataFrame"]]
 """Returns the rows of an INSERT OVERWRITE on a state of the branch, to be run inside the context."""
@@ -94,13 +105,11 @@ def correct_by_statement(
     request: CorrectBranch,
     branch: Table,
     statement: Statement,
-    views: Callable[[Base], Mapping[str, DataFrame]],
-    own_views: Collection[str],
+    views: StatementViews,
     overwrite: Callable[[CorrectBranch, CommitIdentity, Rows], OperationResult],
     identity: CommitIdentity,
 ) -> OperationResult:
-    """Run a statement on the branch. ``overwrite`` writes the rows of an INSERT OVERWRITE as those of a SELECT;
-    ``own_views``: further names of the branch.
+    """Run a statement on the branch. ``overwrite`` writes the rows of an INSERT OVERWRITE as those of a SELECT.
 
     Raises:
         InvalidInputError: what Spark or ``check_statement`` says is wrong; nothing was changed.
@@ -112,9 +121,9 @@ def correct_by_statement(
     what = f"correct_branch {branch.label}: {statement.kind}"
     options, restricted = request.storage_options, request.restricted_sql
     tables = warehouse_tables(
-        spark, request.warehouse, options, statement.text, branch, own_views, restricted=restricted
+        spark, request.warehouse, options, statement.text, branch, views.own, restricted=restricted
     )
-    named = registered(spark, views(base), marked=restricted)
+    named = registered(spark, views.others(base), marked=restricted)
     with named, progress(spark, what, rows=partial(_rows_to_read, base, statement)):
         if statement.kind == "INSERT OVERWRITE":
             as_select = _as_select(request, statement, base, dynamic)
@@ -167,9 +176,8 @@ def _change(
     def described(outcome: StatementOutcome) -> Mapping[str, str]:
         return properties(request, made, _details(statement, base, outcome))
 
-    receipt, outcome = commit_statement(
-        spark, statement, base.table, tables, identity, described, limits, writers_stopped=True
-    )
+    options = CommitOptions(identity=identity, guard_options=ChainOptions(), writers_stopped=True)
+    receipt, outcome = commit_statement(spark, statement, base.table, tables, options, described, limits)
     return _result(context, request, base, receipt, _details(statement, base, outcome))
 
 

@@ -36,7 +36,7 @@ from airflow_paimon.data.files.write import delete_unused
 from airflow_paimon.data.publish_row_ids import rewrite_files
 from airflow_paimon.spark.jobs.correct_statement import statement_of
 from airflow_paimon.spark.jobs.correction import made_of, properties, read_heads, result_of
-from airflow_paimon.spark.statements.run import TRIES
+from airflow_paimon.spark.statements.run import ATTEMPTS
 from airflow_paimon.spark.statements.statement_plan import Statement
 
 if TYPE_CHECKING:
@@ -85,11 +85,11 @@ def correct_by_statements(
         InvalidInputError: what is wrong with one of them, with its number; nothing was changed.
         ConflictError: other writers kept committing to the branch.
     """
-    for number in range(1, TRIES + 1):
+    for number in range(1, ATTEMPTS + 1):
         try:
             return _Together(context, request, branch, statements, change).run(identity)
         except ConflictError as error:
-            if number == TRIES:
+            if number == ATTEMPTS:
                 raise
             log.warning("%s: another writer committed first (%s); running all again", branch.label, error.message)
     raise AssertionError("unreachable")

@@ -78,6 +78,6 @@ def _compare(comparison: KeyedComparison, unit: Unit) -> Iterator[pa.RecordBatch
 
 
 def _compare_plain(spark: SparkSession, plan: DiffPlan, sample: int) -> Found:
-    before, after = (plan_read(s.scan, columns=plan.read_columns, time_travel=True) for s in (plan.before, plan.after))
+    before, after = (plan_read(s.scan, columns=plan.read_columns) for s in (plan.before, plan.after))
     found = count_differences(spark, plan.after.scan.schema, before, after, sample, plan.shared_row_ids)
     return [*found, *unchanged(plan, found)]

@@ -54,7 +54,7 @@ def branch_view(base: Base, sql: str | None) -> View:
 
     def plan(predicate: Predicate | None) -> Planned:
         scan = plan_snapshot(base.table, base.head, schema, partitions_where(predicate, schema))
-        return [plan_read(scan, columns=columns, time_travel=True, whole_buckets=bool(schema.primary_keys))]
+        return [plan_read(scan, columns=columns, whole_buckets=bool(schema.primary_keys))]
 
     return View(schema=_with(schema, columns), is_large=is_large(base), plan=plan)
 

@@ -27,7 +27,7 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
-from airflow_paimon.data.write import discard_files, plan_write
+from airflow_paimon.data.write import RowTargets, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
@@ -139,7 +139,7 @@ def plan_on(target: TargetFiles, statement: Statement, selection: Selection | No
             only = frozenset(canonical(s.partition) for s in scan.splits)
         else:
             written = target.whole()  # a row can get into any partition, with its own number of buckets
-    return copy_on_write(scan, plan_write(target.table, scan=written, partitions=lambda schema: only))
+    return copy_on_write(scan, plan_write(target.table, scan=written, targets=RowTargets(lambda schema: only)))
 
 
 def _stays(target: TargetFiles, statement: Statement) -> bool:
@@ -227,7 +227,7 @@ class _Change:
         columns = [*schema.field_names, *(n for n in ROW_COLUMNS if self.plan.tracks_rows and (n in own or n in text))]
         if only is not None:
             columns = [n for n in columns if n in only]
-        read, splits = plan_read(self.plan.scan, columns=columns, predicate=predicate, time_travel=True, layered=True)
+        read, splits = plan_read(self.plan.scan, columns=columns, predicate=predicate, layered=True)
         return with_positions(read), splits
 
     def _rewrite(self, read: TableRead, splits: Sequence[ReadSplit]) -> Rewrite:

@@ -26,7 +26,7 @@ from airflow_paimon.core.table.known_options import unknown_options
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_or_place
 from airflow_paimon.data.arguments import check_operation_id
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.write import TableWrite, WriteMode
 from airflow_paimon.spark.cut_off import cut_off_columns, lossy
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items, type_of_json
 from airflow_paimon.spark.rows_in import check_frame
@@ -224,7 +224,7 @@ def _fill(request: SqlRequest, table: Table, frame: DataFrame, mode: str, kind: 
             return write_files(frame, write)
 
     def write(identity: CommitIdentity) -> tuple[Receipt, Mapping[str, Any]]:
-        return write_query(request, table, mode, identity, files)
+        return write_query(request, table, WriteMode(mode), identity, files)
 
     schema = table.schema()
     details = {"statement": kind, "schema_id": schema.id, **_warnings(schema)}

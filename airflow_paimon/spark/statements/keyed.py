@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -34,7 +34,7 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import fits_in_process, plan_read
-from airflow_paimon.data.write import TableWrite, discard_files, plan_write
+from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, correct_buckets
@@ -159,7 +159,7 @@ class _Change:
         write = replace(self._write(plan, only), schema=with_stored_chars(without_merging(plan.schema)))
         if takes_whole_partitions(self.statement, plan, empty) and not writes_changelog(plan.table, plan.schema):
             return drop_partitions(self.spark, self.statement, plan, write, predicate, dry_run=self.dry_run)
-        layer = plan_read(plan, predicate=predicate, time_travel=True, layered=True, whole_buckets=True)
+        layer = plan_read(plan, predicate=predicate, layered=True, whole_buckets=True)
         rows = _with_kinds(evaluation.run(stored_frame(self.spark, [layer])).rows)
         few = few_rows(rows, kept=known is not None)
         return self._written(rows, few, plan, write, selection, merges=False)
@@ -176,8 +176,14 @@ class _Change:
 
     def _write(self, plan: ScanPlan, only: frozenset[bytes] | None) -> TableWrite:
         table = plan.table
-        options: dict[str, Any] = {"by_buckets": True, "chained": is_chain_rows(table)}
-        return plan_write(table, tasks=cores_of(self.spark), scan=plan, partitions=lambda schema: only, **options)
+        return plan_write(
+            table,
+            tasks=cores_of(self.spark),
+            scan=plan,
+            targets=RowTargets(lambda schema: only),
+            by_buckets=True,
+            chained=is_chain_rows(table),
+        )
 
     def _written(
         self,
@@ -230,7 +236,7 @@ def correction_on(
     plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, int] | None, dry_run: bool
 ) -> Correction:
     """Return what the tasks that write buckets again have in common."""
-    read, splits = plan_read(plan, time_travel=True, layered=True, whole_buckets=True)
+    read, splits = plan_read(plan, layered=True, whole_buckets=True)
     everywhere = choose_partitions(plan.schema, (), plan.table.label)
     return Correction(
         write=write,

@@ -31,7 +31,7 @@ def refuse_rows_of_other(plan: ScanPlan, predicate: Predicate | None) -> None:
     if other is None:
         return
     shown = shown_of_other(plan, other)
-    _, splits = plan_read(shown, predicate=predicate, time_travel=True, layered=True, whole_buckets=True)
+    _, splits = plan_read(shown, predicate=predicate, layered=True, whole_buckets=True)
     found = [s.bucket for s in splits if s.files]
     if found:
         raise UnsafeOperationError(

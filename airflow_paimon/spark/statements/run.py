@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.draft import CommitOptions
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TRIES = 5
+ATTEMPTS = 5
 """How often a statement is computed again before other writers' commits make it a conflict."""
 
 _OPERATIONS = {
@@ -76,30 +75,26 @@ def commit_statement(
     statement: Statement,
     table: Table,
     tables: NamedTables,
-    identity: CommitIdentity,
+    options: CommitOptions,
     properties: Properties,
     limits: Limits | None = None,
-    on_stale: OnStale | None = None,
-    *,
-    writers_stopped: bool = False,
 ) -> tuple[Receipt, StatementOutcome]:
-    """Evaluate and commit. ``properties``: the snapshot's properties, of what will be committed. ``on_stale``: in the
-    delta branch of a chain table, what to do with full partitions of which a delta changes.
+    """Evaluate and commit. ``properties``: the snapshot's properties, of what will be committed.
 
     Raises:
         ConflictError: other writers kept changing the same files.
-        UnsafeOperationError: a running job may have a bucket open, and ``writers_stopped`` is not given.
+        UnsafeOperationError: a running job may have a bucket open, and the options don't say that writers are stopped.
     """
-    for number in range(1, TRIES + 1):
+    for number in range(1, ATTEMPTS + 1):
         outcome = evaluate(spark, statement, table, tables, limits=limits)
         try:
             stay = has_moving_keys(outcome.write.schema)  # without a new key, all that are left stay in their buckets
             if outcome.inserted:
                 stay = check_corrected(table, outcome.write, outcome.messages)
-            receipt = _commit(table, statement, outcome, identity, properties(outcome), stay, on_stale, writers_stopped)
+            receipt = _commit(table, statement, outcome, replace(options, properties=properties(outcome)), stay)
         except REFUSALS as error:
             outcome.discard()
-            if not isinstance(error, ConflictError) or number == TRIES:
+            if not isinstance(error, ConflictError) or number == ATTEMPTS:
                 raise
             log.warning("%s: another writer committed first (%s); running it again", table.label, error.message)
             continue
@@ -113,20 +108,14 @@ def _commit(
     table: Table,
     statement: Statement,
     outcome: StatementOutcome,
-    identity: CommitIdentity,
-    properties: Mapping[str, str],
+    options: CommitOptions,
     keys_stay: bool,
-    on_stale: OnStale | None,
-    writers_stopped: bool,
 ) -> Receipt:
-    properties = {**properties, **KEYS_STAY} if keys_stay else properties
     keyed = bool(table.schema().primary_keys)
-    options = CommitOptions(
-        identity=identity,
-        properties=properties,
-        guard_options=ChainOptions(on_stale=on_stale),
+    options = replace(
+        options,
+        properties={**options.properties, **KEYS_STAY} if keys_stay else options.properties,
         written_with=outcome.read.schema if keyed else outcome.write.schema,
-        writers_stopped=writers_stopped,
     )
     messages, operation = outcome.messages, _OPERATIONS[statement.kind]
     if not keyed:

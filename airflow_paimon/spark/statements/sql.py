@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import parse_on_stale
-from airflow_paimon.core.chain.write_plan import OnStale
+from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import running_in_spark
@@ -22,7 +23,7 @@ from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.data.arguments import check_operation_id
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.write import TableWrite, WriteMode
 from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.call import run_call
@@ -178,10 +179,12 @@ def _change_rows(
         statement,
         table,
         tables,
-        identity,
+        CommitOptions(
+            identity=identity,
+            guard_options=ChainOptions(on_stale=policy),
+            writers_stopped=request.writers_stopped,
+        ),
         described,
-        on_stale=policy,
-        writers_stopped=request.writers_stopped,
     )
     notes = notes_of(statement, outcome)
     return receipt, {} if receipt.replayed else {**outcome.details(), **({"notes": notes} if notes else {})}
@@ -208,7 +211,7 @@ def _insert(
             return write_files(rows, write)
 
     receipt, figures = write_query(
-        request, table, mode, identity, files, partition, policy, read_own=lambda: tables.read_own
+        request, table, WriteMode(mode, partition), identity, files, policy, read_own=lambda: tables.read_own
     )
     if receipt.snapshot is not None:
         return receipt, figures

@@ -389,9 +389,7 @@ def own_rows(spark: SparkSession, text: str, plan: ScanPlan) -> DataFrame:
     columns, other = view_columns(plan.schema, text), head_of_other(plan)
     whole = bool(plan.schema.primary_keys)
     shown = [plan] if other is None else [shown_of_own(plan, other), shown_of_other(plan, other)]
-    return view_frame(
-        spark, [plan_read(p, columns=columns, time_travel=True, layered=True, whole_buckets=whole) for p in shown]
-    )
+    return view_frame(spark, [plan_read(p, columns=columns, layered=True, whole_buckets=whole) for p in shown])
 
 
 def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:

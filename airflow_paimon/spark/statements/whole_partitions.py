@@ -50,7 +50,7 @@ def drop_partitions(
     Raises:
         UnsupportedFeatureError: a table whose rows can't be read correctly.
     """
-    _, readable = plan_read(plan, predicate=predicate, time_travel=True, layered=True)
+    _, readable = plan_read(plan, predicate=predicate, layered=True)
     form = StoredPartitions(plan.schema).canonical
     visible = [s for s in plan.splits if s.bucket >= 0]
     partitions: Partitions = {form(s.partition): s.values for s in visible}

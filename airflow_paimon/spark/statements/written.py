@@ -14,11 +14,11 @@ from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.arrow_write import commit_in_tries, write_once, write_result
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.arrow_write import WriteRequest, commit_with_retries, write_once, write_result
+from airflow_paimon.data.write import TableWrite, WriteMode
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.statements.figures import OPERATION, committed_figures, figures_of, made_of
-from airflow_paimon.spark.statements.run import TRIES
+from airflow_paimon.spark.statements.run import ATTEMPTS
 from airflow_paimon.spark.statements.sql_request import SqlRequest
 from airflow_paimon.spark.tasks import cores_of
 
@@ -51,11 +51,10 @@ def write_statement(
         return report_write(table, committed)
 
     views = {name: view if isinstance(view, str) else "DataFrame" for name, view in request.views.items()}
+    digest = digest_of({"statement": request.statement, "views": views, **said})
     written = write_once(
         table,
-        OPERATION,
-        digest_of({"statement": request.statement, "views": views, **said}),
-        request.operation_id,
+        WriteRequest(OPERATION, request.operation_id, digest),
         commit,
         report,
         run=in_tasks_if_large(request.spark, table.name),
@@ -70,14 +69,13 @@ def write_statement(
 def write_query(
     request: SqlRequest,
     table: Table,
-    mode: str,
+    mode: WriteMode,
     identity: CommitIdentity,
     files: Callable[[TableWrite], Sequence[CommitMessage]],
-    partition: Mapping[str, Any] | None = None,
     on_stale: OnStale | None = None,
     read_own: Callable[[], bool] = lambda: False,
 ) -> tuple[Receipt, Figures]:
-    """Commit the files of a query's rows as ``commit_in_tries`` does, for ``write_statement``."""
+    """Commit the files of a query's rows as ``commit_with_retries`` does, for ``write_statement``."""
     options = CommitOptions(
         identity=identity,
         properties=made_of(table, request.statement),
@@ -85,5 +83,5 @@ def write_query(
         writers_stopped=request.writers_stopped,
     )
     tasks = cores_of(request.spark)
-    receipt, _ = commit_in_tries(table, mode, partition, options, files, TRIES, read_own, tasks)
+    receipt, _ = commit_with_retries(table, mode, options, files, attempts=ATTEMPTS, read_head=read_own, tasks=tasks)
     return receipt, {} if receipt.replayed else figures_of(table, receipt.before, receipt.snapshot)

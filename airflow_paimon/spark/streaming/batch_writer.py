@@ -14,8 +14,9 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import open_table
-from airflow_paimon.data.arrow_write import commit_in_tries
+from airflow_paimon.data.arrow_write import commit_with_retries
 from airflow_paimon.data.compact_keyed import compact_written
+from airflow_paimon.data.write import WriteMode
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.streaming.sink import QUERY_ID
@@ -24,7 +25,7 @@ from airflow_paimon.spark.write import write_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_TRIES = 3
+_ATTEMPTS = 3
 
 
 def batch_writer(
@@ -60,7 +61,7 @@ def batch_writer(
             check_same_batch(table, query, batch, committed, frame.count())
         if committed is None:
             write_batch, options = partial(write_files, frame), CommitOptions(identity=identity)
-            committed = commit_in_tries(table, "append", None, options, write_batch, _TRIES)[0].snapshot
+            committed = commit_with_retries(table, WriteMode(), options, write_batch, attempts=_ATTEMPTS)[0].snapshot
         compact_written(table, committed, in_tasks_if_large(frame.sparkSession, table.name))
 
     return write

@@ -19,10 +19,10 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.compact_keyed import compact_written
-from airflow_paimon.data.moving_keys import completed
+from airflow_paimon.data.moving_keys import complete_messages
 from airflow_paimon.data.rows_digest import RowsDigest, rows_digest, total_of
 from airflow_paimon.data.task_messages import merged_messages
-from airflow_paimon.data.write import TableWrite, discard_files, plan_write, write_rows
+from airflow_paimon.data.write import TableWrite, WriteMode, discard_files, plan_write, write_rows
 from airflow_paimon.spark.rows_in import check_columns, conform_for
 from airflow_paimon.spark.source_api import DataSourceStreamArrowWriter, WriterCommitMessage
 from airflow_paimon.spark.tasks import forgetting_zip_importers
@@ -123,12 +123,12 @@ def commit_batch(
                 table, query, batch, committed, sum(f.row_count for m in files for f in m.new_files), content
             )
         if committed is None:
-            files = completed(table, write, files, "append")
+            files = complete_messages(table, write, files, WriteMode())
         replayed = committed is not None
         if committed is None:
             properties = {} if content is None else {ROWS_PROPERTY: content}
             options = CommitOptions(identity=identity, properties=properties)
-            receipt = commit_write(table, write, files, "append", None, options)
+            receipt = commit_write(table, write, files, WriteMode(), options)
             committed, replayed = receipt.snapshot, receipt.replayed
     except REFUSALS:
         discard_files(write, files)

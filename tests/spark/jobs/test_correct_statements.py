@@ -202,7 +202,7 @@ def test_a_commit_of_another_writer_in_between_is_kept(
     assert live(fix) <= data_files(table)
 
     monkeypatch.setattr(correct_statements._Together, "_run_statements", lambda self: (_insert(fix), real(self))[1])
-    monkeypatch.setattr(correct_statements, "TRIES", 2)
+    monkeypatch.setattr(correct_statements, "ATTEMPTS", 2)
     files = data_files(table)
     with pytest.raises(ConflictError):
         correct(spark, tmp_path, "UPDATE branch SET v = 'y' WHERE k = 1; UPDATE branch SET v = 'z' WHERE k = 2")
