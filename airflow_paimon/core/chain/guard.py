@@ -458,13 +458,14 @@ def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
     return "refuse" if on_stale == "refuse" else "record"
 
 
-def report_write(table: Table, committed: Snapshot | None) -> dict[str, Any]:
+def report_write(table: Table, committed: Snapshot | int | None) -> dict[str, Any]:
     """Return additional fields of a write's result: ``stale`` (full partitions to rebuild) or ``warnings``.
 
-    ``committed``: the write's snapshot; None: nothing was committed. It raises nothing, as the write is committed.
+    ``committed``: the write's snapshot, or its id; None: nothing was committed. A failure is a warning, as the write is
+    committed.
     """
     try:
-        return _report(table, committed)
+        return _report(table, table.find_snapshot(committed) if isinstance(committed, int) else committed)
     except PaimonError as error:
         why = f"it could not be found out which full partitions are stale after this commit: {error.message}"
         return {"warnings": [f"{why}. check_chain_table lists them"]}

@@ -47,7 +47,6 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, 
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
 from airflow_paimon.core.plan import CompactPartition, Delete, Plan, RebuildIndexes, UpdateCatalog
-from airflow_paimon.core.publish.approval import is_read_with_main
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
     INFO,
@@ -69,7 +68,7 @@ from airflow_paimon.core.table.paths import (
     TAG_PREFIX,
     protects,
 )
-from airflow_paimon.core.table.properties import FIGURES_PROPERTY, OPERATION_PROPERTY
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.spill import MEMORY_BYTES
 from airflow_paimon.core.table.table import Table
 
@@ -154,9 +153,7 @@ def _guarded(view: Table, findings: Iterator[Finding]) -> list[Finding]:
 
 
 def _publish_findings(view: Table) -> Iterator[Finding]:
-    """What a crash between a publish, rollback or undo and what follows it has left out: tags, and audit records."""
-    if not is_read_with_main(view):
-        return
+    """What a crash right after a publish, rollback, undo or erasure has left out: tags, and audit records."""
     snapshots = view.snapshots()
     for snapshot in snapshots if view.branch_name == MAIN else ():
         for action in () if snapshot.repeats_properties else missing_tags_of_publish(view, snapshot):
@@ -171,13 +168,13 @@ def _publish_findings(view: Table) -> Iterator[Finding]:
                 repair=f"create tag {name!r}",
                 actions=(action,),
             )
-    recorded = [s for s in snapshots if FIGURES_PROPERTY in s.properties]  # earlier versions kept no records
-    for number, action in missing_records(view, recorded).items():
+    for number, action in missing_records(view, snapshots).items():
         yield Finding(
             kind="unrecorded-publish",
             subject=f"{view.branch_name}/{number}",
             severity=INFO,
-            message=f"{view.label}: snapshot {number} is a publish, rollback or undo that the audit has no record of",
+            message=f"{view.label}: snapshot {number} is a publish, rollback, undo or erasure of which the audit "
+            f"has no record",
             at_risk="when another engine expires that snapshot, its request and approval are no longer recorded",
             repair="put its record",
             actions=(action,),

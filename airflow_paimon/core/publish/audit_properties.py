@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from airflow_paimon.core.commit.put import put_new
-from airflow_paimon.core.errors import AlreadyExistsError, FormatError
+from airflow_paimon.core.errors import AlreadyExistsError, FormatError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, summarize
 from airflow_paimon.core.store.base import read_existing
@@ -93,14 +93,19 @@ def figures_property(changes: Sequence[BucketChange]) -> dict[str, str]:
     return {FIGURES_PROPERTY: json.dumps(figures)}
 
 
-def keep_record(target: Table, committed: Snapshot) -> None:
-    """Keep a copy of a publish's snapshot for audits; again after a retry is the same.
+def keep_record(view: Table, committed: Snapshot | int) -> None:
+    """Keep a copy of a publish's or erasure's snapshot (or its id) for audits; again after a retry is the same.
 
-    Raises:
-        StorageError: it can't be written.
+    A failure is only logged, as the commit stands: what is missing is put before an expiry of the snapshot, and by
+    ``repair_table``.
     """
-    with suppress(AlreadyExistsError):
-        put_new(target, record_path(target.branch_name, committed), committed.to_bytes())
+    try:
+        snapshot = view.snapshot(committed) if isinstance(committed, int) else committed
+        with suppress(AlreadyExistsError):
+            put_new(view, record_path(view.branch_name, snapshot), snapshot.to_bytes())
+    except PaimonError as error:
+        number = committed if isinstance(committed, int) else committed.id
+        log.warning("%s: the audit has no copy of snapshot %d yet (%s)", view.label, number, error.message)
 
 
 def recorded_between(view: Table, after: int, up_to: int) -> list[Snapshot]:

@@ -124,8 +124,8 @@ def publish_branch(
     details = dict(result.details)
     if diff.warnings and not details.get("replayed"):
         details["warnings"] = [*details.get("warnings", ()), *diff.warnings]
-    if target.branch_name != MAIN and result.snapshot_after is not None:
-        details |= report_write(target, target.find_snapshot(result.snapshot_after))
+    if target.branch_name != MAIN:
+        details |= report_write(target, result.snapshot_after)
     return replace(result, details=details)
 
 

@@ -89,9 +89,14 @@ class SchemaLogs:
         own = (s for s in reversed(mine) if self.begun is None or s.id <= self.begun or s.content not in theirs)
         return next(own, self.main[-1])
 
-    def is_begun(self, schemas: SchemaMapping) -> bool:
-        """Whether a try that was cut off has put all that the publish brings."""
-        return self.begun is not None and self.begun < self.main[-1].id and not schemas.new
+    def is_begun(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
+        """Whether main has all columns of the publish but no snapshot with them: they were put by a try that was cut
+        off, or by another publish, which takes them back if it is refused and no snapshot says that they are needed.
+        """
+        if schemas.new:
+            return False
+        own = self.begun is not None and self.begun < self.main[-1].id
+        return own or (has_columns and head.schema_id < self.main[-1].id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +159,7 @@ class Merge:
     ) -> Publication:
         """``more``: what the summary says besides what it says of every publish."""
         head, theirs, branch = compared.head, compared.theirs, self.request.branch
+        has_columns = self._base_schema(compared, logs).content != logs.branch[-1].content
         return Publication(
             target=self.main,
             source=self.branch,
@@ -162,8 +168,7 @@ class Merge:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            is_begun=logs.is_begun(schemas),
-            has_columns=self._base_schema(compared, logs).content != logs.branch[-1].content,
+            is_begun=logs.is_begun(schemas, head, has_columns=has_columns),
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),

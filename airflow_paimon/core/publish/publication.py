@@ -121,16 +121,13 @@ class Publication:
 
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
     ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``is_begun``: the target has the
-    columns already, from an earlier attempt, or a try that was cut off before its snapshot. ``has_columns``: the source
-    has changed its columns. ``id_space`` and ``known``:
-    see ``renumber``; None: the row ids are the target's own, or it has none. ``already``: files of the source that the
-    target has under another name, written again by an earlier publish. ``merge``: if the table is merged by file.
-    ``keys``: buckets that are still to be merged by key; ``merged``: what was merged so, of which ``changes`` has the
-    files.
-    ``columns``: with data evolution, what the order of its files needs.
-    ``follows``: what has to stay for it to stay as it is on a newer head; None = decide again on each head.
-    ``scope``: the partitions of the source that are published. ``is_undo``: it takes back a publish on which the target
-    stands, also if no row changes.
+    columns already, but no snapshot with them. ``id_space`` and ``known``: see ``renumber``; None: the row ids are the
+    target's own, or it has none. ``already``: files of the source that the target has under another name, written again
+    by an earlier publish. ``merge``: if the table is merged by file. ``keys``: buckets that are still to be merged by
+    key; ``merged``: what was merged so, of which ``changes`` has the files. ``columns``: with data evolution, what the
+    order of its files needs. ``follows``: what has to stay for it to stay as it is on a newer head; None = decide again
+    on each head. ``scope``: the partitions of the source that are published. ``is_undo``: it takes back a publish on
+    which the target stands, also if no row changes.
 
     What ``completed`` adds: the ``index`` entries (None: the head's), the snapshots ``held``, whose retention tags must
     exist while it is committed, the delta ``entries``, ``renumbering`` (the same with the target's row ids), and the
@@ -145,7 +142,6 @@ class Publication:
     changes: Sequence[BucketChange]
     schemas: SchemaMapping
     is_begun: bool = False
-    has_columns: bool = False
     preconditions: tuple[HeadIs, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)

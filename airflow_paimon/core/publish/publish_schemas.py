@@ -9,14 +9,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.replace_main_plan import same_version, with_columns_of
 from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.properties import BRANCH_PROPERTY
+from airflow_paimon.core.table.properties import BRANCH_PROPERTY, UNDO_TAG_PROPERTY
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -50,42 +52,59 @@ def is_put(main: Table, schema: TableSchema) -> bool:
 
 def revert_schemas(main: Table, branch: str, before: TableSchema, brought: Sequence[TableSchema]) -> None:
     """Take the schema versions of a refused publish of a branch back: main gets what ``before`` had, where nobody has
-    changed it since. They stay if live files hold values of theirs, as those would be hidden, and if another publish of
-    the branch was published with them.
+    changed it since. They stay if live files hold values of theirs, as those would be hidden, and if a publish that
+    needs them was committed since.
     """
     for _ in range(_ROUNDS):
         latest = main.schema()
         came = next((s for s in reversed(brought) if s.content == latest.content), None)
-        if came is None or is_written_with(main, before) or _committed(main, branch, brought[0].id):
+        if came is None or is_written_with(main, before) or _are_published(main, branch, before, brought):
             return
         back = changed_back(latest, came, before)
         if same_version(back, latest):
             return
         if _put(main, back):
-            if is_written_with(main, before) or _committed(main, branch, brought[0].id):  # between the look and the put
+            if is_written_with(main, before) or _are_published(main, branch, before, brought):  # since the look
                 _put(main, changed_back(back, before, came))
             return
 
 
-def restore_schema(main: Table, committed: TableSchema) -> None:
-    """Put a committed publish's columns again if another publish, which was refused, took them back at that moment."""
-    if main.schema_ids()[-1] == committed.id:
+def restore_schema(main: Table, committed: Snapshot) -> None:
+    """Put a committed publish's columns again if another publish, which was refused, took them back at that moment.
+
+    A version that takes columns back has the time of the one before it (``changed_back``); a user's change has its own.
+    """
+    later_ids = [i for i in main.schema_ids() if i > committed.schema_id]
+    if not later_ids:
         return
-    schemas = main.schemas()
-    latest = schemas[-1]
-    old = next((s for s in reversed(schemas) if s.id < committed.id and s.content == latest.content), None)
-    if old is not None and latest.content != committed.content and is_written_with(main, old):
-        _put(main, changed_back(latest, old, committed))
+    schemas = [main.schema(i) for i in (committed.schema_id, *later_ids)]
+    own, latest = schemas[0], schemas[-1]
+    reverted = [
+        later
+        for before, later in pairwise(schemas)
+        if before.content == own.content != later.content == latest.content and before.time_millis == later.time_millis
+    ]
+    later_publishes = (main.find_snapshot(i) for i in main.snapshot_ids() if i > committed.id) if reverted else ()
+    if reverted and not any(s and s.schema_id > own.id and UNDO_TAG_PROPERTY in s.properties for s in later_publishes):
+        _put(main, changed_back(latest, reverted[-1], own))
 
 
-def _committed(main: Table, branch: str, schema_id: int) -> bool:
-    """Whether main has got a publish of the branch since it has this schema version."""
+def _are_published(main: Table, branch: str, before: TableSchema, brought: Sequence[TableSchema]) -> bool:
+    """Whether main has got a publish since it has these versions: of the branch, or of one with the same columns."""
+    names = {f.name for f in before.fields}
+    added = {(f.name, f.type) for f in brought[-1].fields} - {(f.name, f.type) for f in before.fields}
+    dropped = names - {f.name for f in brought[-1].fields}
     for number in reversed(main.snapshot_ids()):
         snapshot = main.find_snapshot(number)
-        if snapshot is None or snapshot.schema_id < schema_id:
+        if snapshot is None or snapshot.schema_id < brought[0].id:
             return False
-        if snapshot.properties.get(BRANCH_PROPERTY) == branch:
+        other = snapshot.properties.get(BRANCH_PROPERTY)
+        if other == branch:
             return True
+        if other is not None and (added or dropped) and main.branch(other).exists():
+            fields = main.branch(other).schema().fields
+            if added <= {(f.name, f.type) for f in fields} and dropped.isdisjoint({f.name for f in fields}):
+                return True
     return False
 
 

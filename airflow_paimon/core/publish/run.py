@@ -193,7 +193,7 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
         return _committed_before(own, receipt.snapshot)
     warnings: list[str] = []
     if receipt.snapshot is not None:
-        warnings = _finish(own, receipt.snapshot, just_now=True)
+        warnings = _finish(own, receipt.snapshot)
         own.discard(own.files.used)
     elif not request.dry_run:
         own.leave_nothing()
@@ -212,7 +212,7 @@ def _writers(own: _Try, d: Publication) -> dict[str, Any]:
     return describe_writers(d.target, schema, buckets, d.head, own.context.now_ms)
 
 
-def _finish(own: _Try, committed: Snapshot, *, is_whole: bool = False, just_now: bool = False) -> list[str]:
+def _finish(own: _Try, committed: Snapshot, *, is_whole: bool = False) -> list[str]:
     """Let the staged tags of a committed publish become what its properties name, and do what follows it. Returns
     warnings.
 
@@ -224,15 +224,12 @@ def _finish(own: _Try, committed: Snapshot, *, is_whole: bool = False, just_now:
     """
     target = own.target
     try:
-        run_parallel(
-            target.store, [partial(protect_published, target, committed), partial(_keep_record, target, committed)]
-        )
+        follow_up = [partial(f, target, committed) for f in (protect_published, _keep_record, restore_schema)]
+        run_parallel(target.store, follow_up)
         warnings = [] if is_whole else complete(own.context, target, committed)
         delete_staged_tags(target, committed)
         if own.identity.tried.retried:
             drop_holds_of(target, own.identity.commit_identity.user)
-        if just_now and own.planned is not None and own.planned.has_columns:
-            restore_schema(target, target.schema(committed.schema_id))
     except PaimonError as error:
         raise OutcomeUnknownError(
             f"{target.label}: snapshot {committed.id} was committed, but not all that has to follow it could be done "

@@ -295,7 +295,7 @@ class _Erasure:
         if done.snapshot is not None:
             one = {"branch": view.branch_name, "snapshot": done.snapshot, "files": done.files, "rows": done.rows}
             self.erased.append(one)
-            keep_record(view, view.snapshot(done.snapshot))
+            keep_record(view, done.snapshot)
             log.info("%s: erased %s rows from %s files", view.label, done.rows, done.files)
 
     def _end(self, found: FoundRows) -> None:

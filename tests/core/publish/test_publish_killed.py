@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -343,22 +344,48 @@ def test_columns_that_a_writer_uses_while_they_are_taken_back_stay(template: Pat
     assert [r["price"] for r in rows(table) if r["dt"] == "c"] == [2.5]
 
 
-def test_columns_that_another_publish_took_back_while_this_one_landed_come_again(
-    template: Path, tmp_path: Path
+@pytest.mark.parametrize("killed", [False, True])
+def test_columns_that_another_publish_took_back_at_the_commit_come_again(
+    template: Path, tmp_path: Path, killed: bool
 ) -> None:
     table = copied(template, tmp_path / "wh")
     _fix(table)
     rival = {"done": False}
 
     def compete(method: str, path: str) -> None:
+        if rival["done"] and killed:
+            raise Crash
         if path == table.paths.snapshot(2) and not rival["done"]:
             rival["done"] = True
             revert_schemas(table, "other", table.schema(0), [table.schema()])
             assert "price" not in table.schema().field_names
 
-    perform(table, FaultStore(table.store, on_mutation=compete), "merge_branch", **STOPPED)
+    with pytest.raises(Crash) if killed else nullcontext():
+        faulty = FaultStore(table.store, on_mutation=compete)
+        perform(table, faulty, "merge_branch", operation_id="op", **STOPPED)
+    run(table, "merge_branch", operation_id="op", **STOPPED)
     assert rival["done"]
     assert [r.get("price") for r in rows(table)] == [2.5, 2.5, None]
+    assert sound(table)
+
+
+def test_a_column_that_two_branches_bring_stays_if_the_first_publish_is_refused(template: Path, tmp_path: Path) -> None:
+    """Neither brings rows. The second one finds the column on main, and commits a snapshot that needs it."""
+    table = copied(template, tmp_path / "wh")
+    run(table, "create_branch", branch="second", snapshot=1)
+    for branch in ("fix", "second"):
+        alter_table(table.branch(branch), [PRICE])
+    done: list[OperationResult] = []
+
+    def compete(method: str, path: str) -> None:
+        if path == table.paths.snapshot(2) and not done:
+            assert "price" in table.schema().field_names
+            done.append(run(table, "merge_branch", branch="second", writers_stopped=True))
+
+    with pytest.raises(ConflictError):
+        faulty = FaultStore(table.store, on_mutation=compete)
+        perform(table, faulty, "merge_branch", expected_main_snapshot=1, **STOPPED)
+    assert done[0].changed and table.snapshot_ids() == [1, 2] and "price" in table.schema().field_names
     assert sound(table)
 
 

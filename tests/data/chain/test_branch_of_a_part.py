@@ -15,6 +15,7 @@ from airflow_paimon.core.errors import ConflictError, StorageError, UnsafeOperat
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
+from airflow_paimon.core.table.record_kinds import AUDIT
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
 from airflow_paimon.data.rewrite import new_bucket_number
@@ -86,13 +87,13 @@ def test_what_is_published_hides_and_is_reported(table: Table) -> None:
     assert of(table, "20250811") == on("20250811", (1, 2, "b"), (3, 1, "a"))
 
 
-def test_a_publish_that_landed_fails_for_no_report(table: Table) -> None:
+def test_a_committed_publish_fails_for_no_report_and_no_audit_record(table: Table) -> None:
     """Retried, it would look as if nothing had been published."""
     committed: list[str] = []
 
     class Away(_Wrapper):
         def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
-            if committed and path.startswith("branch/branch-snapshot/"):
+            if committed and path.startswith(("branch/branch-snapshot/", AUDIT.folder)):
                 raise StorageError("the storage is away")
             found = action()
             committed.extend([path] if method == "create" and path.startswith("branch/branch-delta/snapshot/") else [])
@@ -104,6 +105,10 @@ def test_a_publish_that_landed_fails_for_no_report(table: Table) -> None:
     result = perform(replace(open_context(request), table=replace(table, store=Away(table.store))), request)
     assert committed and result.changed and result.snapshot_after == table.branch("delta").latest_snapshot_id()
     assert "the storage is away" in result.details["warnings"][0]
+    found = f"unrecorded-publish:delta/{result.snapshot_after}"
+    assert found in {f["id"] for f in run(table, "check_table").details["findings"]}
+    run(table, "repair_table")
+    assert found not in {f["id"] for f in run(table, "check_table").details["findings"]}
 
 
 def test_a_bucket_that_both_changed_is_a_conflict(table: Table) -> None:
