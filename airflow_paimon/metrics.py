@@ -22,41 +22,32 @@ TABLE_TAGS = ("connection", "table")
 OPERATION_TAGS = (*TABLE_TAGS, "operation")
 _OF = Callable[[Mapping[str, Any]], Any]
 
-GAUGES: Mapping[str, tuple[str, _OF]] = {
-    "health.score": ("0 to 100; absent for a table that can't be read", lambda d: d["score"]),
-    "health.unreadable": ("1 for a table that can't be read, otherwise 0", lambda d: int(d["score"] is None)),
-    "health.cost_bytes": ("bytes that the jobs that fix the table rewrite at most", lambda d: d["cost_bytes"]),
-    "health.files": ("live data files", lambda d: d["files"]["files"]),
-    "health.bytes": ("their bytes", lambda d: d["files"]["bytes"]),
-    "health.small_files": ("those that are small", lambda d: d["files"]["small_files"]),
-    "health.sorted_runs": ("sorted runs of the deepest bucket", lambda d: d["files"]["most_runs"]),
-    "health.waiting_rows": ("rows that wait for a compaction", lambda d: d["files"]["waiting_rows"]),
-    "health.hidden_rows": ("those that batch readers don't see until then", lambda d: d["files"]["hidden_rows"]),
-    "health.deleted_rows": ("rows that deletion vectors mark", lambda d: d["deletions"]["rows"]),
-    "health.snapshots": ("snapshots of all branches", lambda d: d["held"]["snapshots"]),
-    "health.due_snapshots": ("those that may expire", lambda d: d["held"]["due_snapshots"]),
-    "health.tags": ("tags of all branches", lambda d: d["held"]["tags"]),
-    "health.branches": ("branches", lambda d: d["held"]["branches"]),
-    "health.replaced_bytes": ("bytes that older snapshots hold at least", lambda d: d["held"]["replaced_bytes"]),
-    "health.oldest_state_ms": ("when the oldest state that is held was committed, epoch milliseconds; 0: none",
-                               lambda d: (d["held"]["oldest"] or {"since_ms": 0})["since_ms"]),
-    "health.committed_ms": ("when the newest snapshot was committed, epoch milliseconds; 0: never",
-                            lambda d: d["committed_ms"] or 0),
-    "health.manifests": ("manifests of the newest snapshot", lambda d: d["manifests"]["count"]),
-    "health.stale_partitions": ("stale full partitions of a chain table",
-                                lambda d: (d["chain"] or {"stale": 0})["stale"]),
-}  # fmt: skip
-"""Gauges of ``table_health``, each with what it is; tags: connection, table."""
-COUNTERS: Mapping[str, str] = {
-    "operation.success": "operations that succeeded",
-    "operation.changed": "those of them that changed something",
-    "operation.failure": "operations that failed; tag kind: the kind of the error, such as conflict",
-    "operation.task_retry": "operations in a second or later try of their task",
-    "operation.commit_retry": "commits that were planned again as another writer was faster",
+GAUGES: Mapping[str, _OF] = {
+    "health.score": lambda d: d["score"],
+    "health.unreadable": lambda d: int(d["score"] is None),
+    "health.cost_bytes": lambda d: d["cost_bytes"],
+    "health.files": lambda d: d["files"]["files"],
+    "health.bytes": lambda d: d["files"]["bytes"],
+    "health.small_files": lambda d: d["files"]["small_files"],
+    "health.sorted_runs": lambda d: d["files"]["most_runs"],
+    "health.waiting_rows": lambda d: d["files"]["waiting_rows"],
+    "health.hidden_rows": lambda d: d["files"]["hidden_rows"],
+    "health.deleted_rows": lambda d: d["deletions"]["rows"],
+    "health.snapshots": lambda d: d["held"]["snapshots"],
+    "health.due_snapshots": lambda d: d["held"]["due_snapshots"],
+    "health.tags": lambda d: d["held"]["tags"],
+    "health.branches": lambda d: d["held"]["branches"],
+    "health.replaced_bytes": lambda d: d["held"]["replaced_bytes"],
+    "health.oldest_state_ms": lambda d: (d["held"]["oldest"] or {"since_ms": 0})["since_ms"],
+    "health.committed_ms": lambda d: d["committed_ms"] or 0,
+    "health.manifests": lambda d: d["manifests"]["count"],
+    "health.stale_partitions": lambda d: (d["chain"] or {"stale": 0})["stale"],
 }
-"""Counters of all operators; tags: connection, table, operation."""
-TIMINGS: Mapping[str, str] = {"operation.duration": "how long a successful operation took, milliseconds"}
-"""Timings of all operators; tags: connection, table, operation."""
+"""Gauges of ``table_health``; tags: connection, table."""
+COUNTERS = tuple(f"operation.{name}" for name in ("success", "changed", "failure", "task_retry", "commit_retry"))
+"""Counters of all operators; tags: connection, table, operation. A failure is that of one attempt of a task."""
+TIMINGS = ("operation.duration",)
+"""Timings of all operators, in milliseconds; tags: connection, table, operation."""
 
 
 @contextmanager
@@ -78,7 +69,7 @@ def names() -> dict[str, tuple[str, ...]]:
 def send_health(paimon_conn_id: str, table: str, details: Mapping[str, Any]) -> None:
     """Send the gauges of a table. ``details``: of ``table_health``; with ``score`` None nothing else is known."""
     tags = {"connection": paimon_conn_id, "table": table}
-    for name, (_, of) in GAUGES.items():
+    for name, of in GAUGES.items():
         if details["score"] is not None or name == "health.unreadable":
             _send("gauge", name, tags, of(details))
 
