@@ -66,6 +66,16 @@ def escape_names(app: Any, what: str, name: str, thing: Any, options: Any, lines
     lines[:] = [re.sub(r"^(:param \w+)_:", r"\1\\_:", line) for line in lines]
 
 
+def add_navigation(app: Any, name: str, source: list[str]) -> None:
+    """Make the navigation of the lists of the index, which are links where Sphinx doesn't show the page."""
+    if name == "index":
+        found = re.findall(r"^## (.+)\n\n((?:- .+\n)+)", source[0], re.MULTILINE)
+        lists = [(title, "\n".join(re.findall(r"\]\((.+)\.md\)", pages))) for title, pages in found]
+        trees = [f"```{{toctree}}\n:hidden:\n:caption: '{title}'\n\n{pages}\n```\n\n" for title, pages in lists]
+        text, contributing = source[0].split("```{toctree}")
+        source[0] = "".join([text, *trees, "```{toctree}", contributing])
+
+
 def add_dark_pictures(app: Any, doctree: nodes.document) -> None:
     """Show ``x-dark.png`` instead of ``x.png`` in the dark theme, where it exists."""
     for image in list(doctree.findall(nodes.image)):
@@ -79,5 +89,6 @@ def add_dark_pictures(app: Any, doctree: nodes.document) -> None:
 def setup(app: Any) -> None:
     """Register what the configuration adds."""
     app.connect("doctree-read", add_dark_pictures, priority=400)  # before Sphinx collects the images
+    app.connect("source-read", add_navigation)
     app.connect("autodoc-process-docstring", escape_names)
     app.connect("autodoc-process-signature", operator_signature)
