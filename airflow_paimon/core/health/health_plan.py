@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.commit.manifest_merge_plan import is_small
@@ -29,7 +29,7 @@ COMPACT_MANIFEST = "compact_manifest"
 MIN_FILES = 5
 """From so many small files of a bucket on ``compact`` writes them together by default."""
 DELETED_PERCENT = 10
-OLD_PIN_DAYS = 90
+OLD_STATE_DAYS = 90
 BUCKET_SKEW, PARTITION_SKEW = 4, 10
 ORPHAN_PERCENT = 5
 _LARGE_PARTITION = 10
@@ -68,7 +68,7 @@ class RetainedState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HeldFigures:
+class RetentionFigures:
     """What holds old states of the table, over all branches.
 
     ``keep_tags``: of the tags, those of publishes, which an expiry ends when they have done their work. ``changelogs``:
@@ -150,7 +150,7 @@ class TableHealth:
     committed_ms: int | None
     files: FileFigures
     deletions: DeletionFigures
-    held: HeldFigures
+    held: RetentionFigures
     manifests: ManifestFigures
     chain: ChainFigures | None = None
     storage: StorageFigures | None = None
@@ -179,42 +179,38 @@ class Observed:
     unreadable_files: int = 0
     index: Sequence[IndexEntry]
     manifests: Sequence[ManifestFile]
-    held: HeldFigures
+    held: RetentionFigures
     chain: ChainFigures | None = None
     storage: StorageFigures | None = None
 
 
-def plan_health(seen: Observed) -> TableHealth:
+def plan_health(observed: Observed) -> TableHealth:
     """Judge a table by what was read of it."""
-    files, deletions = count_files(seen.groups, seen.rules), count_deletions(seen.groups, seen.index)
+    files, deletions = count_files(observed.groups, observed.rules), count_deletions(observed.groups, observed.index)
     manifests = ManifestFigures(
-        count=len(seen.manifests),
-        bytes=sum(m.file_size for m in seen.manifests),
-        small=sum(is_small(m, seen.manifest_target) for m in seen.manifests),
+        count=len(observed.manifests),
+        bytes=sum(m.file_size for m in observed.manifests),
+        small=sum(is_small(m, observed.manifest_target) for m in observed.manifests),
     )
     found = [
-        *_of_schemas(seen.unreadable_files),
-        *_of_files(files, seen.rules),
-        *_of_deletions(deletions, files),
-        *_of_held(seen, files),
-        *_of_manifests(manifests, seen),
-        *_of_chain(seen.chain),
-        *_of_skew(files, seen.rules),
-        *_of_storage(seen.storage),
+        *_file_reasons(files, deletions, observed.rules, observed.unreadable_files),
+        *_retention_reasons(observed, files),
+        *_storage_reasons(observed, manifests),
+        *_chain_reasons(observed.chain),
     ]
     reasons = sorted((r for r in found if r.points > 0), key=lambda r: (-r.points, r.id))
     return TableHealth(
-        table=seen.table,
+        table=observed.table,
         score=max(0, 100 - sum(r.points for r in reasons)),
         reasons=tuple(reasons),
-        snapshot=seen.snapshot,
-        committed_ms=seen.committed_ms,
+        snapshot=observed.snapshot,
+        committed_ms=observed.committed_ms,
         files=files,
         deletions=deletions,
-        held=seen.held,
+        held=observed.held,
         manifests=manifests,
-        chain=seen.chain,
-        storage=seen.storage,
+        chain=observed.chain,
+        storage=observed.storage,
     )
 
 
@@ -223,33 +219,24 @@ def points_of(value: float, limit: float, most: int) -> int:
     return 0 if value <= limit else max(1, round(most * (1 - limit / value)))
 
 
-class _Scored(NamedTuple):
-    """A value and its limit. ``most``: the points that it takes off when it is far above."""
-
-    value: float
-    limit: float
-    unit: str
-    most: int
+def _reason(id_: str, text: str, scored: tuple[float, float, str, int], **more: Any) -> Reason:
+    """``scored``: a value, its limit, their unit, and the points that a value far above the limit takes off."""
+    value, limit, unit, most = scored
+    return Reason(id=id_, text=text, value=value, limit=limit, unit=unit, points=points_of(value, limit, most), **more)
 
 
-def _reason(id_: str, text: str, scored: _Scored, **more: Any) -> Reason:
-    points = points_of(scored.value, scored.limit, scored.most)
-    return Reason(id=id_, text=text, value=scored.value, limit=scored.limit, unit=scored.unit, points=points, **more)
-
-
-def _of_schemas(unreadable: int) -> Iterator[Reason]:
+def _file_reasons(
+    files: FileFigures, deletions: DeletionFigures, rules: FileRules, unreadable: int
+) -> Iterator[Reason]:
     if unreadable:
         text = f"{unreadable:,} files name a schema that main doesn't have, so no engine can read it: see check_table"
         yield Reason(id="missing-schema", text=text, value=unreadable, limit=0, unit="files", points=100)
-
-
-def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
     usual = (rules.min_files - 1) * files.crowded_buckets
     yield _reason(
         "small-files",
         f"{files.crowded_files:,} small files in {files.crowded_buckets:,} partitions or buckets, where up to "
         f"{rules.min_files - 1} each are left alone",
-        _Scored(files.crowded_files, usual, "files", 40),
+        (files.crowded_files, usual, "files", 40),
         operation=COMPACT,
         branch=files.crowded_branch,
         cost_bytes=files.crowded_bytes,
@@ -258,7 +245,7 @@ def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
         "sorted-runs",
         f"{files.deep_buckets:,} buckets have more than {rules.most_runs} sorted runs, one of them "
         f"{files.most_runs:,}: each read merges them",
-        _Scored(files.most_runs, rules.most_runs, "runs", 40),
+        (files.most_runs, rules.most_runs, "runs", 40),
         operation=COMPACT,
         branch=files.deep_branch,
         cost_bytes=files.deep_bytes,
@@ -267,106 +254,116 @@ def _of_files(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
     yield _reason(
         "hidden-rows",
         f"{files.hidden_rows:,} rows are committed, and batch readers don't see them before a compaction",
-        _Scored(hidden, 1, "% of rows", 20),
+        (hidden, 1, "% of rows", 20),
     )
-
-
-def _of_deletions(deletions: DeletionFigures, files: FileFigures) -> Iterator[Reason]:
     yield _reason(
         "deleted-rows",
         f"{deletions.rows:,} deleted rows are still in {deletions.files:,} data files",
-        _Scored(_percent(deletions.rows, files.rows), DELETED_PERCENT, "% of rows", 20),
+        (_percent(deletions.rows, files.rows), DELETED_PERCENT, "% of rows", 20),
         operation=COMPACT,
         cost_bytes=deletions.bytes,
     )
-
-
-def _of_held(seen: Observed, files: FileFigures) -> Iterator[Reason]:
-    held = seen.held
-    yield _reason(
-        "snapshots-due",
-        f"{held.due_snapshots:,} of {held.snapshots:,} snapshots are older than the table keeps them",
-        _Scored(held.snapshots, held.snapshots - held.due_snapshots, "snapshots", 15),
-        operation=EXPIRE_SNAPSHOTS,
-    )
-    yield _reason("tags-due", f"{held.due_tags:,} tags are past their retention", _Scored(held.due_tags, 0, "tags", 5),
-                  operation=EXPIRE_TAGS)  # fmt: skip
-    yield _reason("branches-due", f"{held.due_branches:,} branches are past their retention",
-                  _Scored(held.due_branches, 0, "branches", 5), operation=EXPIRE_BRANCHES)  # fmt: skip
-    yield _reason(
-        "consumer-behind",
-        f"consumer {held.blocked_by} keeps {held.blocked_snapshots:,} snapshots that would expire; stop its stream for "
-        f"good and delete it, or set the table option consumer.expiration-time",
-        _Scored(held.blocked_snapshots, seen.most_snapshots, "snapshots", 10),
-    )
-    yield _reason(
-        "replaced-files",
-        "older snapshots hold more data files that the newest one doesn't have than it has itself",
-        _Scored(held.replaced_bytes, max(files.bytes, seen.rules.target), "bytes", 10),
-        operation=EXPIRE_SNAPSHOTS if held.due_snapshots else None,
-    )
-    if held.unlimited is not None:
-        yield _old_state(held.unlimited, seen.now_ms)
-
-
-def _old_state(pin: RetainedState, now_ms: int) -> Reason:
-    days = max(0, now_ms - pin.since_ms) // _DAY_MS
-    where = f" of branch {pin.branch}" if pin.kind == "tag" and pin.branch != "main" else ""
-    text = f"{pin.kind} {pin.name}{where} keeps the files of a state that is {days:,} days old, and has no retention"
-    return _reason("old-state", text, _Scored(days, OLD_PIN_DAYS, "days", 5),
-                   operation=f"delete_{pin.kind}", branch=pin.branch)  # fmt: skip
-
-
-def _of_manifests(manifests: ManifestFigures, seen: Observed) -> Iterator[Reason]:
-    limit = 2 * seen.merge_min_count
-    yield _reason(
-        "manifests",
-        f"{manifests.small:,} small manifests, which each plan of a read reads; commits merge them from "
-        f"{seen.merge_min_count} on (manifest.merge-min-count)",
-        _Scored(manifests.small, limit, "manifests", 10),
-        operation=COMPACT_MANIFEST,
-    )
-
-
-def _of_chain(chain: ChainFigures | None) -> Iterator[Reason]:
-    if chain is None:
-        return
-    yield _reason("stale-partitions", f"{chain.stale:,} full partitions were built of data that has changed since",
-                  _Scored(chain.stale, 0, "partitions", 30), operation=COMPACT_CHAIN,
-                  cost_bytes=chain.stale_bytes)  # fmt: skip
-    yield _reason(
-        "long-chain",
-        f"{chain.longest:,} deltas after the newest full partition of a group: a read merges them all",
-        _Scored(chain.longest, LONGEST_CHAIN, "deltas", 20),
-        operation=COMPACT_CHAIN,
-        cost_bytes=chain.pending_bytes,
-    )
-    yield _reason("chain-errors", f"check_chain_table has {chain.errors:,} errors",
-                  _Scored(chain.errors, 0, "errors", 40), operation=CHECK_CHAIN)  # fmt: skip
-
-
-def _of_skew(files: FileFigures, rules: FileRules) -> Iterator[Reason]:
     yield _reason(
         "bucket-skew",
         f"the largest bucket of a partition has {files.bucket_skew:,.1f} times the mean: choose another bucket-key",
-        _Scored(files.bucket_skew, BUCKET_SKEW, "times the mean", 10),
+        (files.bucket_skew, BUCKET_SKEW, "times the mean", 10),
     )
     if files.largest_partition_bytes >= _LARGE_PARTITION * rules.target:
         yield _reason(
             "partition-skew",
             f"the largest partition has {files.partition_skew:,.1f} times the mean",
-            _Scored(files.partition_skew, PARTITION_SKEW, "times the mean", 5),
+            (files.partition_skew, PARTITION_SKEW, "times the mean", 5),
         )
 
 
-def _of_storage(storage: StorageFigures | None) -> Iterator[Reason]:
+def _retention_reasons(observed: Observed, files: FileFigures) -> Iterator[Reason]:
+    held = observed.held
+    yield _reason(
+        "snapshots-due",
+        f"{held.due_snapshots:,} of {held.snapshots:,} snapshots are older than the table keeps them",
+        (held.snapshots, held.snapshots - held.due_snapshots, "snapshots", 15),
+        operation=EXPIRE_SNAPSHOTS,
+    )
+    yield _reason(
+        "tags-due",
+        f"{held.due_tags:,} tags are past their retention",
+        (held.due_tags, 0, "tags", 5),
+        operation=EXPIRE_TAGS,
+    )
+    yield _reason(
+        "branches-due",
+        f"{held.due_branches:,} branches are past their retention",
+        (held.due_branches, 0, "branches", 5),
+        operation=EXPIRE_BRANCHES,
+    )
+    yield _reason(
+        "consumer-behind",
+        f"consumer {held.blocked_by} keeps {held.blocked_snapshots:,} snapshots that would expire; stop its stream for "
+        f"good and delete it, or set the table option consumer.expiration-time",
+        (held.blocked_snapshots, observed.most_snapshots, "snapshots", 10),
+    )
+    yield _reason(
+        "replaced-files",
+        "older snapshots hold more data files that the newest one doesn't have than it has itself",
+        (held.replaced_bytes, max(files.bytes, observed.rules.target), "bytes", 10),
+        operation=EXPIRE_SNAPSHOTS if held.due_snapshots else None,
+    )
+    if held.unlimited is not None:
+        state = held.unlimited
+        days = max(0, observed.now_ms - state.since_ms) // _DAY_MS
+        where = f" of branch {state.branch}" if state.kind == "tag" and state.branch != "main" else ""
+        yield _reason(
+            "old-state",
+            f"{state.kind} {state.name}{where} keeps the files of a state that is {days:,} days old, and has no "
+            f"retention",
+            (days, OLD_STATE_DAYS, "days", 5),
+            operation=f"delete_{state.kind}",
+            branch=state.branch,
+        )
+
+
+def _storage_reasons(observed: Observed, manifests: ManifestFigures) -> Iterator[Reason]:
+    limit = 2 * observed.merge_min_count
+    yield _reason(
+        "manifests",
+        f"{manifests.small:,} small manifests, which each plan of a read reads; commits merge them from "
+        f"{observed.merge_min_count} on (manifest.merge-min-count)",
+        (manifests.small, limit, "manifests", 10),
+        operation=COMPACT_MANIFEST,
+    )
+    storage = observed.storage
     if storage is None:
         return
     yield _reason(
         "orphan-files",
         f"{storage.orphan_files:,} files that nothing refers to, written longer than a day ago",
-        _Scored(_percent(storage.orphan_bytes, storage.bytes), ORPHAN_PERCENT, "% of bytes", 15),
+        (_percent(storage.orphan_bytes, storage.bytes), ORPHAN_PERCENT, "% of bytes", 15),
         operation=REMOVE_ORPHANS,
+    )
+
+
+def _chain_reasons(chain: ChainFigures | None) -> Iterator[Reason]:
+    if chain is None:
+        return
+    yield _reason(
+        "stale-partitions",
+        f"{chain.stale:,} full partitions were built of data that has changed since",
+        (chain.stale, 0, "partitions", 30),
+        operation=COMPACT_CHAIN,
+        cost_bytes=chain.stale_bytes,
+    )
+    yield _reason(
+        "long-chain",
+        f"{chain.longest:,} deltas after the newest full partition of a group: a read merges them all",
+        (chain.longest, LONGEST_CHAIN, "deltas", 20),
+        operation=COMPACT_CHAIN,
+        cost_bytes=chain.pending_bytes,
+    )
+    yield _reason(
+        "chain-errors",
+        f"check_chain_table has {chain.errors:,} errors",
+        (chain.errors, 0, "errors", 40),
+        operation=CHECK_CHAIN,
     )
 
 

@@ -12,9 +12,9 @@ from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange
 from airflow_paimon.core.health.files_plan import FileGroup, LiveFile, count_deletions, count_files, rules_of
 from airflow_paimon.core.health.health_plan import (
     ChainFigures,
-    HeldFigures,
     Observed,
     RetainedState,
+    RetentionFigures,
     StorageFigures,
     TableHealth,
     plan_health,
@@ -42,7 +42,7 @@ def group(
 def judge(groups: Sequence[FileGroup] = (), **values: Any) -> TableHealth:
     sound = Observed(
         table="d.t", now_ms=1000 * DAY_MS, snapshot=1, committed_ms=0, rules=rules(), merge_min_count=30,
-        manifest_target=8 * MIB, most_snapshots=10, groups=groups, index=(), manifests=(), held=HeldFigures(),
+        manifest_target=8 * MIB, most_snapshots=10, groups=groups, index=(), manifests=(), held=RetentionFigures(),
     )  # fmt: skip
     return plan_health(replace(sound, **values))
 
@@ -121,16 +121,16 @@ def test_skew_of_large_partitions_only() -> None:
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
-        (HeldFigures(snapshots=40, due_snapshots=30), {"snapshots-due": 11}),
-        (HeldFigures(due_tags=1, due_branches=2), {"branches-due": 5, "tags-due": 5}),
-        (HeldFigures(snapshots=40, blocked_snapshots=20, blocked_by="c"), {"consumer-behind": 5}),
-        (HeldFigures(replaced_bytes=256 * MIB), {"replaced-files": 5}),
-        (HeldFigures(oldest=RetainedState(kind="snapshot", name="1", branch="main", since_ms=0)), {}),
-        (HeldFigures(unlimited=RetainedState(kind="tag", name="x", branch="main", since_ms=920 * DAY_MS)), {}),
-        (HeldFigures(unlimited=RetainedState(kind="tag", name="x", branch="main", since_ms=0)), {"old-state": 5}),
+        (RetentionFigures(snapshots=40, due_snapshots=30), {"snapshots-due": 11}),
+        (RetentionFigures(due_tags=1, due_branches=2), {"branches-due": 5, "tags-due": 5}),
+        (RetentionFigures(snapshots=40, blocked_snapshots=20, blocked_by="c"), {"consumer-behind": 5}),
+        (RetentionFigures(replaced_bytes=256 * MIB), {"replaced-files": 5}),
+        (RetentionFigures(oldest=RetainedState(kind="snapshot", name="1", branch="main", since_ms=0)), {}),
+        (RetentionFigures(unlimited=RetainedState(kind="tag", name="x", branch="main", since_ms=920 * DAY_MS)), {}),
+        (RetentionFigures(unlimited=RetainedState(kind="tag", name="x", branch="main", since_ms=0)), {"old-state": 5}),
     ],
 )
-def test_what_holds_old_states(held: HeldFigures, expected: dict[str, int]) -> None:
+def test_what_holds_old_states(held: RetentionFigures, expected: dict[str, int]) -> None:
     health = judge(held=held)
     assert reasons(health) == expected and health.score == 100 - sum(expected.values())
 
@@ -152,7 +152,7 @@ def test_the_score_has_a_floor_and_the_worst_reason_is_first() -> None:
         [group([1] * 10_000, levels=[0] * 10_000)],
         rules=rules(keyed=True, hides=True),
         chain=ChainFigures(stale=1, errors=3, longest=1000),
-        held=HeldFigures(snapshots=1000, due_snapshots=999),
+        held=RetentionFigures(snapshots=1000, due_snapshots=999),
     )
     assert health.score == 0
     assert [r.points for r in health.reasons] == sorted((r.points for r in health.reasons), reverse=True)
