@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -125,17 +126,20 @@ def test_a_page_is_short() -> None:
     assert {name: words for name, words in lengths.items() if words > LONGEST_PAGE and name not in LISTS} == {}
 
 
-def wrong_words(text: str) -> list[str]:
-    found = ((pattern, re.search(pattern, text, re.IGNORECASE)) for pattern in BANNED if "(?-i:Of)" not in pattern)
-    return [f"{match[0]!r} in {text[:60]!r}: write {BANNED[pattern]}" for pattern, match in found if match]
+def wrong_words(text: str, banned: Mapping[str, str] = BANNED) -> list[str]:
+    found = ((pattern, re.search(pattern, text, re.IGNORECASE)) for pattern in banned if "(?-i:Of)" not in pattern)
+    return [f"{match[0]!r} in {text[:60]!r}: write {banned[pattern]}" for pattern, match in found if match]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_the_help_of_a_job_is_in_plain_english(name: str) -> None:
-    fields = dataclasses.fields(OPERATIONS[name].request)
-    texts = [str(f.metadata.get("help", "")) for f in fields]
+    request = OPERATIONS[name].request
+    texts = [str(f.metadata.get("help", "")) for f in dataclasses.fields(request)]
     assert any(texts)
     assert [fault for text in texts for fault in wrong_words(text)] == []
+    described = re.split(r"(?<=[.!?:])\s+", plain(inspect.cleandoc(request.__doc__ or "").replace("``", "`")))
+    assert [fault for sentence in described for fault in wrong_words(sentence, BANNED_IN_ERRORS)] == []
+    assert [s for s in described if len(s.split()) > LONGEST_SENTENCE] == []
 
 
 def literal(node: ast.AST) -> str:

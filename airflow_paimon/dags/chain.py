@@ -84,7 +84,7 @@ PARAMS = {
         "Age at which segments expire, such as 90 d. Empty: the table's option "
         "partition.expiration-time; without it nothing expires.",
     ),
-    "min_anchors": number(
+    "min_full_partitions": number(
         "Anchors to keep", "Full partitions that each group keeps at least, however old.", 1, section=MORE
     ),
     "max_jobs": number(
@@ -182,7 +182,7 @@ def add_tasks() -> None:
         task_id="expire",
         trigger_rule="none_failed",
         expiration_time=form_value("expiration_time"),
-        min_anchors="{{ params.min_anchors }}",
+        min_full_partitions="{{ params.min_full_partitions }}",
         dry_run="{{ params.dry_run }}",
         pre_execute=unless_nothing_expires,
     )

@@ -129,7 +129,7 @@ def rebase_branch(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Put a branch's changes on a new branch of main's head.
+    """Rebase a branch: put its changes on a new branch of main's head.
 
     Example:
         >>> rebase_branch(orders, "fix", "fix_of_today").branch
@@ -160,7 +160,7 @@ def replace_tag(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Give a tag another snapshot and retention.
+    """Change the snapshot and the retention of a tag.
 
     Example:
         >>> replace_tag(orders, "before_fix", snapshot=3).details["snapshot"]
@@ -204,7 +204,7 @@ def create_table_set(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Make the next version of a set of tables: one snapshot of each, read as one.
+    """Create the next version of a set of tables: one snapshot of each, read as one.
 
     Example:
         >>> create_table_set(orders, "nightly", member=["sales.customers"]).details["number"]
@@ -234,7 +234,7 @@ def clear_consumers(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Delete positions of streaming readers, so that they keep no snapshot any more.
+    """Delete positions of streaming readers, which then retain no snapshots.
 
     Example:
         >>> clear_consumers(orders, including="dash.*").changed
@@ -310,7 +310,7 @@ def replace_main(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Give main the whole state of a branch: rows, columns, options, and the branch's tags.
+    """Replace the whole state of main by that of a branch: rows, columns, options, and the branch's tags.
 
     Example:
         >>> replace_main(orders, "fix", keep_old_as="before", discard_main=True).snapshot_after
@@ -359,7 +359,7 @@ def plan_correction(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Say what a correction will read, write and meet, by metadata alone.
+    """Plan a correction from metadata alone: what it will read and write, and what conflicts with it.
 
     Example:
         >>> plan_correction(orders, branch="fix", sql="fix.sql").details["statement"]
@@ -418,7 +418,7 @@ def expire_branches(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Delete branches whose retention is over, unless they are protected or have unpublished commits.
+    """Delete branches whose retention has passed, unless they are protected or have unpublished commits.
 
     Example:
         >>> expire_branches(orders, older_than="30 d").changed
@@ -460,7 +460,7 @@ def storage_usage(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Count the bytes that each branch, tag and range of snapshots keeps, and what its deletion would free.
+    """Count the bytes that each branch, tag and range of snapshots retains, and what its deletion would free.
 
     Example:
         >>> storage_usage(orders, limit=5).details["references"][0]["kind"]
@@ -598,7 +598,7 @@ def compact_chain_table(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Compact partitions of a chain table into full ones in its snapshot branch.
+    """Compact partitions of a chain table into full partitions of its snapshot branch.
 
     Example:
         >>> compact_chain_table(days, pending=True, max_chain_length=1).changed
@@ -611,7 +611,7 @@ def expire_partitions(
     table: str | Table, *, approved_by: str | None = None, requested_by: str | None = None, four_eyes: bool = False,
     skip_checks: bool = False, branch: str = "main", expiration_time: str | None = None,
     strategy: Literal["values-time", "update-time"] | None = None, timestamp_pattern: str | None = None,
-    timestamp_formatter: str | None = None, min_anchors: int = 1, limit: int | None = None,
+    timestamp_formatter: str | None = None, min_full_partitions: int = 1, limit: int | None = None,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
@@ -629,7 +629,7 @@ def mark_partition_done(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Mark partitions as complete, for downstream.
+    """Mark partitions as done, for downstream jobs.
 
     Example:
         >>> mark_partition_done(orders, partitions=["dt=2026-05-01"]).changed
@@ -690,7 +690,7 @@ def trigger_tag_automatic_creation(
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:
-    """Set the automatic tags of main that are due, and expire those that are too many.
+    """Create the automatic tags of main that are due, and expire old ones.
 
     Example:
         >>> trigger_tag_automatic_creation(customers).details["mode"]

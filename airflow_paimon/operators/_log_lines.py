@@ -189,7 +189,7 @@ def _find_rows(result: Result) -> list[str]:
     found = result["details"]
     files = found["files"]
     lines = [
-        f"{files['with_rows']:,} of {files['held']:,} files hold {found['rows']:,} such rows "
+        f"{files['with_rows']:,} of {files['total']:,} files hold {found['rows']:,} such rows "
         f"({size_text(files['with_rows_bytes'])}); read: {files['read']:,} files, the others by their statistics"
     ]
     lines += [f"branch {b['branch']}: {b['files']:,} files with {b['rows']:,} rows" for b in found["branches"]]

@@ -19,8 +19,8 @@ class ExportAuditOperator(PaimonOperator):
     """
     Write who changed tables, why, and who approved it, to a file or to a table.
 
-    A table gets each record once, however often it is exported, and what has changed of it since, such as an undo; a
-    run that finds nothing new commits nothing. The fields are those of :doc:`/howto/audit`.
+    A table gets each record once, and later changes of it, such as an undo. A run without new records commits
+    nothing. :doc:`/howto/audit` describes the fields.
 
     :param from_: Only what was committed from this date or ISO time with an offset on (templated)
     :param to: Only what was committed before this date or ISO time with an offset (templated)

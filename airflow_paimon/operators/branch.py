@@ -116,10 +116,10 @@ class DeleteBranchOperator(PaimonOperator):
 
 class RebaseBranchOperator(PaimonOperator):
     """
-    Put a branch's changes on a new branch of main's head.
+    Rebase a branch: put its changes on a new branch of main's head.
 
     The branch and main stay as they are. A key, or without keys a file, that both sides changed is a conflict, and
-    nothing is made. The new branch gets the owner, the reason, the retention and the protection of the other one.
+    no branch is created. The new branch gets the owner, the reason, the retention and the protection of the old one.
 
     :param branch: Branch whose changes are put onto main's head; it stays as it is (templated)
     :param to_branch: Name of the new branch that gets them (templated)
@@ -163,7 +163,7 @@ class CreateTagOperator(PaimonOperator):
     """
     Tag a snapshot of a branch.
 
-    Its files stay until the tag is deleted or its time is over.
+    Its files stay until the tag is deleted or expires.
 
     :param tag: Name of the new tag (templated)
     :param branch: Branch to tag (templated)
@@ -190,7 +190,7 @@ class CreateTagOperator(PaimonOperator):
 
 class ReplaceTagOperator(PaimonOperator):
     """
-    Give a tag another snapshot and retention.
+    Change the snapshot and the retention of a tag.
 
     Refused for the tags that this package sets itself, and for a tag that a branch or a table set needs or that is
     under a legal hold.
@@ -235,7 +235,7 @@ class DeleteTagOperator(PaimonOperator):
     """
     Delete a tag of a branch.
 
-    Refused for the tag that protects a living branch, and for one under a legal hold.
+    Refused for the tag that protects a branch, and for one under a legal hold.
 
     :param tag: Tag to delete (templated)
     :param branch: Branch that has the tag (templated)
@@ -368,10 +368,10 @@ class FastForwardOperator(PublishingOperator):
 
 class ReplaceMainOperator(PublishingOperator):
     """
-    Give main the whole state of a branch: rows, columns, options, and the branch's tags.
+    Replace the whole state of main by that of a branch: rows, columns, options, and the branch's tags.
 
-    The branch and its jobs go on as they are. The undo is another ``replace_main`` with the branch that ``keep_old_as``
-    names: rows, columns and options; or a ``rollback_to`` to the undo tag: the rows.
+    The branch and its jobs stay as they are. Another ``replace_main`` with the branch that ``keep_old_as`` names
+    undoes it: rows, columns and options. A ``rollback_to`` to the undo tag restores the rows only.
 
     :param branch: Branch to publish onto main (templated)
     :param approval_task_id: A ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the
@@ -432,7 +432,7 @@ class RollbackOperator(PaimonOperator):
     """
     Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
 
-    The undo of a publish is ``tag="airflow-paimon-undo-..."`` (its result's ``details`` name it), with ``keep_later``.
+    To undo a publish, give ``tag="airflow-paimon-undo-..."`` (the publish's ``details`` name it) and ``keep_later``.
 
     :param branch: Branch to roll back (templated)
     :param tag: Roll back to the live files of this tag (templated)
@@ -502,9 +502,9 @@ class DiffBranchesOperator(PaimonOperator):
 
 class PlanCorrectionOperator(PlanningOperator):
     """
-    Say what a correction will read, write and meet, by metadata alone.
+    Plan a correction from metadata alone: what it will read and write, and what conflicts with it.
 
-    Takes what ``correct_branch`` will get; nothing of it runs. Fails as the correction would, where the table or the
+    Takes the arguments of ``correct_branch``, and runs nothing. Fails as the correction would, where the table or the
     request make that certain. See :doc:`/howto/plan-a-correction`.
 
     :param branch: Branch that will be corrected; if it doesn't exist yet, or none is given, ``from_branch`` as it is

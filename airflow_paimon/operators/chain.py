@@ -21,11 +21,11 @@ __all__ = [
 
 class ChainCompactOperator(PaimonOperator):
     """
-    Compact partitions of a chain table into full ones in its snapshot branch.
+    Compact partitions of a chain table into full partitions of its snapshot branch.
 
-    Name partitions, a range, or what has grown too long; ``partition`` narrows the latter two, to one group, say. Each
-    partition is committed on its own, in ``details["partitions"]`` with its outcome: ``compacted``, ``stale-rebuilt``,
-    ``already-there``, ``gap``, ``nothing-to-do``. A retry continues where the first attempt stopped.
+    Specify partitions, a range, or a longest chain; ``partition`` narrows the latter two, for example to one group.
+    Each partition is a separate commit. ``details["partitions"]`` has its outcome: ``compacted``, ``stale-rebuilt``,
+    ``exists``, ``gap``, ``nothing-to-do``. A retry continues where the first attempt stopped.
 
     :param partition: Partition to compact, k=v,...; without group columns: in every group (templated)
     :param from_: First partition of a range, k=v,... of the chain columns (templated)
@@ -53,7 +53,7 @@ class AlterChainTableOperator(PaimonOperator):
     """
     Apply one schema change to all three branches of a chain table, or to none.
 
-    A run that was cut off is finished by the next try.
+    The next attempt finishes an interrupted run.
 
     :param change: Schema change for all three branches: add column NAME TYPE [``COMMENT``] [first | after NAME]; drop
         column NAME; rename column NAME to NAME; alter column NAME type TYPE; alter column NAME comment ``TEXT``; alter
@@ -83,7 +83,7 @@ class CreateChainTableOperator(PaimonOperator):
     """
     Create a chain table, or convert a primary-key table, with its branches and options.
 
-    Everything is checked before the first write; a run that was cut off is finished by the next try.
+    Everything is checked before the first write. The next attempt finishes an interrupted run.
 
     :param column: Column of a new table: name TYPE [NOT NULL] [``comment``]; without any, an existing table is
         converted (templated)

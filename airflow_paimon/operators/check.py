@@ -22,8 +22,8 @@ class CheckBranchOperator(CheckingOperator):
     """
     Check the rows of a branch against rules.
 
-    A broken one is a failure, unless its severity is ``warn``. The results are kept for the branch's newest snapshot; a
-    publish of a table with the option ``airflow-paimon.required-checks`` asks for those.
+    A broken rule fails the operation, unless its severity is ``warn``. The results are stored for the branch's newest
+    snapshot. A publish of a table with the option ``airflow-paimon.required-checks`` requires them.
 
     :param branch: Branch to check (templated)
     :param rules: The rules, in addition to the table's: a list of dicts such as ``{'not_null': ['amount']}``, or the

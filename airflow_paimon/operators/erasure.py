@@ -20,10 +20,9 @@ class FindRowsOperator(PaimonOperator):
     """
     Find the stored files with rows of a condition, on all branches, and the snapshots and tags that need them.
 
-    It changes nothing, and reads physical rows: also those behind deletion vectors and deletes, old versions of a key,
-    changelogs, files that only old snapshots, tags or nothing refers to any more. ``details["proven"]`` is true when no
-    file holds such a row and every file could be told; see :doc:`/howto/erase-rows`. No result, log or XCom holds a
-    value of a row.
+    Changes nothing. Reads physical rows: also deleted ones, old versions of a key, changelogs, and files that only old
+    snapshots or tags, or no snapshots, refer to. ``details["proven"]`` is true when no file contains such a row and
+    every file could be checked. Results, logs and XComs contain no value of a row. See :doc:`/howto/erase-rows`.
 
     :param where: Condition on columns of main, e.g. "user_id = 17": comparisons with literals, [NOT] IN, [NOT] BETWEEN,
         [NOT] LIKE, IS [NOT] NULL, NOT, AND, OR and parentheses (templated)
@@ -43,9 +42,9 @@ class EraseRowsOperator(PaimonOperator):
     """
     Erase rows of a condition from main, every branch, and old snapshots and tags.
 
-    One commit for each branch. A dry run is the plan: what ends, what stays, and who holds it. ``details["complete"]``
-    is true when no stored file holds such a row any more; until then run it again. A tag under a legal hold that
-    reaches such rows makes it refuse. See :doc:`/howto/erase-rows`.
+    One commit for each branch. A dry run returns the plan: what will be deleted, what stays, and what refers to it.
+    ``details["complete"]`` is true when no stored file contains such a row any more; until then run it again. Refused
+    where a tag under a legal hold has such rows. See :doc:`/howto/erase-rows`.
 
     :param where: Condition on columns of main, e.g. "user_id = 17": comparisons with literals, [NOT] IN, [NOT] BETWEEN,
         [NOT] LIKE, IS [NOT] NULL, NOT, AND, OR and parentheses (templated)

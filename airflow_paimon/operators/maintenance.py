@@ -37,8 +37,8 @@ class AlterTableOperator(PaimonOperator):
     """
     Change columns and options of a table's branch, all changes as one schema version.
 
-    Data files stay as they are. Changes that the newest version has made already are not made again.
-    ``details["publish"]`` says for each open branch whether it can still be published. Chain tables are altered by
+    Data files stay as they are. Changes that the newest version already has are left out.
+    ``details["publish"]`` shows for each open branch whether it can still be published. Chain tables are altered by
     ``alter_chain_table``.
 
     :param branch: Branch to alter (templated)
@@ -58,10 +58,10 @@ class AlterTableOperator(PaimonOperator):
 
 class BranchExpireOperator(PaimonOperator):
     """
-    Delete branches whose retention is over, unless they are protected or have unpublished commits.
+    Delete branches whose retention has passed, unless they are protected or have unpublished commits.
 
-    Those that an option or another branch needs stay, too. ``details``: ``expired`` and ``kept`` with the reason of
-    each, ``later`` with what has a retention still, and ``expiring_soon``.
+    Branches that an option or another branch needs also stay. ``details`` has ``expired`` and ``kept`` with a reason
+    for each, ``later`` with those whose retention has not passed, and ``expiring_soon``.
 
     :param older_than: Also expire branches without a retention that were created longer ago, e.g. ``30 d`` (templated)
     :param idle_for: Also expire branches without a retention that got no commit for this long, e.g. ``14 d``; with
@@ -107,9 +107,9 @@ class RemoveOrphanFilesOperator(PaimonOperator):
     """
     Delete old files that no snapshot, tag or changelog of any branch refers to.
 
-    Files that failed writers left, and those of deleted branches and rolled back snapshots; also old operation records.
-    If anything that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
-    bytes by folder, and what stays and why: ``referenced``, ``young``, ``kept_for_writers``, ``unknown``; a dry run
+    These are files of failed writers, deleted branches and rolled back snapshots, and old operation records.
+    If metadata that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
+    bytes by folder, and what stays and why: ``referenced``, ``young``, ``kept_for_writers``, ``unknown``. A dry run
     plans by this machine's clock.
 
     :param older_than: Delete only files that are older than this, e.g. ``1 d``, by the storage's time, or than an ISO
@@ -146,7 +146,7 @@ class RepairTableOperator(PaimonOperator):
 
 class StorageUsageOperator(PaimonOperator):
     """
-    Count the bytes that each branch, tag and range of snapshots keeps, and what its deletion would free.
+    Count the bytes that each branch, tag and range of snapshots retains, and what its deletion would free.
 
     Reads the whole folder's listing and all metadata of all branches, no data files. ``details["references"]`` begins
     with what frees the most; see :doc:`/howto/storage-usage`.
@@ -168,12 +168,12 @@ class TableHealthOperator(PaimonOperator):
     """
     Score the health of tables by their files and metadata, with reasons and recommended fixes.
 
-    ``details`` have a score from 0 to 100, and its reasons. Of several tables (``table="sales.*"``, ``"*"`` for the
-    whole warehouse, or names with commas between) ``details["tables"]`` has all that, the worst first; tables that
+    ``details`` have a score from 0 to 100, and its reasons. For several tables (``table="sales.*"``, ``"*"`` for the
+    whole warehouse, or names with commas between) ``details["tables"]`` has these values, the worst first. Tables that
     can't be read come before these, with their ``error``.
 
     Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a value and its limit,
-    the operation that mends it and the bytes that this costs; see :doc:`/howto/table-health`.
+    the operation that fixes it and the bytes that this costs; see :doc:`/howto/table-health`.
 
     :param storage: Also list the table's folder, and count what nothing refers to (templated)
     :param limit: How many tables to list, the worst first; 0 for all (templated)
@@ -193,12 +193,12 @@ class CompactOperator(PaimonOperator):
     Merge small files and sorted runs into few, and drop deleted rows.
 
     Append tables: small files, up to ``target-file-size``. Primary-key tables: the files of each bucket, into one
-    sorted run on the highest level. Rows keep their ids and versions, or their sequence numbers. Some groups of files
-    at a time are committed, and a retry continues where it stopped; ``details`` count the files, bytes and
+    sorted run on the highest level. Rows keep their ids and versions, or their sequence numbers. Each commit has some
+    groups of files, and a retry continues where the first attempt stopped. ``details`` count the files, bytes and
     rows, and list the snapshots.
 
-    Several tables (``table="sales.*"``, or names with commas between) share one Spark application;
-    ``details["tables"]`` has the result of each, and one that fails stops no other.
+    Several tables (``table="sales.*"``, or names with commas between) share one Spark application.
+    ``details["tables"]`` has the result of each. A table that fails doesn't stop the others.
 
     :param branch: Branch to compact (templated)
     :param partitions: Only these partitions, e.g. dt=2025-01-01 (templated)
@@ -225,8 +225,8 @@ class RescaleOperator(PaimonOperator):
     Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
 
     One commit, which ``rollback_to`` undoes with ``snapshot=result["snapshot_before"]``. No row changes. Partitions
-    that have that number already stay as they are. Stop the writers of other engines to these partitions first; writers
-    of this package notice it and write their rows again.
+    that already have that number stay as they are. Stop the writers of other engines to these partitions first; writers
+    of this package detect the change and rewrite their rows.
 
     :param branch: Branch to rescale (templated)
     :param bucket_num: How many buckets each partition gets; by default the option bucket, which becomes this number
@@ -249,9 +249,9 @@ class PartitionExpireOperator(PaimonOperator):
     """
     Drop partitions that are too old; in a chain table, whole segments.
 
-    Never an anchor that is needed. ``details`` list what expired and why, by segment; data files are deleted when their
-    snapshots expire. Where an approval is asked for, an age, a strategy or a time pattern of the request's own needs
-    one; an expiry by the table's own options is its owner's decision.
+    Anchors that other partitions need stay. ``details`` list what expired and why, by segment. Data files are deleted
+    when their snapshots expire. Where the table or the connection requires an approval, a request with another age,
+    strategy or time pattern needs one; an expiry by the table's options doesn't.
 
     :param branch: Branch to expire; chain tables always expire as a whole (templated)
     :param expiration_time: Age, e.g. ``30 d``; by default the option partition.expiration-time (templated)
@@ -261,7 +261,7 @@ class PartitionExpireOperator(PaimonOperator):
         (templated)
     :param timestamp_formatter: Format of the partition time; by default the option partition.timestamp-formatter
         (templated)
-    :param min_anchors: Chain tables: the least number of full partitions that each group keeps (templated)
+    :param min_full_partitions: Chain tables: the least number of full partitions that each group keeps (templated)
     :param limit: The most partitions (chain tables: segments per group) to expire in one run; by default the option
         partition.expiration-max-num (100) (templated)
     :param approved_by: Who approved, recorded in the snapshot's properties (templated)
@@ -278,9 +278,9 @@ class PartitionExpireOperator(PaimonOperator):
     @keeps_arguments
     def __init__(
         self, *, branch: str = "main", expiration_time: str | None = None, strategy: str | None = None,
-        timestamp_pattern: str | None = None, timestamp_formatter: str | None = None, min_anchors: int | str = 1,
-        limit: int | str | None = None, approved_by: str | None = None, requested_by: str | None = None,
-        four_eyes: bool | str = False, skip_checks: bool | str = False, **kwargs: Any,
+        timestamp_pattern: str | None = None, timestamp_formatter: str | None = None,
+        min_full_partitions: int | str = 1, limit: int | str | None = None, approved_by: str | None = None,
+        requested_by: str | None = None, four_eyes: bool | str = False, skip_checks: bool | str = False, **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
 
@@ -289,8 +289,9 @@ class CompactManifestOperator(PaimonOperator):
     """
     Merge the manifests of a branch into few, sorted by partition, without deleted entries.
 
-    One COMPACT snapshot of the same files, or none where that changes nothing. ``details``: ``before`` and ``after``,
-    each with ``manifests``, ``bytes``, ``entries`` and ``delete_entries``; and how many were ``rewritten``.
+    The commit is one COMPACT snapshot of the same files; without a change there is no commit. ``details`` has
+    ``before`` and ``after``, each with ``manifests``, ``bytes``, ``entries`` and ``delete_entries``, and how many
+    manifests were ``rewritten``.
 
     :param branch: Branch whose newest snapshot gets fewer manifests (templated)
     :param manifest_sort_enabled: Also rewrite large manifests whose partitions overlap, so that a read of few
@@ -310,7 +311,7 @@ class SnapshotExpireOperator(PaimonOperator):
     """
     Expire old snapshots, and delete the files that no branch, tag or reader needs any more.
 
-    ``details``: ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
+    ``details`` has ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
     tag, branch or snapshot, and what waits in the ``trash``.
 
     :param retain_min: How many of the newest snapshots always stay; by default the option snapshot.num-retained.min
@@ -379,7 +380,7 @@ class TagExpireOperator(PaimonOperator):
     """
     Expire old tags, and delete the files that no branch, tag or reader needs any more.
 
-    A tag that a branch, an undo or a publish relies on stays; ``details.needed`` says what needs it.
+    A tag that a branch, an undo or a publish needs stays; ``details.needed`` shows what needs it.
 
     :param prefix: Only tags whose name begins with this (templated)
     :param include_unlimited: With ``older_than``: also tags without a retention, by the age of the tag's file
@@ -406,9 +407,9 @@ class TagExpireOperator(PaimonOperator):
 
 class MarkPartitionDoneOperator(PaimonOperator):
     """
-    Mark partitions as complete, for downstream.
+    Mark partitions as done, for downstream jobs.
 
-    By the actions of the table's option ``partition.mark-done-action``; without it by a file ``_SUCCESS`` in the
+    The table's option ``partition.mark-done-action`` specifies how; by default by a file ``_SUCCESS`` in the
     partition's folder.
 
     :param partitions: Complete partitions, e.g. dt=2025-01-01 (repeat, or several with semicolons); the last columns
@@ -426,11 +427,11 @@ class MarkPartitionDoneOperator(PaimonOperator):
 
 class TagAutomaticCreationOperator(PaimonOperator):
     """
-    Set the automatic tags of main that are due, and expire those that are too many.
+    Create the automatic tags of main that are due, and expire old ones.
 
-    Due by the table's option ``tag.automatic-creation``, for all commits since the last one; too many by
-    ``tag.num-retained-max``, or by their retention. Tags that a branch or a table set needs, or that are under a legal
-    hold, stay. A table without the option gets none.
+    The table's option ``tag.automatic-creation`` specifies which are due, for all commits since the last one; a table
+    without it gets none. ``tag.num-retained-max`` and the tags' retention specify which expire. Tags that a branch or a
+    table set needs, or that are under a legal hold, stay.
     """
 
     operation = "trigger_tag_automatic_creation"
@@ -440,7 +441,7 @@ class ResetConsumerOperator(PaimonOperator):
     """
     Set or delete the position of a streaming reader.
 
-    A position that is moved on lets an expiry take what the reader has not read.
+    Where a position moves forward, an expiry may delete what the reader has not read.
 
     :param consumer: Consumer whose position is set, the consumer-id of a streaming reader (templated)
     :param next_snapshot: Snapshot that it reads next; without it the consumer is deleted (templated)
@@ -460,9 +461,9 @@ class ResetConsumerOperator(PaimonOperator):
 
 class ClearConsumersOperator(PaimonOperator):
     """
-    Delete positions of streaming readers, so that they keep no snapshot any more.
+    Delete positions of streaming readers, which then retain no snapshots.
 
-    Of all readers of a branch, or of those that fit every condition.
+    This concerns all readers of a branch, or those that fit every condition.
 
     :param including: Only consumers whose whole name matches this regular expression (templated)
     :param excluding: Not consumers whose whole name matches this regular expression (templated)

@@ -19,11 +19,11 @@ __all__ = [
 
 class ReplayBranchOperator(SqlOrFunctionOperator):
     """
-    Run a function or statements over upstream tables, from a point on, into branches.
+    Run a function or statements over upstream tables, from a snapshot on, into branches.
 
-    A retry continues where the first attempt stopped: a batch doesn't repeat what has been committed and reads the same
-    snapshots, streams go on from their checkpoints. ``details`` has for each source where it started and how far it was
-    read, and for each target batches, rows and the snapshots before and after.
+    A retry continues where the first attempt stopped. A batch reads the same snapshots and doesn't repeat what has been
+    committed; streams continue from their checkpoints. ``details`` has for each source where it started and how far it
+    was read, and for each target batches, rows and the snapshots before and after.
 
     :param branch: Branch of the table to write (templated)
     :param source: Upstream table, name=db.table[$branch_b] (templated)

@@ -19,10 +19,10 @@ __all__ = [
 
 class CreateTableSetOperator(TableSetOperator):
     """
-    Make the next version of a set of tables: one snapshot of each, read as one.
+    Create the next version of a set of tables: one snapshot of each, read as one.
 
-    Put it behind the tasks that load the tables. Every table gets the tag ``set-<name>-<number>``, by which any engine
-    reads that version; our own readers take ``set:<name>``. Versions that are over are deleted, with their tags.
+    Run it after the tasks that load the tables. Every table gets the tag ``set-<name>-<number>``, by which any engine
+    reads that version; readers of this package also take ``set:<name>``. Expired versions are deleted with their tags.
 
     The result's ``details`` are ``{"table_set", "number", "version", "tag", "created", "operation_id", "tables",
     "expired"}``; ``version`` is ``set:<name>@<number>``, ``tables`` the snapshot ids by table.

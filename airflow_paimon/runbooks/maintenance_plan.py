@@ -117,14 +117,14 @@ def plan_nightly_run(
 
 def _due(health: TableHealth, params: Mapping[str, Any]) -> set[str]:
     """Return the steps with something to do. An expiry too many does no harm; one too few must not be."""
-    held = health.held
+    retained = health.retained
     found = {
         "compact": params["compact"] and bool(_compacting(health, params)),
-        "expire_partitions": held.partitions_expire,
-        "expire_branches": held.branches > 0,
-        "trigger_tag_automatic_creation": held.automatic_tags,
-        "expire_tags": held.due_tags + held.keep_tags > 0,
-        "expire_snapshots": held.due_snapshots + held.trash + held.changelogs + held.consumers > 0,
+        "expire_partitions": retained.partitions_expire,
+        "expire_branches": retained.branches > 0,
+        "trigger_tag_automatic_creation": retained.automatic_tags,
+        "expire_tags": retained.due_tags + retained.keep_tags > 0,
+        "expire_snapshots": retained.due_snapshots + retained.trash + retained.changelogs + retained.consumers > 0,
     }
     return {step for step, is_due in found.items() if is_due}
 

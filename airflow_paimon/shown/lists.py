@@ -161,13 +161,14 @@ def reasons(health: TableHealth) -> Listing:
 
 
 def _facts(health: TableHealth) -> str:
-    files, held = health.files, health.held
+    files, retained = health.files, health.retained
     facts = [
         f"Score {health.score}: {counted(files.files, 'file')} with {size_text(files.bytes)}",
         f"{files.small_files:,} of them small",
         f"{counted(files.most_runs, 'sorted run')} at most" if files.most_runs else "",
         f"{counted(files.waiting_rows, 'uncompacted row')}" if files.waiting_rows else "",
-        f"{counted(held.snapshots, 'snapshot')}, {counted(held.tags, 'tag')}, {counted(held.branches, 'branch')}",
+        f"{counted(retained.snapshots, 'snapshot')}, {counted(retained.tags, 'tag')}, "
+        f"{counted(retained.branches, 'branch')}",
         counted(health.manifests.count, "manifest"),
         _oldest_text(health),
     ]
@@ -175,7 +176,7 @@ def _facts(health: TableHealth) -> str:
 
 
 def _oldest_text(health: TableHealth) -> str:
-    oldest = health.held.oldest
+    oldest = health.retained.oldest
     if oldest is None:
         return ""
     day = datetime.fromtimestamp(oldest.since_ms / 1000, UTC).date().isoformat()
@@ -205,8 +206,8 @@ def _health(report: TableReport, clean: Callable[[str], str]) -> list[object]:
         assert report.error is not None
         return [report.table, *[None] * 6, f"unreadable: {clean(report.error.message)}"]
     why = ", ".join(f"{r.id} -{r.points}" for r in health.reasons)
-    held, files, costs = health.held, health.files, health.cost_bytes or None
-    return [report.table, health.score, files.files, files.bytes, held.snapshots, held.branches, costs, why]
+    retained, files, costs = health.retained, health.files, health.cost_bytes or None
+    return [report.table, health.score, files.files, files.bytes, retained.snapshots, retained.branches, costs, why]
 
 
 def findings(found: Sequence[Finding]) -> Listing:

@@ -230,7 +230,7 @@ def test_jobs_run_from_the_command_line(warehouse: Path, tmp_path: Path) -> None
     assert json.loads(refused.stdout)["error"]["kind"] == "already-exists"
     listed = program("job", "--help").stdout
     assert re.search(r"\n  create_branch +Create a branch from a tag, from a snapshot, or empty\.\n", listed)
-    assert "\n  trigger_tag_automatic_creation  Set" in listed
+    assert "\n  trigger_tag_automatic_creation  Create" in listed
     path = program("job", "--path", "merge_branch").stdout.strip()
     assert 'main("merge_branch")' in Path(path).read_text()
     for wrong in (["fly"], ["--path"], ["--path", "../x"]):

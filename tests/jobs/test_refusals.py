@@ -161,7 +161,11 @@ REFUSED = [
     ("expire_partitions", "invalid-input", "partition.expiration-time"),
     ("expire_partitions --expiration-time=month", "invalid-input", "'month' is not a duration"),
     ("expire_partitions --expiration-time='30 d' --limit=0", "invalid-input", "at least 1"),
-    (f"expire_partitions --table={CHAIN} --expiration-time='30 d' --min-anchors=0", "invalid-input", "at least 1"),
+    (
+        f"expire_partitions --table={CHAIN} --expiration-time='30 d' --min-full-partitions=0",
+        "invalid-input",
+        "at least 1",
+    ),
     ("expire_snapshots --retain-min=0", "invalid-input", "at least 1"),
     ("expire_snapshots --older-than=2099-01-01T00:00:00+00:00", "invalid-input", "is in the future"),
     ("expire_snapshots --older-than=7", "invalid-input", "'7' is neither an age with its unit (e.g. '7 d') nor a time"),

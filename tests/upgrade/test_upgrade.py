@@ -22,8 +22,8 @@ from tests.upgrade.keep import KEPT, PUBLISH, surface
 VERSIONS = sorted(path.name for path in KEPT.iterdir())
 ENGINE = "engine"
 """The argument that only correct_branch has now: nothing but a statement runs by Paimon's connector."""
-RENAMED = "rewrite"
-"""Is ``revert_compaction`` now, as the field of the form is called."""
+RENAMED = ("rewrite", "min-anchors", "min_anchors")
+"""Are ``revert_compaction``, as the field of the form is called, and ``min_full_partitions`` now."""
 WITHOUT_EFFECT = {"job replace_main: --tags", "airflow_paimon.operators.branch.ReplaceMainOperator(tags)"}
 """Main gets the branch's tags in any case."""
 REFUSE_RETRIES = {"0.1.0.dev20261123"}
@@ -114,7 +114,7 @@ def test_names_that_users_rely_on_are_there(kept: Path) -> None:
         for name, arguments in then["classes"].items()
         for a in set(arguments) - _of(now["classes"], name)
     ]
-    ends = tuple(end for name in (ENGINE, RENAMED) for end in (f"--{name}", f"({name})"))
+    ends = tuple(end for name in (ENGINE, *RENAMED) for end in (f"--{name}", f"({name})"))
     gone = [n for n in gone if not n.endswith(ends) and n not in WITHOUT_EFFECT]
     gone += sorted(set(then["connection_fields"]) - set(now["connection_fields"]))
     assert gone == []

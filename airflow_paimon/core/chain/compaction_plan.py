@@ -172,7 +172,7 @@ class Action(StrEnum):
 
     COMPACT = "compact"
     STALE_REBUILD = "stale-rebuild"
-    ALREADY_THERE = "already-there"
+    EXISTS = "exists"
     NOTHING_TO_DO = "nothing-to-do"
     GAP = "gap"
 
@@ -331,19 +331,19 @@ class _GroupPlanner:
         again = targets.overwrite or values in targets.again
         if not again and (why is None or (self._is_asked_by_name and not self._hangs(values))):
             note = "" if why is None else f"; it is stale ({why}): overwrite (--overwrite) rebuilds it"
-            return Action.ALREADY_THERE, f"the snapshot branch has it{note}"
+            return Action.EXISTS, f"the snapshot branch has it{note}"
         if why is None and moment not in self._deltas and values not in targets.again:
             return Action.NOTHING_TO_DO, "the snapshot branch has it, and it has no delta to build it from"
         if lost is not None or (anchor is None and not deltas):
-            return Action.ALREADY_THERE, f"it can't be rebuilt: {lost or 'none of its inputs is left'}"
+            return Action.EXISTS, f"it can't be rebuilt: {lost or 'none of its inputs is left'}"
         gone = self._known.incomplete.get(values)
         if gone is not None and not (targets.overwrite and targets.names(self._layout, moment)):
-            return Action.ALREADY_THERE, (
+            return Action.EXISTS, (
                 f"it is stale: {gone}; if those rows should be deleted, name the partition with overwrite "
                 "(--overwrite), which rebuilds it without them"
             )
         if unproven is not None:
-            return Action.ALREADY_THERE, f"it is stale ({why}), but {unproven}: overwrite (--overwrite) rebuilds it"
+            return Action.EXISTS, f"it is stale ({why}), but {unproven}: overwrite (--overwrite) rebuilds it"
         if why is not None:
             return Action.STALE_REBUILD, why
         return Action.COMPACT, f"rebuilt: {self._parts(anchor, deltas)}"

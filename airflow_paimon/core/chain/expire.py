@@ -91,7 +91,7 @@ class _ChainExpiry:
     delta: Table
     cutoff: datetime
     limit: int
-    min_anchors: int
+    min_full_partitions: int
     guard_options: ChainOptions = CHECKED_BY_CALLER
 
     @property
@@ -136,7 +136,7 @@ class _ChainExpiry:
             Partitions(snapshot=frozenset(snapshots), delta=frozenset(deltas)),
             cutoff,
             max_segments=self.limit,
-            min_anchors=self.min_anchors,
+            min_full_partitions=self.min_full_partitions,
         )
         groups = self._without_inputs(groups, *plans)
         steps = (
@@ -213,15 +213,15 @@ def chain_expiry(context: Context, request: ExpirePartitions) -> _ChainExpiry:
     layout, snapshot, delta = chain_views(context.table)
     options = TableOptions(context.table.schema().options)
     age = expiry_age(request.expiration_time, options, label)
-    if request.min_anchors < 1:
-        raise InvalidInputError(f"{label}: min_anchors must be at least 1, not {request.min_anchors}")
+    if request.min_full_partitions < 1:
+        raise InvalidInputError(f"{label}: min_full_partitions must be at least 1, not {request.min_full_partitions}")
     return _ChainExpiry(
         layout=layout,
         snapshot=snapshot,
         delta=delta,
         cutoff=cutoff_at(context.now_local, age, label),
         limit=expiry_limit(request.limit, options, label),
-        min_anchors=request.min_anchors,
+        min_full_partitions=request.min_full_partitions,
     )
 
 

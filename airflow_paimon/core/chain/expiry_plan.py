@@ -51,34 +51,44 @@ class GroupExpiry:
 
 
 def plan_chain_expiry(
-    layout: ChainLayout, partitions: Partitions, cutoff: datetime, *, max_segments: int = 100, min_anchors: int = 1
+    layout: ChainLayout,
+    partitions: Partitions,
+    cutoff: datetime,
+    *,
+    max_segments: int = 100,
+    min_full_partitions: int = 1,
 ) -> list[GroupExpiry]:
     """Plan the expiry of the segments of each group that lie entirely before ``cutoff`` (a local time, exclusive).
 
     The newest old snapshot partition stays as the anchor of the younger ones. ``max_segments`` applies per group, from
-    the oldest on. ``min_anchors``: the minimum number of snapshot partitions that stay in a group. Main is never
+    the oldest on. ``min_full_partitions``: the minimum number of snapshot partitions of a group. Main is never
     touched.
 
     Raises:
-        InvalidInputError: ``max_segments`` or ``min_anchors`` below 1.
+        InvalidInputError: ``max_segments`` or ``min_full_partitions`` below 1.
     """
-    for name, number in (("max_segments", max_segments), ("min_anchors", min_anchors)):
+    for name, number in (("max_segments", max_segments), ("min_full_partitions", min_full_partitions)):
         if number < 1:
             raise InvalidInputError(f"{layout.label}: {name} must be at least 1, not {number}")
     lines = TimeLines(layout, partitions.snapshot), TimeLines(layout, partitions.delta)
     groups = sorted(lines[0].groups | lines[1].groups, key=repr)
-    return [_plan_group_expiry(group, *lines, cutoff, max_segments, min_anchors) for group in groups]
+    return [_plan_group_expiry(group, *lines, cutoff, max_segments, min_full_partitions) for group in groups]
 
 
 def _plan_group_expiry(
-    group: Values, snapshots: TimeLines, deltas: TimeLines, cutoff: datetime, max_segments: int, min_anchors: int
+    group: Values,
+    snapshots: TimeLines,
+    deltas: TimeLines,
+    cutoff: datetime,
+    max_segments: int,
+    min_full_partitions: int,
 ) -> GroupExpiry:
     snapshot, delta = snapshots.of(group), deltas.of(group)
     without_time = tuple(sorted((*snapshots.without_time(group), *deltas.without_time(group)), key=repr))
     if not snapshot.values:
         return GroupExpiry(group=group, reason="only deltas: never touched", without_time=without_time)
     old = bisect_left(snapshot.times, cutoff)
-    count = min(old - 1, max_segments, len(snapshot.values) - min_anchors)
+    count = min(old - 1, max_segments, len(snapshot.values) - min_full_partitions)
     if count < 1:
         why = f"{max(old, 0)} snapshot partitions before {cutoff}, {len(snapshot.values)} in all: nothing to expire"
         return GroupExpiry(group=group, reason=why, anchor=snapshot.values[0], without_time=without_time)

@@ -28,7 +28,7 @@ def report_markdown(result: Mapping[str, Any]) -> str:
         f"- Time: {found['time']}",
         f"- SHA-256 of the condition: `{found['condition_sha256']}`",
         f"- State: {heads}",
-        f"- Files of the table: {files['held']:,} with {files['bytes']:,} bytes; read: {files['read']:,} "
+        f"- Files of the table: {files['total']:,} with {files['bytes']:,} bytes; read: {files['read']:,} "
         f"({files['read_ratio']:.1%}), the others by their statistics",
         f"- Made by: airflow-paimon {result['version']}, {result['operation']}",
     ]

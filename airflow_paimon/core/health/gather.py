@@ -125,7 +125,7 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
         unreadable_files=unreadable_files,
         index=read_index_entries(main, head),
         manifests=() if head is None else all_manifests(main, head),
-        held=_retention_figures(_read_branches(main, options), head, now_ms, rules),
+        retained=_retention_figures(_read_branches(main, options), head, now_ms, rules),
         chain=None if check is None else _chain_figures(check),
         storage=_storage(main, now_ms) if rules.storage else None,
     )

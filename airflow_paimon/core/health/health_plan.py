@@ -150,7 +150,7 @@ class TableHealth:
     committed_ms: int | None
     files: FileFigures
     deletions: DeletionFigures
-    held: RetentionFigures
+    retained: RetentionFigures
     manifests: ManifestFigures
     chain: ChainFigures | None = None
     storage: StorageFigures | None = None
@@ -179,7 +179,7 @@ class Observed:
     unreadable_files: int = 0
     index: Sequence[IndexEntry]
     manifests: Sequence[ManifestFile]
-    held: RetentionFigures
+    retained: RetentionFigures
     chain: ChainFigures | None = None
     storage: StorageFigures | None = None
 
@@ -207,7 +207,7 @@ def plan_health(observed: Observed) -> TableHealth:
         committed_ms=observed.committed_ms,
         files=files,
         deletions=deletions,
-        held=observed.held,
+        retained=observed.retained,
         manifests=manifests,
         chain=observed.chain,
         storage=observed.storage,
@@ -277,7 +277,7 @@ def _file_reasons(
 
 
 def _retention_reasons(observed: Observed, files: FileFigures) -> Iterator[Reason]:
-    held = observed.held
+    held = observed.retained
     yield _reason(
         "snapshots-due",
         f"{held.due_snapshots:,} of {held.snapshots:,} snapshots are older than the table keeps them",

@@ -108,8 +108,8 @@ class _OrdinaryExpiry:
 def _ordinary(context: Context, request: ExpirePartitions) -> _OrdinaryExpiry:
     view = context.table.branch(request.branch).require()
     schema = view.schema()
-    if request.min_anchors != 1:
-        raise InvalidInputError(f"{view.label}: min_anchors is for chain tables only; leave it out")
+    if request.min_full_partitions != 1:
+        raise InvalidInputError(f"{view.label}: min_full_partitions is for chain tables only; leave it out")
     rule = expiry_rule(
         schema,
         view.label,

@@ -186,10 +186,10 @@ class RenameBranch(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class RebaseBranch(Request):
-    """Put a branch's changes on a new branch of main's head.
+    """Rebase a branch: put its changes on a new branch of main's head.
 
     The branch and main stay as they are. A key, or without keys a file, that both sides changed is a conflict, and
-    nothing is made. The new branch gets the owner, the reason, the retention and the protection of the other one.
+    no branch is created. The new branch gets the owner, the reason, the retention and the protection of the old one.
     """
 
     operation = "rebase_branch"
@@ -204,7 +204,7 @@ class RebaseBranch(Request):
 class CreateTag(Request):
     """Tag a snapshot of a branch.
 
-    Its files stay until the tag is deleted or its time is over.
+    Its files stay until the tag is deleted or expires.
     """
 
     operation = "create_tag"
@@ -225,7 +225,7 @@ class CreateTag(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceTag(Request):
-    """Give a tag another snapshot and retention.
+    """Change the snapshot and the retention of a tag.
 
     Refused for the tags that this package sets itself, and for a tag that a branch or a table set needs or that is
     under a legal hold.
@@ -245,10 +245,10 @@ SET_KEEP, SET_RETENTION = 10, "7 d"
 
 @dataclass(frozen=True, kw_only=True)
 class CreateTableSet(Request):
-    """Make the next version of a set of tables: one snapshot of each, read as one.
+    """Create the next version of a set of tables: one snapshot of each, read as one.
 
-    Put it behind the tasks that load the tables. Every table gets the tag ``set-<name>-<number>``, by which any engine
-    reads that version; our own readers take ``set:<name>``. Versions that are over are deleted, with their tags.
+    Run it after the tasks that load the tables. Every table gets the tag ``set-<name>-<number>``, by which any engine
+    reads that version; readers of this package also take ``set:<name>``. Expired versions are deleted with their tags.
 
     The result's ``details`` are ``{"table_set", "number", "version", "tag", "created", "operation_id", "tables",
     "expired"}``; ``version`` is ``set:<name>@<number>``, ``tables`` the snapshot ids by table.
@@ -289,7 +289,7 @@ class RenameTag(Request):
 class ResetConsumer(Request):
     """Set or delete the position of a streaming reader.
 
-    A position that is moved on lets an expiry take what the reader has not read.
+    Where a position moves forward, an expiry may delete what the reader has not read.
     """
 
     operation = "reset_consumer"
@@ -301,9 +301,9 @@ class ResetConsumer(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ClearConsumers(Request):
-    """Delete positions of streaming readers, so that they keep no snapshot any more.
+    """Delete positions of streaming readers, which then retain no snapshots.
 
-    Of all readers of a branch, or of those that fit every condition.
+    This concerns all readers of a branch, or those that fit every condition.
     """
 
     operation = "clear_consumers"
@@ -317,7 +317,7 @@ class ClearConsumers(Request):
 class DeleteTag(Request):
     """Delete a tag of a branch.
 
-    Refused for the tag that protects a living branch, and for one under a legal hold.
+    Refused for the tag that protects a branch, and for one under a legal hold.
     """
 
     operation = "delete_tag"
@@ -331,8 +331,8 @@ class DeleteTag(Request):
 class AlterTable(Request):
     """Change columns and options of a table's branch, all changes as one schema version.
 
-    Data files stay as they are. Changes that the newest version has made already are not made again.
-    ``details["publish"]`` says for each open branch whether it can still be published. Chain tables are altered by
+    Data files stay as they are. Changes that the newest version already has are left out.
+    ``details["publish"]`` shows for each open branch whether it can still be published. Chain tables are altered by
     ``alter_chain_table``.
     """
 
@@ -440,10 +440,10 @@ class FastForward(PublishBranch):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplaceMain(PublishBranch):
-    """Give main the whole state of a branch: rows, columns, options, and the branch's tags.
+    """Replace the whole state of main by that of a branch: rows, columns, options, and the branch's tags.
 
-    The branch and its jobs go on as they are. The undo is another ``replace_main`` with the branch that ``keep_old_as``
-    names: rows, columns and options; or a ``rollback_to`` to the undo tag: the rows.
+    The branch and its jobs stay as they are. Another ``replace_main`` with the branch that ``keep_old_as`` names
+    undoes it: rows, columns and options. A ``rollback_to`` to the undo tag restores the rows only.
     """
 
     operation = "replace_main"
@@ -467,7 +467,7 @@ class ReplaceMain(PublishBranch):
 class RollbackTo(Publish):
     """Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
 
-    The undo of a publish is ``tag="airflow-paimon-undo-..."`` (its result's ``details`` name it), with ``keep_later``.
+    To undo a publish, give ``tag="airflow-paimon-undo-..."`` (the publish's ``details`` name it) and ``keep_later``.
     """
 
     operation = "rollback_to"
@@ -514,8 +514,8 @@ class DiffBranches(Request):
 class CheckBranchData(Request):
     """Check the rows of a branch against rules.
 
-    A broken one is a failure, unless its severity is ``warn``. The results are kept for the branch's newest snapshot; a
-    publish of a table with the option ``airflow-paimon.required-checks`` asks for those.
+    A broken rule fails the operation, unless its severity is ``warn``. The results are stored for the branch's newest
+    snapshot. A publish of a table with the option ``airflow-paimon.required-checks`` requires them.
     """
 
     operation = "check_branch_data"
@@ -582,9 +582,9 @@ class CorrectBranch(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCorrection(Request):
-    """Say what a correction will read, write and meet, by metadata alone.
+    """Plan a correction from metadata alone: what it will read and write, and what conflicts with it.
 
-    Takes what ``correct_branch`` will get; nothing of it runs. Fails as the correction would, where the table or the
+    Takes the arguments of ``correct_branch``, and runs nothing. Fails as the correction would, where the table or the
     request make that certain. See :doc:`/howto/plan-a-correction`.
     """
 
@@ -605,12 +605,12 @@ class Compact(Request):
     """Merge small files and sorted runs into few, and drop deleted rows.
 
     Append tables: small files, up to ``target-file-size``. Primary-key tables: the files of each bucket, into one
-    sorted run on the highest level. Rows keep their ids and versions, or their sequence numbers. Some groups of files
-    at a time are committed, and a retry continues where it stopped; ``details`` count the files, bytes and
+    sorted run on the highest level. Rows keep their ids and versions, or their sequence numbers. Each commit has some
+    groups of files, and a retry continues where the first attempt stopped. ``details`` count the files, bytes and
     rows, and list the snapshots.
 
-    Several tables (``table="sales.*"``, or names with commas between) share one Spark application;
-    ``details["tables"]`` has the result of each, and one that fails stops no other.
+    Several tables (``table="sales.*"``, or names with commas between) share one Spark application.
+    ``details["tables"]`` has the result of each. A table that fails doesn't stop the others.
     """
 
     operation = "compact"
@@ -638,8 +638,9 @@ class Compact(Request):
 class CompactManifest(Request):
     """Merge the manifests of a branch into few, sorted by partition, without deleted entries.
 
-    One COMPACT snapshot of the same files, or none where that changes nothing. ``details``: ``before`` and ``after``,
-    each with ``manifests``, ``bytes``, ``entries`` and ``delete_entries``; and how many were ``rewritten``.
+    The commit is one COMPACT snapshot of the same files; without a change there is no commit. ``details`` has
+    ``before`` and ``after``, each with ``manifests``, ``bytes``, ``entries`` and ``delete_entries``, and how many
+    manifests were ``rewritten``.
     """
 
     operation = "compact_manifest"
@@ -655,8 +656,8 @@ class Rescale(Request):
     """Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
 
     One commit, which ``rollback_to`` undoes with ``snapshot=result["snapshot_before"]``. No row changes. Partitions
-    that have that number already stay as they are. Stop the writers of other engines to these partitions first; writers
-    of this package notice it and write their rows again.
+    that already have that number stay as they are. Stop the writers of other engines to these partitions first; writers
+    of this package detect the change and rewrite their rows.
     """
 
     operation = "rescale"
@@ -672,10 +673,10 @@ class Rescale(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ExpireBranches(Request):
-    """Delete branches whose retention is over, unless they are protected or have unpublished commits.
+    """Delete branches whose retention has passed, unless they are protected or have unpublished commits.
 
-    Those that an option or another branch needs stay, too. ``details``: ``expired`` and ``kept`` with the reason of
-    each, ``later`` with what has a retention still, and ``expiring_soon``.
+    Branches that an option or another branch needs also stay. ``details`` has ``expired`` and ``kept`` with a reason
+    for each, ``later`` with those whose retention has not passed, and ``expiring_soon``.
     """
 
     operation = "expire_branches"
@@ -699,9 +700,9 @@ def _whole_table_memory() -> Any:
 class RemoveOrphanFiles(Request):
     """Delete old files that no snapshot, tag or changelog of any branch refers to.
 
-    Files that failed writers left, and those of deleted branches and rolled back snapshots; also old operation records.
-    If anything that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
-    bytes by folder, and what stays and why: ``referenced``, ``young``, ``kept_for_writers``, ``unknown``; a dry run
+    These are files of failed writers, deleted branches and rolled back snapshots, and old operation records.
+    If metadata that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
+    bytes by folder, and what stays and why: ``referenced``, ``young``, ``kept_for_writers``, ``unknown``. A dry run
     plans by this machine's clock.
     """
 
@@ -735,7 +736,7 @@ class CheckTable(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class StorageUsage(Request):
-    """Count the bytes that each branch, tag and range of snapshots keeps, and what its deletion would free.
+    """Count the bytes that each branch, tag and range of snapshots retains, and what its deletion would free.
 
     Reads the whole folder's listing and all metadata of all branches, no data files. ``details["references"]`` begins
     with what frees the most; see :doc:`/howto/storage-usage`.
@@ -752,10 +753,9 @@ class StorageUsage(Request):
 class FindRows(Request):
     """Find the stored files with rows of a condition, on all branches, and the snapshots and tags that need them.
 
-    It changes nothing, and reads physical rows: also those behind deletion vectors and deletes, old versions of a key,
-    changelogs, files that only old snapshots, tags or nothing refers to any more. ``details["proven"]`` is true when no
-    file holds such a row and every file could be told; see :doc:`/howto/erase-rows`. No result, log or XCom holds a
-    value of a row.
+    Changes nothing. Reads physical rows: also deleted ones, old versions of a key, changelogs, and files that only old
+    snapshots or tags, or no snapshots, refer to. ``details["proven"]`` is true when no file contains such a row and
+    every file could be checked. Results, logs and XComs contain no value of a row. See :doc:`/howto/erase-rows`.
     """
 
     operation = "find_rows"
@@ -772,9 +772,9 @@ class FindRows(Request):
 class EraseRows(FindRows, Approved):
     """Erase rows of a condition from main, every branch, and old snapshots and tags.
 
-    One commit for each branch. A dry run is the plan: what ends, what stays, and who holds it. ``details["complete"]``
-    is true when no stored file holds such a row any more; until then run it again. A tag under a legal hold that
-    reaches such rows makes it refuse. See :doc:`/howto/erase-rows`.
+    One commit for each branch. A dry run returns the plan: what will be deleted, what stays, and what refers to it.
+    ``details["complete"]`` is true when no stored file contains such a row any more; until then run it again. Refused
+    where a tag under a legal hold has such rows. See :doc:`/howto/erase-rows`.
     """
 
     operation = "erase_rows"
@@ -796,8 +796,8 @@ class EraseRows(FindRows, Approved):
 class ExportAudit(Request):
     """Write who changed tables, why, and who approved it, to a file or to a table.
 
-    A table gets each record once, however often it is exported, and what has changed of it since, such as an undo; a
-    run that finds nothing new commits nothing. The fields are those of :doc:`/howto/audit`.
+    A table gets each record once, and later changes of it, such as an undo. A run without new records commits
+    nothing. :doc:`/howto/audit` describes the fields.
     """
 
     operation = "export_audit"
@@ -816,12 +816,12 @@ class ExportAudit(Request):
 class TableHealthCheck(Request):
     """Score the health of tables by their files and metadata, with reasons and recommended fixes.
 
-    ``details`` have a score from 0 to 100, and its reasons. Of several tables (``table="sales.*"``, ``"*"`` for the
-    whole warehouse, or names with commas between) ``details["tables"]`` has all that, the worst first; tables that
+    ``details`` have a score from 0 to 100, and its reasons. For several tables (``table="sales.*"``, ``"*"`` for the
+    whole warehouse, or names with commas between) ``details["tables"]`` has these values, the worst first. Tables that
     can't be read come before these, with their ``error``.
 
     Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a value and its limit,
-    the operation that mends it and the bytes that this costs; see :doc:`/howto/table-health`.
+    the operation that fixes it and the bytes that this costs; see :doc:`/howto/table-health`.
     """
 
     operation = "table_health"
@@ -847,7 +847,7 @@ GAP_POLICIES = ("empty", "carry_forward")
 class CreateChainTable(Request):
     """Create a chain table, or convert a primary-key table, with its branches and options.
 
-    Everything is checked before the first write; a run that was cut off is finished by the next try.
+    Everything is checked before the first write. The next attempt finishes an interrupted run.
     """
 
     operation = "create_chain_table"
@@ -870,7 +870,7 @@ class CreateChainTable(Request):
 class AlterChainTable(Request):
     """Apply one schema change to all three branches of a chain table, or to none.
 
-    A run that was cut off is finished by the next try.
+    The next attempt finishes an interrupted run.
     """
 
     operation = "alter_chain_table"
@@ -889,11 +889,11 @@ class CheckChainTable(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class CompactChainTable(Request):
-    """Compact partitions of a chain table into full ones in its snapshot branch.
+    """Compact partitions of a chain table into full partitions of its snapshot branch.
 
-    Name partitions, a range, or what has grown too long; ``partition`` narrows the latter two, to one group, say. Each
-    partition is committed on its own, in ``details["partitions"]`` with its outcome: ``compacted``, ``stale-rebuilt``,
-    ``already-there``, ``gap``, ``nothing-to-do``. A retry continues where the first attempt stopped.
+    Specify partitions, a range, or a longest chain; ``partition`` narrows the latter two, for example to one group.
+    Each partition is a separate commit. ``details["partitions"]`` has its outcome: ``compacted``, ``stale-rebuilt``,
+    ``exists``, ``gap``, ``nothing-to-do``. A retry continues where the first attempt stopped.
     """
 
     operation = "compact_chain_table"
@@ -913,9 +913,9 @@ class CompactChainTable(Request):
 class ExpirePartitions(Approved):
     """Drop partitions that are too old; in a chain table, whole segments.
 
-    Never an anchor that is needed. ``details`` list what expired and why, by segment; data files are deleted when their
-    snapshots expire. Where an approval is asked for, an age, a strategy or a time pattern of the request's own needs
-    one; an expiry by the table's own options is its owner's decision.
+    Anchors that other partitions need stay. ``details`` list what expired and why, by segment. Data files are deleted
+    when their snapshots expire. Where the table or the connection requires an approval, a request with another age,
+    strategy or time pattern needs one; an expiry by the table's options doesn't.
     """
 
     operation = "expire_partitions"
@@ -930,7 +930,7 @@ class ExpirePartitions(Approved):
     timestamp_formatter: str | None = flag(
         "Format of the partition time; by default the option partition.timestamp-formatter"
     )
-    min_anchors: int = flag("Chain tables: the least number of full partitions that each group keeps", 1)
+    min_full_partitions: int = flag("Chain tables: the least number of full partitions that each group keeps", 1)
     limit: int | None = flag(
         "The most partitions (chain tables: segments per group) to expire in one run; "
         "by default the option partition.expiration-max-num (100)"
@@ -968,7 +968,7 @@ class Expiry(Request):
 class ExpireSnapshots(Expiry):
     """Expire old snapshots, and delete the files that no branch, tag or reader needs any more.
 
-    ``details``: ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
+    ``details`` has ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
     tag, branch or snapshot, and what waits in the ``trash``.
     """
 
@@ -1013,7 +1013,7 @@ class ExpireChangelogs(Expiry):
 class ExpireTags(Expiry):
     """Expire old tags, and delete the files that no branch, tag or reader needs any more.
 
-    A tag that a branch, an undo or a publish relies on stays; ``details.needed`` says what needs it.
+    A tag that a branch, an undo or a publish needs stays; ``details.needed`` shows what needs it.
     """
 
     operation = "expire_tags"
@@ -1023,11 +1023,11 @@ class ExpireTags(Expiry):
 
 @dataclass(frozen=True, kw_only=True)
 class TriggerTagAutomaticCreation(Request):
-    """Set the automatic tags of main that are due, and expire those that are too many.
+    """Create the automatic tags of main that are due, and expire old ones.
 
-    Due by the table's option ``tag.automatic-creation``, for all commits since the last one; too many by
-    ``tag.num-retained-max``, or by their retention. Tags that a branch or a table set needs, or that are under a legal
-    hold, stay. A table without the option gets none.
+    The table's option ``tag.automatic-creation`` specifies which are due, for all commits since the last one; a table
+    without it gets none. ``tag.num-retained-max`` and the tags' retention specify which expire. Tags that a branch or a
+    table set needs, or that are under a legal hold, stay.
     """
 
     operation = "trigger_tag_automatic_creation"
@@ -1035,9 +1035,9 @@ class TriggerTagAutomaticCreation(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class MarkPartitionDone(Request):
-    """Mark partitions as complete, for downstream.
+    """Mark partitions as done, for downstream jobs.
 
-    By the actions of the table's option ``partition.mark-done-action``; without it by a file ``_SUCCESS`` in the
+    The table's option ``partition.mark-done-action`` specifies how; by default by a file ``_SUCCESS`` in the
     partition's folder.
     """
 
@@ -1049,11 +1049,11 @@ class MarkPartitionDone(Request):
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayBranch(Request):
-    """Run a function or statements over upstream tables, from a point on, into branches.
+    """Run a function or statements over upstream tables, from a snapshot on, into branches.
 
-    A retry continues where the first attempt stopped: a batch doesn't repeat what has been committed and reads the same
-    snapshots, streams go on from their checkpoints. ``details`` has for each source where it started and how far it was
-    read, and for each target batches, rows and the snapshots before and after.
+    A retry continues where the first attempt stopped. A batch reads the same snapshots and doesn't repeat what has been
+    committed; streams continue from their checkpoints. ``details`` has for each source where it started and how far it
+    was read, and for each target batches, rows and the snapshots before and after.
     """
 
     operation = "replay_branch"

@@ -103,7 +103,7 @@ def _plans(table: Table, state: ChainState, targets: ChainTargets) -> tuple[list
     looks = targets.overwrite or targets.max_chain_length is not None or targets.again
     if not looks:
         plans = plan_compaction(state.layout, state.partitions, targets)
-        if all(p.action != Action.ALREADY_THERE for p in plans):
+        if all(p.action != Action.EXISTS for p in plans):
             return plans, inputs
     inputs.provenances, known = known_of(table, state, targets)
     return plan_compaction(state.layout, state.partitions, targets, known), inputs
@@ -213,7 +213,7 @@ class _ChainCompaction:
         todo = []
         for plan in plans:
             if number > 1 and plan.action.writes and inputs.is_built_of(plan):
-                plan = replace(plan, action=Action.ALREADY_THERE, reason="another compaction has built it meanwhile")
+                plan = replace(plan, action=Action.EXISTS, reason="another compaction has built it meanwhile")
             if plan.action.writes:
                 todo.append(plan)
             elif plan.target not in self._results:
@@ -222,7 +222,7 @@ class _ChainCompaction:
             there = values in state.partitions.snapshot
             plan = replace(
                 waited[values],
-                action=Action.ALREADY_THERE if there else Action.NOTHING_TO_DO,
+                action=Action.EXISTS if there else Action.NOTHING_TO_DO,
                 reason="another compaction has built it meanwhile" if there else "it is no longer requested",
             )
             self._results[values] = self._row(inputs, plan)

@@ -106,7 +106,7 @@ class FoundRows:
             "proven": self.proven,
             "rows": sum(one.rows for one in self.matching),
             "files": {
-                "held": len(files),
+                "total": len(files),
                 "bytes": sum(f.size for f in files.values()),
                 "read": len(read),
                 "read_ratio": round(len(read) / len(files), 4) if files else 0.0,

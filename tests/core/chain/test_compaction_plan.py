@@ -48,12 +48,12 @@ def test_the_procedures_basic_case() -> None:
     assert found["20260224"].reason == "anchor dt=20260223, 1 delta"
     assert not found["20260224"].replaces
     again = plan(DAY, "20260222 20260223 20260224", "20260224", "dt=20260224")
-    assert shape(again) == {"20260224": (Action.ALREADY_THERE, None, [])}
+    assert shape(again) == {"20260224": (Action.EXISTS, None, [])}
 
 
 def test_overwrite_starts_from_the_previous_anchor() -> None:
     snapshot, delta = "20260223 20260224 20260225", "20260225"
-    assert shape(plan(DAY, snapshot, delta, "dt=20260225"))["20260225"][0] == Action.ALREADY_THERE
+    assert shape(plan(DAY, snapshot, delta, "dt=20260225"))["20260225"][0] == Action.EXISTS
     found = plan(DAY, snapshot, delta, "dt=20260225", overwrite=True)
     assert shape(found) == {"20260225": (Action.COMPACT, "20260224", ["20260225"])}
     assert found["20260225"].replaces
@@ -88,8 +88,8 @@ def test_groups() -> None:
     plain = shape(plan(GROUPS, snapshot, delta, "dt=20260210,hour=22"))
     assert [a for a, *_ in plain.values()] == [
         Action.GAP,
-        Action.ALREADY_THERE,
-        Action.ALREADY_THERE,
+        Action.EXISTS,
+        Action.EXISTS,
         Action.COMPACT,
         Action.COMPACT,
     ]
@@ -99,7 +99,7 @@ def test_a_group_alone_means_all_its_deltas_each_on_the_one_before() -> None:
     delta = " ".join(f"CN/2026020{d}" for d in (2, 3, 5)) + " US/20260202"
     found = plan(REGION, "CN/20260201", delta, "region=CN")
     assert shape(found) == {
-        "CN/20260201": (Action.ALREADY_THERE, None, []),
+        "CN/20260201": (Action.EXISTS, None, []),
         "CN/20260202": (Action.COMPACT, "CN/20260201", ["CN/20260202"]),
         "CN/20260203": (Action.COMPACT, "CN/20260202", ["CN/20260203"]),
         "CN/20260205": (Action.COMPACT, "CN/20260203", ["CN/20260205"]),
@@ -133,7 +133,7 @@ def test_a_range() -> None:
     found = plan(DAY, "20260201 20260203", "20260202 20260204 20260206", first="dt=20260202", last="dt=20260207")
     assert {n: a for n, (a, *_) in shape(found).items()} == {
         "20260202": Action.COMPACT,
-        "20260203": Action.ALREADY_THERE,
+        "20260203": Action.EXISTS,
         "20260204": Action.COMPACT,
         "20260205": Action.GAP,
         "20260206": Action.COMPACT,
@@ -196,7 +196,7 @@ def test_stale_partitions_are_rebuilt_with_those_built_from_them() -> None:
     asked = plan(DAY, *FULL, "dt=20260202", overwrite=True, known=STALE)
     assert shape(asked) == shape(found)
     told = plan(DAY, *FULL, "dt=20260202", known=STALE)
-    assert shape(told) == {"20260202": (Action.ALREADY_THERE, None, [])}
+    assert shape(told) == {"20260202": (Action.EXISTS, None, [])}
     assert "stale (delta dt=20260202 was changed): overwrite" in told["20260202"].reason
     other = plan(DAY, *FULL, "dt=20260204", overwrite=True, known=STALE)
     assert shape(other) == {"20260204": (Action.COMPACT, "20260203", ["20260204"])}
@@ -206,7 +206,7 @@ def test_partitions_that_cannot_be_rebuilt_stay() -> None:
     known = Staleness(stale=STALE.stale, lost={("20260202",): "its anchor dt=20260201 was deleted"})
     for how in ({"overwrite": True}, {"pending": True, "max_chain_length": 5}):
         found = plan(DAY, "20260202", "20260202", *(("dt=20260202",) if "overwrite" in how else ()), known=known, **how)
-        assert found["20260202"].action == Action.ALREADY_THERE
+        assert found["20260202"].action == Action.EXISTS
         assert "can't be rebuilt: its anchor dt=20260201 was deleted" in found["20260202"].reason
 
 

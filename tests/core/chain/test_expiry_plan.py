@@ -28,13 +28,15 @@ def short(values: frozenset[Values] | set[Values]) -> str:
 
 
 def expire(
-    snapshot: str, delta: str, cutoff: datetime = CUTOFF, *, max_segments: int = 100, min_anchors: int = 1
+    snapshot: str, delta: str, cutoff: datetime = CUTOFF, *, max_segments: int = 100, min_full_partitions: int = 1
 ) -> tuple[str, str]:
     """What is left of both branches."""
     grouped = "/" in snapshot + delta
     layout = layout_of(*(("region", "dt") if grouped else ("dt",)), group=int(grouped))
     partitions = Partitions(snapshot=days(snapshot), delta=days(delta))
-    plans = plan_chain_expiry(layout, partitions, cutoff, max_segments=max_segments, min_anchors=min_anchors)
+    plans = plan_chain_expiry(
+        layout, partitions, cutoff, max_segments=max_segments, min_full_partitions=min_full_partitions
+    )
     gone = {s for plan in plans for s in plan.snapshots}, {d for plan in plans for d in plan.deltas}
     assert gone[0] <= partitions.snapshot
     assert gone[1] <= partitions.delta
@@ -73,9 +75,9 @@ def test_whole_segments_expire(
 
 
 def test_a_minimum_number_of_anchors_stays() -> None:
-    assert expire("0101 0115 0201", "0102 0116", min_anchors=2) == ("0115 0201", "0116")
-    assert expire("0101 0115 0201", "0102 0116", min_anchors=3) == ("0101 0115 0201", "0102 0116")
-    assert expire("0101 0115 0315", "0102 0116", min_anchors=2) == ("0115 0315", "0116")
+    assert expire("0101 0115 0201", "0102 0116", min_full_partitions=2) == ("0115 0201", "0116")
+    assert expire("0101 0115 0201", "0102 0116", min_full_partitions=3) == ("0101 0115 0201", "0102 0116")
+    assert expire("0101 0115 0315", "0102 0116", min_full_partitions=2) == ("0115 0315", "0116")
 
 
 def test_partitions_without_a_partition_time_stay_and_are_named() -> None:
@@ -100,7 +102,7 @@ def test_a_plan_lists_its_segments_with_reasons() -> None:
     assert (only.reason, only.deltas, only.anchor) == ("only deltas: never touched", (), None)
 
 
-@pytest.mark.parametrize("wrong", [{"max_segments": 0}, {"min_anchors": 0}])
+@pytest.mark.parametrize("wrong", [{"max_segments": 0}, {"min_full_partitions": 0}])
 def test_limits_below_one_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(InvalidInputError, match="at least 1"):
         plan_chain_expiry(layout_of("dt"), Partitions(), CUTOFF, **wrong)
@@ -112,7 +114,7 @@ _HELD = st.tuples(_DAYS, _DAYS)
 
 @given(st.dictionaries(st.sampled_from("AB"), _HELD), st.integers(0, 90), st.integers(1, 3), st.integers(1, 3))
 def test_what_stays_is_read_from_the_same_parts_as_before(
-    groups: dict[str, tuple[set[str], set[str]]], age: int, limit: int, min_anchors: int
+    groups: dict[str, tuple[set[str], set[str]]], age: int, limit: int, min_full_partitions: int
 ) -> None:
     layout = layout_of("region", "dt", group=1)
     cutoff = NOW - timedelta(days=age)
@@ -120,7 +122,11 @@ def test_what_stays_is_read_from_the_same_parts_as_before(
         frozenset((group, day) for group, both in groups.items() for day in both[side]) for side in (0, 1)
     )
     plans = plan_chain_expiry(
-        layout, Partitions(snapshot=snapshot, delta=delta), cutoff, max_segments=limit, min_anchors=min_anchors
+        layout,
+        Partitions(snapshot=snapshot, delta=delta),
+        cutoff,
+        max_segments=limit,
+        min_full_partitions=min_full_partitions,
     )
     left = Partitions(
         snapshot=snapshot - {v for p in plans for v in p.snapshots},
@@ -135,7 +141,7 @@ def test_what_stays_is_read_from_the_same_parts_as_before(
         kept = sorted(v for v in left.snapshot if v[0] == plan.group[0])
         assert len(plan.segments) <= limit
         assert kept == own[len(plan.segments) :]
-        assert len(kept) >= min(min_anchors, len(own))
+        assert len(kept) >= min(min_full_partitions, len(own))
         # Only what is older than an old anchor goes, and all of it, up to the limits.
         gone = {v for v in plan.deltas if v[0] == plan.group[0]}
         assert gone == ({v for v in delta if v[0] == plan.group[0] and v < kept[0]} if plan.segments else set())

@@ -42,7 +42,7 @@ def group(
 def judge(groups: Sequence[FileGroup] = (), **values: Any) -> TableHealth:
     sound = Observed(
         table="d.t", now_ms=1000 * DAY_MS, snapshot=1, committed_ms=0, rules=rules(), merge_min_count=30,
-        manifest_target=8 * MIB, most_snapshots=10, groups=groups, index=(), manifests=(), held=RetentionFigures(),
+        manifest_target=8 * MIB, most_snapshots=10, groups=groups, index=(), manifests=(), retained=RetentionFigures(),
     )  # fmt: skip
     return plan_health(replace(sound, **values))
 
@@ -119,7 +119,7 @@ def test_skew_of_large_partitions_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("held", "expected"),
+    ("retained", "expected"),
     [
         (RetentionFigures(snapshots=40, due_snapshots=30), {"snapshots-due": 11}),
         (RetentionFigures(due_tags=1, due_branches=2), {"branches-due": 5, "tags-due": 5}),
@@ -130,8 +130,8 @@ def test_skew_of_large_partitions_only() -> None:
         (RetentionFigures(unlimited=RetainedState(kind="tag", name="x", branch="main", since_ms=0)), {"old-state": 5}),
     ],
 )
-def test_what_holds_old_states(held: RetentionFigures, expected: dict[str, int]) -> None:
-    health = judge(held=held)
+def test_what_holds_old_states(retained: RetentionFigures, expected: dict[str, int]) -> None:
+    health = judge(retained=retained)
     assert reasons(health) == expected and health.score == 100 - sum(expected.values())
 
 
@@ -152,7 +152,7 @@ def test_the_score_has_a_floor_and_the_worst_reason_is_first() -> None:
         [group([1] * 10_000, levels=[0] * 10_000)],
         rules=rules(keyed=True, hides=True),
         chain=ChainFigures(stale=1, errors=3, longest=1000),
-        held=RetentionFigures(snapshots=1000, due_snapshots=999),
+        retained=RetentionFigures(snapshots=1000, due_snapshots=999),
     )
     assert health.score == 0
     assert [r.points for r in health.reasons] == sorted((r.points for r in health.reasons), reverse=True)

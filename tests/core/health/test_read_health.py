@@ -104,20 +104,20 @@ def test_due_snapshots_are_those_that_the_expiry_takes() -> None:
     def expiring(operation: str, **values: Any) -> Any:
         return run(table, operation, dry_run=True, now=later, **values).details["expired"]
 
-    found = health_of(table, days=3).held
+    found = health_of(table, days=3).retained
     expected = expiring("expire_snapshots", all_branches=True)
     assert found.due_snapshots == sum(e["snapshots"] for e in expected.values()) > 5
     assert found.due_tags == len(expiring("expire_tags")["main"]) == 1
     assert (found.due_branches, found.branches) == (1, 1)
-    assert health_of(table).held.due_snapshots == health_of(table).held.due_tags == 0
+    assert health_of(table).retained.due_snapshots == health_of(table).retained.due_tags == 0
     assert found.blocked_snapshots == 0
     table.store.create("consumer/consumer-slow", b'{"nextSnapshot": 4}')
-    found = health_of(table, days=3).held
+    found = health_of(table, days=3).retained
     left = expiring("expire_snapshots", all_branches=True)["main"]["snapshots"]
     assert found.due_snapshots == left == 3
     assert (found.blocked_by, found.consumers) == ("slow", 1) and found.blocked_snapshots > 5
     run(table, "expire_snapshots", now=later)
-    assert health_of(table).held.trash == 3, "its files wait for the grace time"
+    assert health_of(table).retained.trash == 3, "its files wait for the grace time"
 
 
 def test_counting_due_snapshots_looks_at_few_of_them() -> None:
@@ -148,14 +148,14 @@ def test_the_oldest_thing_that_holds_files() -> None:
     table = in_memory()
     for _ in range(3):
         overwrite(table, "a")
-    assert health_of(table).held.oldest == replace(health_of(table).held.oldest, kind="snapshot", name="1")
-    assert health_of(table).held.replaced_bytes == 11, "the first file; the second was never of the oldest snapshot"
-    assert health_of(table).held.unlimited is None
+    assert health_of(table).retained.oldest == replace(health_of(table).retained.oldest, kind="snapshot", name="1")
+    assert health_of(table).retained.replaced_bytes == 11, "the first file; the second was never of the oldest snapshot"
+    assert health_of(table).retained.unlimited is None
     run(table, "create_tag", tag="kept", snapshot=2)
     run(table, "create_tag", tag="gone", snapshot=1, time_retained="900 d")
     run(table, "create_branch", branch="fix", snapshot=3)
     old = health_of(table, days=200)
-    assert old.held.unlimited is not None and old.held.unlimited.name == "kept"
+    assert old.retained.unlimited is not None and old.retained.unlimited.name == "kept"
     assert {r.id: r.operation for r in old.reasons}["old-state"] == "delete_tag"
     run(table, "delete_tag", tag="kept")
     assert {r.id: (r.operation, r.branch) for r in health_of(table, days=200).reasons}["old-state"][
@@ -171,9 +171,9 @@ def test_of_several_states_of_one_millisecond_the_first_is_the_oldest() -> None:
         commit_time(table, number, DAY_MS)
     for tag, snapshot in (("0-day", 1), ("b", 2), ("a", 3)):
         run(table, "create_tag", tag=tag, snapshot=snapshot, **({"time_retained": "9 d"} if tag == "0-day" else {}))
-    held = health_of(table).held
-    assert held.unlimited is not None and held.unlimited.name == "b"
-    assert held.oldest is not None and (held.oldest.kind, held.oldest.name) == ("snapshot", "1")
+    retained = health_of(table).retained
+    assert retained.unlimited is not None and retained.unlimited.name == "b"
+    assert retained.oldest is not None and (retained.oldest.kind, retained.oldest.name) == ("snapshot", "1")
 
 
 def test_each_file_is_read_once_and_more_snapshots_cost_no_more() -> None:
@@ -253,4 +253,4 @@ def test_an_expiry_beside_it_is_no_error() -> None:
             return super().read(path)
 
     found = health_of(replace(table, store=Expiring(table.store)))
-    assert found.held.snapshots == 3
+    assert found.retained.snapshots == 3

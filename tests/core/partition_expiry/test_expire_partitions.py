@@ -205,7 +205,7 @@ def test_files_tell_when_a_partition_was_updated(tmp_path: Path) -> None:
         ({"expiration_time": "0 d"}, "everything"),
         ({"expiration_time": "9999999 d"}, "is too long"),
         ({"expiration_time": "1 d", "limit": 0}, "at least 1"),
-        ({"expiration_time": "1 d", "min_anchors": 2}, "chain tables"),
+        ({"expiration_time": "1 d", "min_full_partitions": 2}, "chain tables"),
         ({"expiration_time": "1 d", "timestamp_pattern": "$day"}, "no partition column"),
         ({"expiration_time": "1 d", "timestamp_formatter": "yyyyMM"}, "complete date"),
         ({"expiration_time": "1 d", "strategy": "size"}, "must be one of"),

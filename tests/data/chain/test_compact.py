@@ -46,7 +46,7 @@ def test_basic_case_of_the_procedure(tmp_path: Path) -> None:
     )
     assert seen(table, where=day_is("20260224")) == before == on("20260224", (1, 1, "1"), (2, 2, "2"))
     again = compact(table, "dt=20260224")
-    assert (again.changed, outcomes(again)) == (False, {"dt=20260224": "already-there"})
+    assert (again.changed, outcomes(again)) == (False, {"dt=20260224": "exists"})
 
 
 def test_result_counts_and_provenance(tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_overwrite_drops_what_only_the_partition_had(tmp_path: Path) -> None:
             ("delta", "20260225", [(4, 2, "4")]),
         ],
     )
-    assert outcomes(compact(table, "dt=20260225")) == {"dt=20260225": "already-there"}
+    assert outcomes(compact(table, "dt=20260225")) == {"dt=20260225": "exists"}
     assert seen(table, where=day_is("20260225")) == on("20260225", (3, 2, "3-1"))
     assert compact(table, "dt=20260225", overwrite=True).changed
     assert seen(table, where=day_is("20260225")) == on("20260225", (3, 1, "3"), (4, 2, "4"))
@@ -166,7 +166,7 @@ def test_several_partitions_at_once_are_what_they_are_one_by_one(tmp_path: Path)
     table, other = (chain_table(tmp_path / n, [w for w in DAYS if w[0] != "main"]) for n in "ab")
     expected = {d: seen(table, where=day_is(d)) for d in ("20250809", "20250811", "20250813")}
     result = compact(table, from_="dt=20250809", to="dt=20250814")
-    assert result.details["counts"] == {"compacted": 3, "already-there": 3}
+    assert result.details["counts"] == {"compacted": 3, "exists": 3}
     for day in ("20250813", "20250809", "20250811"):
         compact(other, f"dt={day}")
     assert full(table) == full(other)

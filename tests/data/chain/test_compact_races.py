@@ -77,7 +77,7 @@ def test_two_compactors_at_once(table: Table, tmp_path: Path) -> None:
     inner = []
     result = compact(table, "dt=20260202", run=meanwhile(lambda: inner.append(compact(table, "dt=20260202")), nothing))
     assert outcomes(inner[0]) == {"dt=20260202": "compacted"}
-    assert outcomes(result) == {"dt=20260202": "already-there"}
+    assert outcomes(result) == {"dt=20260202": "exists"}
     assert not result.changed
     assert seen(table) == expected
     check_files(table, tmp_path)
@@ -92,7 +92,7 @@ def test_two_that_overwrite(table: Table, tmp_path: Path) -> None:
         run=meanwhile(lambda: compact(table, "dt=20260202", overwrite=True), nothing),
     )
     (row,) = result.details["partitions"]
-    assert (row["outcome"], row["reason"]) == ("already-there", "another compaction has built it meanwhile")
+    assert (row["outcome"], row["reason"]) == ("exists", "another compaction has built it meanwhile")
     assert len(live(table)) == 2
     check_files(table, tmp_path)
 
@@ -102,7 +102,7 @@ def test_pending_finds_the_work_done(table: Table, tmp_path: Path) -> None:
         compact(table, pending=True, max_chain_length=0)
 
     result = compact(table, pending=True, max_chain_length=0, tasks_at_once=9, run=meanwhile(other, nothing))
-    assert outcomes(result) == {"dt=20260202": "already-there", "dt=20260203": "already-there"}
+    assert outcomes(result) == {"dt=20260202": "exists", "dt=20260203": "exists"}
     check_files(table, tmp_path)
 
 
@@ -231,7 +231,7 @@ def test_a_retry_gives_the_first_tries_result(table: Table) -> None:
     with pytest.raises(InvalidInputError, match="another request"):
         compact(table, "dt=20260203", operation_id="op")
     other = compact(table, "dt=20260202", "dt=20260205", operation_id="op-2")
-    assert outcomes(other) == {"dt=20260202": "already-there", "dt=20260205": "gap"}
+    assert outcomes(other) == {"dt=20260202": "exists", "dt=20260205": "gap"}
 
 
 def test_late_rows_make_a_partition_stale_until_it_is_built_again(table: Table, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_a_dry_run_prints_the_plan_with_reasons_and_changes_nothing() -> None:
 
 def test_a_minimum_of_anchors_stays_and_the_limit_is_an_option_too() -> None:
     table = made("0101 0115 0201", "0102 0116")
-    run(table, "expire_partitions", **OLD, min_anchors=2)
+    run(table, "expire_partitions", **OLD, min_full_partitions=2)
     assert both(table) == ("0115 0201", "0116")
     table = made("0101 0115 0201", "0102 0116", partition__expiration_max_num="1", partition__expiration_time="30 d")
     run(table, "expire_partitions", now=NOW)
@@ -115,7 +115,7 @@ def test_what_has_no_place_in_time_stays_with_a_warning() -> None:
         ({"branch": "delta"}, "expires as a whole"),
         ({"strategy": "update-time"}, "values-time only"),
         ({"timestamp_pattern": "$dt"}, "that of its options"),
-        ({"min_anchors": 0}, "at least 1"),
+        ({"min_full_partitions": 0}, "at least 1"),
         ({"expiration_time": None}, "partition.expiration-time"),
     ],
 )

@@ -60,7 +60,7 @@ def test_the_night_never_rebuilds_a_later_full_partition_that_nobody_recorded() 
     done = put(table.branch("delta"), "20250802", (2, 4, "B"), mode="dynamic_overwrite")
     assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250803"]
     result = compact(table, pending=True, max_chain_length=9)
-    assert outcomes(result) == {"dt=20250803": "already-there"}
+    assert outcomes(result) == {"dt=20250803": "exists"}
     assert "its inputs were not recorded" in result.details["partitions"][0]["reason"]
     assert rows(table, "20250803") == before
     assert outcomes(compact(table, "dt=20250803", overwrite=True)) == {"dt=20250803": "stale-rebuilt"}
@@ -71,7 +71,7 @@ def test_loading_one_full_partition_again_leaves_a_later_loaded_one() -> None:
     table = chain(LOADED)
     before = rows(table, "20250803")
     put(table.branch("snapshot"), "20250801", (1, 1, "A"), mode="dynamic_overwrite")
-    assert night(table) == {"dt=20250803": "already-there"}
+    assert night(table) == {"dt=20250803": "exists"}
     assert rows(table, "20250803") == before
 
 
@@ -88,7 +88,7 @@ def test_an_own_delta_does_not_stand_in_for_a_dropped_anchor() -> None:
     drop_unseen(table, "snapshot", "dt=20250801")
     put(table.branch("delta"), "20250802", (4, 5, "dd"), mode="dynamic_overwrite")
     before = rows(table, "20250802")
-    assert len(before) == 4 and night(table)["dt=20250802"] == "already-there"
+    assert len(before) == 4 and night(table)["dt=20250802"] == "exists"
     assert rows(table, "20250802") == before
 
 
@@ -119,10 +119,10 @@ def test_rows_for_a_kept_anchor_do_not_cost_its_own(expired: Table, mode: str) -
     before = rows(expired, "20250201")
     put(expired.branch("delta"), "20250201", (500, 500, "late"), mode=mode, on_stale="record")
     assert rows(expired, "20250201") == before
-    assert night(expired) == {"dt=20250201": "already-there"}
-    assert outcomes(compact(expired, "dt=20250201", overwrite=True)) == {"dt=20250201": "already-there"}
+    assert night(expired) == {"dt=20250201": "exists"}
+    assert outcomes(compact(expired, "dt=20250201", overwrite=True)) == {"dt=20250201": "exists"}
     drop(expired.branch("delta"), "20250201")
-    assert night(expired) == {"dt=20250201": "already-there"} and rows(expired, "20250201") == before
+    assert night(expired) == {"dt=20250201": "exists"} and rows(expired, "20250201") == before
 
 
 def test_a_kept_anchor_is_not_dropped_while_its_own_delta_exists(expired: Table) -> None:
@@ -135,7 +135,7 @@ def test_a_loaded_first_partition_with_a_delta_of_its_own_stays() -> None:
     loaded: Writes = [("snapshot", "20250801", [(1, 1, "a"), (2, 1, "a")]), ("delta", "20250801", [(1, 2, "b")])]
     table = chain(loaded)
     put(table.branch("delta"), "20250801", (1, 3, "c"), on_stale="record")
-    assert night(table) == {"dt=20250801": "already-there"}
+    assert night(table) == {"dt=20250801": "exists"}
     with pytest.raises(UnsafeOperationError, match="can't be dropped"):
         drop(table.branch("snapshot"), "20250801")
     assert rows(table, "20250801") == [(1, 1, "a"), (2, 1, "a")]

@@ -212,7 +212,7 @@ class Life:
         done = outcomes(compact(self.table, text, overwrite=self.chance.random() < 0.3))
         # Full partitions that were built on the old rows are built again, in the order of time.
         for built in sorted({target, *self.held["snapshot"]}):
-            if done.get(format_partition(built, self.partition_keys, types), "already-there") != "already-there":
+            if done.get(format_partition(built, self.partition_keys, types), "exists") != "exists":
                 self.held["snapshot"][built] = self.merged(self.chain(built))
 
     def alter(self) -> None:

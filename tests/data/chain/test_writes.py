@@ -164,7 +164,7 @@ def test_a_first_anchor_that_another_engine_loaded_is_never_built_again(tmp_path
     done = put(table.branch("delta"), "20250810", (1, 2, "new"), **asked)
     assert [s["partition"] for s in done["details"]["stale"]] == ["dt=20250810"]
     night = compact(table, pending=True, max_chain_length=0)
-    assert outcomes(night)["dt=20250810"] == "already-there"
+    assert outcomes(night)["dt=20250810"] == "exists"
     assert seen(table, where=day_is("20250811"))[-1] == (7, 1, "only here", "20250811")
 
 
@@ -181,7 +181,7 @@ def test_a_dropped_delta_stays_in_what_was_built_from_it_until_somebody_asks(tab
         {"from_": "dt=20250812", "to": "dt=20250813", "overwrite": True},
     ):
         result = compact(table, **asked)
-        assert outcomes(result)["dt=20250812"] == "already-there"
+        assert outcomes(result)["dt=20250812"] == "exists"
         assert "name the partition with overwrite" in result.details["partitions"][0]["reason"]
     assert seen(table, where=day_is("20250813")) == before
     found = outcomes(compact(table, "dt=20250812", overwrite=True))

@@ -104,7 +104,7 @@ def test_only_files_that_can_hold_such_rows_are_read(tmp_path: Path) -> None:
         upsert(table, day, range(100, 110))
     paths, details = opened(table, "k = 3")
     assert sorted(p.partition("/")[0] for p in paths) == ["dt=a", "dt=b"], "statistics rule the others out"
-    assert (details["files"]["read"], details["files"]["held"], details["files"]["read_ratio"]) == (2, 6, 0.3333)
+    assert (details["files"]["read"], details["files"]["total"], details["files"]["read_ratio"]) == (2, 6, 0.3333)
     paths, details = opened(table, "dt = 'a' AND k >= 0")
     assert [p.partition("/")[0] for p in paths] == ["dt=a"] and details["rows"] == 10
     paths, details = opened(table, "dt = 'c'")

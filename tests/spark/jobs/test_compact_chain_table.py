@@ -44,7 +44,7 @@ def test_groups_in_parallel_and_days_in_order(spark: SparkSession, tmp_path: Pat
     again = run(spark, tmp_path / "a", pending=True, max_chain_length=1, operation_id="op")
     assert outcomes(again) == outcomes(result) and again.snapshot_after == 6
     ranged = run(spark, tmp_path / "a", from_="dt=20260202", to="dt=20260204")
-    assert ranged.details["counts"] == {"compacted": 6, "already-there": 3}
+    assert ranged.details["counts"] == {"compacted": 6, "exists": 3}
     compact(tables[1], from_="dt=20260202", to="dt=20260204")
     assert seen(tables[0]) == seen(tables[1]) == full(tables[0]) == expected
 
