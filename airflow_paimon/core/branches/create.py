@@ -57,7 +57,6 @@ from airflow_paimon.core.table.branch_record import (
     READY,
     BranchRecord,
     branch_record_path,
-    is_unfinished,
     matching_branch_record,
     not_ready,
     read_branch_record,
@@ -384,9 +383,7 @@ def _existing(table: Table, name: str) -> _Existing | None:
     if record is not None and state == CREATING and record.peer is not None:
         raise not_ready(view, record)
     head = view.latest_snapshot()
-    half = (
-        not view.exists() or state == CREATING or (head is None and record is not None and is_unfinished(view, record))
-    )
+    half = state == CREATING or not view.exists()
     return _Existing(record if half else matching_branch_record(table, name), state, half, head)
 
 

@@ -7,6 +7,7 @@ again. What is committed to the old branch meanwhile makes it a conflict: both a
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_copy_branch, plan_settle
 from airflow_paimon.core.branches.create import show_branch, stale_record
@@ -40,11 +41,7 @@ from airflow_paimon.core.table.branch_record import (
     read_branch_record,
     require_ready,
 )
-from airflow_paimon.core.table.paths import (
-    MAIN,
-    BranchPaths,
-    check_branch_name,
-)
+from airflow_paimon.core.table.paths import MAIN, SNAPSHOT_PREFIX, BranchPaths, check_branch_name, numbered
 from airflow_paimon.core.table.table import Table
 
 
@@ -100,6 +97,8 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
     )
     if not request.dry_run:
         if not removal.is_under_way:  # else all of it was copied before
+            if begun and not _continues(table, removal, new):
+                raise _keep_both(table, removal, new)
             _copy(context, copy, removal, begun=begun)
             execute(table, _protection(table, old, new))  # a repair may have taken one for a stale one
         remove_branch(table, removal)
@@ -148,13 +147,34 @@ def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) 
     except AlreadyExistsError as error:
         if not is_marked(table, new, copy.claim):
             raise being_changed(table, new) from error
-        _settle(table, new)
-        if removal.record is not None and BranchRecord.parse(removal.record, removal.branch).state == DELETING:
-            execute(table, removal.undo_of(removal.record))
-        raise ConflictError(
-            f"{table.name}: branch {removal.branch!r} was being renamed to {new!r}, and both were written since the "
-            f"rename was interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
-        ) from error
+        raise _keep_both(table, removal, new) from error
+
+
+def _continues(table: Table, removal: Removal, new: str) -> bool:
+    """Whether the snapshots of an interrupted rename's copy are those of the branch, and at most later ones on top.
+
+    Others are of a branch that another engine has made under the name since: what is copied below them is not seen.
+    """
+    old_dir, paths = BranchPaths(removal.branch).snapshot_dir, BranchPaths(new)
+    copied = set(table.branch(new).snapshot_ids())
+    own = set(
+        numbered([p.removeprefix(f"{old_dir}/") for p in removal.files if p.startswith(old_dir)], SNAPSHOT_PREFIX)
+    )
+    if copied <= own or removal.head is None:
+        return True
+    head = removal.files[BranchPaths(removal.branch).snapshot(removal.head)]
+    return min(copied - own) > removal.head and read_if_exists(table.store, paths.snapshot(removal.head)) == head
+
+
+def _keep_both(table: Table, removal: Removal, new: str) -> ConflictError:
+    """Let the branch and its copy be two branches, and return the error that says so."""
+    _settle(table, new)
+    if removal.record is not None and BranchRecord.parse(removal.record, removal.branch).state == DELETING:
+        execute(table, removal.undo_of(removal.record))
+    return ConflictError(
+        f"{table.name}: branch {removal.branch!r} was being renamed to {new!r}, and both were written since the "
+        f"rename was interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
+    )
 
 
 def _settle(table: Table, new: str) -> None:
@@ -162,5 +182,7 @@ def _settle(table: Table, new: str) -> None:
     data = stored_record(table, new)
     record = BranchRecord.parse(data, new) if data is not None else None
     if record is not None and record.peer is not None:
+        ids = table.branch(new).schema_ids()  # the latest was put first, or is of who made the branch since
+        missing = {i: text for i, text in record.schemas.items() if not ids or (int(i) not in ids and int(i) < ids[-1])}
         with suppress(ConflictError):
-            execute(table, plan_settle(record, data))
+            execute(table, plan_settle(replace(record, schemas=missing), data))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.core.branches.create import schema_bytes
 from airflow_paimon.core.chain import setup_plan
 from airflow_paimon.core.chain.layout import ChainLayout, branch_problems, chain_layout, schema_problems
 from airflow_paimon.core.chain.setup_plan import BranchNow, ChainSettings
@@ -34,7 +33,7 @@ from airflow_paimon.core.schema.schema_plan import (
     new_schema,
 )
 from airflow_paimon.core.schema.text import parse_change, parse_column, parse_options
-from airflow_paimon.core.table.branch_record import BranchRecord, is_unfinished, read_branch_record, require_ready
+from airflow_paimon.core.table.branch_record import BranchRecord, require_ready
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.options import CHAIN_BRANCHES, TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
@@ -148,8 +147,7 @@ def _plan_set_up(
     main = _gather_branch(table, MAIN)
     branches = [_gather_branch(table, n) for n in names]
     _check_names([b.name for b in branches if b.schema is None])
-    history = schema_bytes(table, table.schema_ids()) if any(b.schema is None for b in branches) else {}
-    plan, target = setup_plan.plan_conversion(table.name, main, branches, wanted, history, records, now_ms)
+    plan, target = setup_plan.plan_conversion(table.name, main, branches, wanted, records, now_ms)
     _check_partitions(table, target, [MAIN, *names])
     return plan
 
@@ -166,19 +164,16 @@ def _branch_record(branch: str, role: str, now_ms: int, operation_id: str | None
 
 
 def _gather_branch(table: Table, name: str) -> BranchNow:
-    """Read the state of a branch. One without all its schemas, from an interrupted set-up, counts as missing."""
+    """Read the state of a branch."""
     if "/" in name:
         return BranchNow(name=name)
     view = table.branch(name)
     ids = view.schema_ids()
-    require_ready(view)
-    head = view.latest_snapshot_id() if ids else None
-    record = read_branch_record(table, name) if ids and name != MAIN and head is None else None
-    unfinished = record is not None and is_unfinished(view, record)
-    to_share = unfinished and record is not None and record.snapshot_id is not None
-    if not ids or (unfinished and not to_share):
+    require_ready(view)  # after the look: what is being made may be visible by now
+    if not ids:
         return BranchNow(name=name)
-    shared = to_share or (name != MAIN and head is not None and branch_point(table, view) is not None)
+    head = view.latest_snapshot_id()
+    shared = name != MAIN and head is not None and branch_point(table, view) is not None
     return BranchNow(name=name, schema=view.schema(ids[-1]), has_data=head is not None, head=head, shared=shared)
 
 

@@ -126,14 +126,13 @@ def plan_conversion(
     main: BranchNow,
     branches: Sequence[BranchNow],
     wanted: Mapping[str, str],
-    history: Mapping[int, bytes],
     records: Mapping[str, BranchRecord],
     now_ms: int,
 ) -> tuple[Plan, TableSchema]:
     """Plan the steps to convert a table into a chain table, none if it is one; also return main's new schema.
 
-    ``history``: main's schema files, which new branches get. The new version has one id in all three branches: Paimon
-    caches how to read a file by the schema id alone.
+    A new branch gets one schema version, as no older file is in it. It has one id in all three branches: Paimon caches
+    how to read a file by the schema id alone.
 
     Raises:
         InvalidInputError: a rule is broken, or it is already a chain table with other settings.
@@ -149,7 +148,7 @@ def plan_conversion(
     new_id = max(b.current.id + (t is not b.schema) for b, t in standing)
     actions: list[Action] = []
     for branch in branches:
-        actions += _branch_actions(branch, replace(targets[branch.name], id=new_id), history, records[branch.name])
+        actions += _branch_actions(branch, replace(targets[branch.name], id=new_id), records[branch.name])
     if target is not main.schema:
         reason = "main's chain options, last: with them main is read through both branches, which are ready"
         actions.append(_schema_action(MAIN, replace(target, id=new_id), reason))
@@ -259,19 +258,12 @@ def _spelling_problems(schema: TableSchema, table: str) -> list[str]:
     return []
 
 
-def _branch_actions(
-    branch: BranchNow, target: TableSchema, history: Mapping[int, bytes], record: BranchRecord
-) -> list[Action]:
+def _branch_actions(branch: BranchNow, target: TableSchema, record: BranchRecord) -> list[Action]:
     if branch.schema is not None:
         done = same_schema(branch.schema, target)
         return [] if done else [_schema_action(branch.name, target, "the chain options, the same as main's")]
-    copies: list[Action] = [
-        PutNew(path=BranchPaths(branch.name).schema(i), data=data, same_ok=True, reason=f"schema {i} of main")
-        for i, data in sorted(history.items())
-        if i < target.id
-    ]
     own = _schema_action(branch.name, target, "columns and options, the same as main's will be")
-    return [_record_action(record, target.id), *copies, own]
+    return [_record_action(record, target.id), own]
 
 
 def _record_action(record: BranchRecord, schema_id: int) -> Action:

@@ -103,7 +103,6 @@ def find_all(
     findings = _guarded(table, check_branches.unfinished_findings(table, records))
     for view in views:
         if view.exists():
-            findings += _guarded(view, check_branches.incomplete_branches(view))
             findings += _guarded(view, check_history.history_findings(view))
             findings += _guarded(view, check_schemas.schema_findings(view, states))
             findings += _guarded(view, check_history.option_findings(view))

@@ -21,14 +21,13 @@ from airflow_paimon.core.table.branch_record import (
     READY,
     BranchRecord,
     branch_record_path,
-    is_unfinished,
     read_branch_record,
     recorded_branches,
 )
 from airflow_paimon.core.table.history import last_shared_snapshot
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, protective_tag, protects, published_tag
 from airflow_paimon.core.table.record_kinds import BRANCHES
-from airflow_paimon.core.table.table import Table, proof_of_snapshots
+from airflow_paimon.core.table.table import Table
 
 _UNDER_WAY = "The operation is still running, or was interrupted"
 _AT_RISK = (
@@ -194,38 +193,6 @@ def staging_finding(view: Table) -> Finding:
         at_risk="nothing; files that were not taken over take up space until orphan cleaning finds them",
         repair="delete it",
         actions=plan.whole().actions,
-        by_name_only=True,
-    )
-
-
-def incomplete_branches(view: Table) -> Iterator[Finding]:
-    """A branch whose record says ready but that has neither its base nor, if it starts empty, all its schemas."""
-    record = read_branch_record(view, view.branch_name)
-    if view.branch_name == MAIN or record is None or view.snapshot_ids() or not is_unfinished(view, record):
-        return
-    if proof_of_snapshots(view) is not None:
-        return  # it had a snapshot: history_findings has more to say
-    name = view.branch_name
-    was_to = f"start from snapshot {record.snapshot_id}" if record.snapshot_id else f"get schema {record.schema_id}"
-    root = BranchPaths(name).root.rstrip("/")
-    files = read_existing(view.store, view.store.walk(root))
-    tag = view.branch(record.from_branch).paths.tag(protective_tag(name))
-    protective = read_existing(view.store, [tag])
-    actions: tuple[Action, ...] = (
-        *(Delete(path=f, expected=files[f], reason="half made") for f in sorted(files, reverse=True)),
-        DeleteFolders(path=root, reason="half made"),
-        Delete(path=branch_record_path(name), expected=stored_record(view, name), reason="its record"),
-        *(Delete(path=p, expected=data, reason="protects nothing") for p, data in protective.items()),
-    )
-    yield Finding(
-        kind="half-made-branch",
-        subject=name,
-        severity=ERROR,
-        message=f"Branch {name!r} was to {was_to} of {record.from_branch}, but the run that made it was cut off: it "
-        f"is empty",
-        at_risk="a writer would take it for an empty branch; nothing of main is at risk",
-        repair="delete it (or run create_branch again with if_exists=skip to finish it)",
-        actions=actions,
         by_name_only=True,
     )
 

@@ -136,11 +136,6 @@ def read_branch_record(table: Table, branch: str) -> BranchRecord | None:
         return None
 
 
-def is_unfinished(view: Table, record: BranchRecord) -> bool:
-    """Whether the creation of a branch stopped before its snapshot or all its schemas were written."""
-    return record.snapshot_id is not None or max(view.schema_ids(), default=-1) < (record.schema_id or 0)
-
-
 def matching_branch_record(table: Table, branch: str) -> BranchRecord | None:
     """Return the record if the branch is ready and starts from the snapshot that the record names, else None."""
     record = read_branch_record(table, branch)

@@ -435,3 +435,30 @@ def test_a_commit_that_goes_on_from_one_to_be_withdrawn_stays_readable() -> None
     assert others and others <= names(view)
     assert [s.id for s in view.snapshots()] == [2, 3, 4, 5]
     check(table)
+
+
+@pytest.mark.parametrize("name", ["rename", "rename another engine's"])
+def test_a_copy_that_another_engine_has_made_anew_is_not_taken_for_the_renamed_branch(name: str) -> None:
+    """Else the branch's snapshots would lie below the other one's, unseen, and the branch itself would be deleted."""
+    case, met = CASES[name], 0
+    for step in moments(steps(case) + 1, 1):
+        table = start(case)
+        for seq in (3, 4):
+            append(table, "c", seq=seq)
+        assert killed(table, case, step, after=True)
+        there, fix = table.store.walk("branch/branch-better"), table.branch("fix")
+        if not there or not fix.exists():
+            continue
+        for path in there:
+            table.store.delete(path)
+        for file in ("schema/schema-0", "schema/schema-1", "snapshot/snapshot-5"):
+            table.store.create(f"branch/branch-better/{file}", table.store.read(file))
+        before, rival = names(fix), names(table.branch("better"))
+        try:
+            run_on(table, table.store, case)
+        except ConflictError:
+            met += 1
+        kept = names(fix) if fix.exists() else names(table.branch("better"))
+        assert before <= kept, step
+        assert names(table.branch("better")) == rival and table.branch("better").schema_ids() == [0, 1], step
+    assert met

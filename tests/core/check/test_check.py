@@ -201,16 +201,6 @@ def test_a_stale_protective_tag_stays_and_the_new_branch_gets_its_own(table: Tab
     assert table.tag_names() == []
 
 
-def test_a_half_made_empty_branch_is_found(table: Table) -> None:
-    alter_table(table, [SetOption(key="a", value="b")])
-    run(table, "create_branch", branch="fix")
-    assert found(table) == {}
-    table.store.delete(table.branch("fix").paths.schema(1))
-    assert "get schema 1 of main" in found(table)["half-made-branch:fix"]["message"]
-    run(table, "repair_table", finding=["half-made-branch:fix"])
-    assert (table.branch_names(), found(table)) == ([], {})
-
-
 class _Before(_Wrapper):
     """Lets somebody else act right before the n-th call of a method."""
 
