@@ -91,9 +91,6 @@ def test_each_code_of_an_error_has_its_section_with_messages_of_the_code() -> No
     codes = {next(filter(None, found)) for source in sources for found in _CODE.findall(source)}
     assert codes == set(re.findall(r"^### ([a-z-]+)$", page, re.MULTILINE))
     quoted = [" ".join(q.split()) for q in re.findall(r"^### [a-z-]+\n\n\*([^*]+)\*", page, re.MULTILINE)]
-    tables = "".join((REPO_ROOT / "docs" / f"{name}.md").read_text() for name in ("howto/streams", "operators/flink"))
-    for cell in re.findall(r"^\| (\*.*?\*) \|", tables, re.MULTILINE):
-        quoted += re.findall(r"\*([^*]+)\*", cell)
     texts = "\n".join(literals())
     assert len(quoted) > 20
     assert [q for q in quoted if not all(part in texts for part in re.split(r"\s*\.\.\.\s*", q))] == []
