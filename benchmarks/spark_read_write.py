@@ -30,7 +30,7 @@ from airflow_paimon.spark.java import find_java
 from airflow_paimon.spark.row_positions import ROW_INDEX
 from airflow_paimon.spark.source_api import DataSource, DataSourceReader, InputPartition
 from airflow_paimon.spark.spark_types import spark_schema
-from airflow_paimon.spark.tasks import forgetting_zip_importers, in_planning, set_imports_apart
+from airflow_paimon.spark.tasks import forgetting_zip_importers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -167,11 +167,10 @@ def pyarrow_source(schema: StructType) -> type[DataSource]:
             self.files = files
 
         def partitions(self) -> list[InputPartition]:
-            with in_planning():
+            with forgetting_zip_importers():
                 return [InputPartition(file) for file in self.files]
 
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-            set_imports_apart()
             with forgetting_zip_importers():
                 yield from pq.ParquetFile(partition.value).iter_batches(BATCH_ROWS, columns=names, use_threads=False)
 
@@ -181,7 +180,7 @@ def pyarrow_source(schema: StructType) -> type[DataSource]:
             return "floor"
 
         def schema(self) -> StructType:
-            with in_planning():
+            with forgetting_zip_importers():
                 return schema
 
         def reader(self, schema: StructType) -> DataSourceReader:

@@ -63,7 +63,7 @@ from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
-from airflow_paimon.spark.tasks import forgetting_zip_importers, in_planning, set_imports_apart
+from airflow_paimon.spark.tasks import forgetting_zip_importers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -120,7 +120,7 @@ class PaimonDataSource(DataSource):
     def name(cls) -> str:
         return NAME
 
-    @in_planning()
+    @forgetting_zip_importers()
     def schema(self) -> StructType:
         self._check(ANY_OPTION)
         schema, system = self._table_schema(), self._system_table()
@@ -135,13 +135,13 @@ class PaimonDataSource(DataSource):
         found = schema_with_chars([fields[n] for n in names])
         return found.add(ROW_KIND, "string") if flag(self.options, ROW_KIND_OPTION) else found
 
-    @in_planning()
+    @forgetting_zip_importers()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         self._check(STREAM_READ, "as the source of a stream ")
         given = {name: text for name in READ_OPTIONS if (text := self.options.get(name)) is not None}
         return PaimonStreamReader(self._open_head(), schema, parse_stream_options(given))
 
-    @in_planning()
+    @forgetting_zip_importers()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         self._check(STREAM_WRITE, "as the target of a stream ")
         other_rows = flag(self.options, OTHER_ROWS)
@@ -151,7 +151,7 @@ class PaimonDataSource(DataSource):
         self._check(BATCH_READ)
         return PaimonReader(*self._read_arguments(schema))
 
-    @in_planning()
+    @forgetting_zip_importers()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         self._check(OPTIONS)
         return _plan_writer(
@@ -294,7 +294,7 @@ class PaimonReader(DataSourceReader):
         self._where = where
         self._pushed: Predicate | None = None
 
-    @in_planning()
+    @forgetting_zip_importers()
     def partitions(self) -> Sequence[InputPartition]:
         table = self._table
         predicate, expression = self._pushed, None
@@ -309,7 +309,6 @@ class PaimonReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if partition.value is None:
             return
-        set_imports_apart()
         with forgetting_zip_importers():
             yield from read_share(partition.value)
 
@@ -363,11 +362,10 @@ class PaimonWriter(DataSourceArrowWriter):
             for _ in iterator:
                 pass
             return TaskFiles(())
-        set_imports_apart()
         with forgetting_zip_importers():
             return TaskFiles(tuple(write_rows(write, (conform_for(write, b) for b in iterator))))
 
-    @in_planning()
+    @forgetting_zip_importers()
     @verified_commits()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         committed = self._committed

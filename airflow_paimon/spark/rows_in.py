@@ -26,7 +26,7 @@ from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
 from airflow_paimon.spark.cut_off import refuse_cut_off, refuse_marked
 from airflow_paimon.spark.jvm import hinted
 from airflow_paimon.spark.spark_types import shipped_type, sql_name
-from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow, set_imports_apart
+from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -193,7 +193,6 @@ def _group_column(frame: DataFrame, write: TableWrite) -> Column | None:
     names = _group_columns(write)
 
     def groups(columns: Iterator[Any]) -> Iterator[pa.Array]:
-        set_imports_apart()
         groups_of = _Groups(write).of
         with forgetting_zip_importers():
             for arrays in columns:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.spark.tasks import forgetting_zip_importers, set_imports_apart
+from airflow_paimon.spark.tasks import forgetting_zip_importers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,6 @@ class _Refusal:
 
 def ship(make: Callable[[], Iterable[Any]]) -> Iterator[pa.RecordBatch]:
     """Yield the results of ``make`` as rows of a task. A refusal is a value too, as Spark would retry the task."""
-    set_imports_apart()
     with forgetting_zip_importers():
         try:
             values = list(make())

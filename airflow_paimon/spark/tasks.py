@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import pickle
 import sys
 import zipimport
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 
-from airflow_paimon.core.garbage import collect_seldom
 from airflow_paimon.spark.jvm import has_jvm, mapped_in_arrow
 from airflow_paimon.spark.spark_types import sql_name
 
@@ -74,7 +71,6 @@ def map_tasks(
     payloads = [pickle.dumps(list(group), pickle.HIGHEST_PROTOCOL) for group in groups]
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        set_imports_apart()
         with forgetting_zip_importers():
             for batch in batches:
                 for number in batch.column(0).to_pylist():
@@ -115,31 +111,3 @@ def forgetting_zip_importers() -> Iterator[None]:
         for path, importer in list(sys.path_importer_cache.items()):
             if isinstance(importer, zipimport.zipimporter):
                 del sys.path_importer_cache[path]
-
-
-_TASKS = count(1)
-"""Of this Python process."""
-
-
-def set_imports_apart() -> None:
-    """Spare this Python worker the search for garbage among the objects of imported modules, from its second task on.
-
-    PySpark collects garbage after each task that a worker has run: 30 ms each time (measured).
-    """
-    if "pyspark.worker_util" not in sys.modules:
-        return
-    number = next(_TASKS)
-    if number == 1:
-        collect_seldom()
-    elif number == 2:
-        gc.freeze()
-
-
-@contextmanager
-def in_planning() -> Iterator[None]:
-    """Spare the next call of the Python worker that Spark asks for a data source's schema or its partitions what the
-    two functions above spare a task.
-    """
-    set_imports_apart()
-    with forgetting_zip_importers():
-        yield

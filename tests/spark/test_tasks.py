@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import zipfile
 import zipimport
 from collections.abc import Callable, Iterator
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +14,9 @@ import pytest
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.data.merge.sections import Section
 from airflow_paimon.data.scan import ReadSplit
-from airflow_paimon.spark import tasks
 from airflow_paimon.spark.datasource import PaimonDataSource
 from airflow_paimon.spark.shares import split_groups
-from airflow_paimon.spark.tasks import LEAST_TASKS, TASK_BYTES, forgetting_zip_importers, set_imports_apart
+from airflow_paimon.spark.tasks import LEAST_TASKS, TASK_BYTES, forgetting_zip_importers
 from tests.data.test_features import data_file
 from tests.spark.jobs.operations import make_branch
 
@@ -86,21 +83,3 @@ def test_archives_are_forgotten_after_a_failure_too(archive: str) -> None:
     with pytest.raises(ValueError, match="bad"), forgetting_zip_importers():
         raise ValueError("bad")
     assert archive not in sys.path_importer_cache
-
-
-@pytest.mark.parametrize("is_worker", [True, False])
-def test_a_worker_that_is_used_again_sets_its_imports_apart(is_worker: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tasks, "_TASKS", count(1))
-    if is_worker:
-        monkeypatch.setitem(sys.modules, "pyspark.worker_util", sys)
-    else:
-        monkeypatch.delitem(sys.modules, "pyspark.worker_util", raising=False)
-    before, counts = gc.get_freeze_count(), []
-    try:
-        for _ in range(2):
-            set_imports_apart()
-            counts.append(gc.get_freeze_count())
-    finally:
-        gc.unfreeze()
-    assert counts[0] == before
-    assert (counts[1] > before) == is_worker
