@@ -394,7 +394,7 @@ def _duplicates() -> FindDuplicates:
 
 @_later
 def _double_keys() -> FindDoubleKeys:
-    from airflow_paimon.data.key_places import double_keys
+    from airflow_paimon.data.key_locations import double_keys
 
     return double_keys
 

@@ -28,7 +28,13 @@ from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain import compact_bucket as chain_compact
-from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_bucket, plan_buckets
+from airflow_paimon.data.chain.compact_bucket import (
+    ChainBucketOutput,
+    ChainBucketTask,
+    ChainCompaction,
+    compact_bucket,
+    plan_buckets,
+)
 from airflow_paimon.data.chain.read import _ChainReader
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
@@ -147,7 +153,7 @@ def _messages(branch: Table, rows: pa.RecordBatch, day: str, buckets: int) -> li
     return messages
 
 
-def floor_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
+def floor_bucket(compaction: ChainCompaction, work: ChainBucketTask) -> ChainBucketOutput:
     """Read the inputs of a compaction, and write the anchor's rows again."""
     writer = chain_compact._writer(compaction, work)
     reader = _ChainReader(compaction.inputs, work.split)
@@ -162,27 +168,27 @@ def floor_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
     message = CommitMessage(
         partition=partition, bucket=work.split.bucket, total_buckets=work.total_buckets, new_files=writer.finish()
     )
-    return BucketOutput(values=work.values, message=message)
+    return ChainBucketOutput(values=work.values, message=message)
 
 
 def run_tasks(
     spark: SparkSession,
-    compaction: Compaction,
-    works: Sequence[BucketWork],
-    run: Callable[[Compaction, BucketWork], BucketOutput],
-) -> list[BucketOutput]:
-    def make(work: BucketWork) -> Iterable[pa.RecordBatch]:
+    compaction: ChainCompaction,
+    works: Sequence[ChainBucketTask],
+    run: Callable[[ChainCompaction, ChainBucketTask], ChainBucketOutput],
+) -> list[ChainBucketOutput]:
+    def make(work: ChainBucketTask) -> Iterable[pa.RecordBatch]:
         return ship(lambda: [run(compaction, work)])
 
     return collect(map_tasks(spark, _groups(works, spark.sparkContext.defaultParallelism), make, SCHEMA))
 
 
-def planned(table: Table, memory: int = MEMORY) -> tuple[Compaction, list[BucketWork]]:
+def planned(table: Table, memory: int = MEMORY) -> tuple[ChainCompaction, list[ChainBucketTask]]:
     deltas = tuple((f"202602{day:02}",) for day in range(2, DELTAS + 2))
     return plan_buckets(gather_chain(table), [((LAST,), (FIRST,), deltas)], memory)
 
 
-def discard(table: Table, outputs: Iterable[BucketOutput]) -> None:
+def discard(table: Table, outputs: Iterable[ChainBucketOutput]) -> None:
     for output in outputs:
         for file in output.message.new_files:
             table.store.delete(f"dt={LAST}/bucket-{output.message.bucket}/{file.file_name}")
@@ -191,7 +197,7 @@ def discard(table: Table, outputs: Iterable[BucketOutput]) -> None:
 def bench_merge(spark: SparkSession, table: Table, what: str) -> None:
     compaction, works = planned(table)
 
-    def tasks(run: Callable[[Compaction, BucketWork], BucketOutput]) -> None:
+    def tasks(run: Callable[[ChainCompaction, ChainBucketTask], ChainBucketOutput]) -> None:
         discard(table, run_tasks(spark, compaction, works, run))
 
     report(what, in_turns({"floor": lambda: tasks(floor_bucket), "merged": lambda: tasks(compact_bucket)}, RUNS))
@@ -255,7 +261,7 @@ def in_fresh_process(function: Callable[..., float], *arguments: Any) -> float:
         return pool.submit(function, *arguments).result()
 
 
-def peak_memory(compaction: Compaction | None, work: BucketWork | None) -> float:
+def peak_memory(compaction: ChainCompaction | None, work: ChainBucketTask | None) -> float:
     if compaction is not None and work is not None:
         output = compact_bucket(compaction, work)
         for file in output.message.new_files:

@@ -19,7 +19,7 @@ from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
-from airflow_paimon.data.compact_keyed import TASK_BYTES, MergeWork, plan_keyed
+from airflow_paimon.data.compact_keyed import TASK_BYTES, KeyedCompactionTask, plan_keyed
 from airflow_paimon.data.compaction_tasks import TaskOutput
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, RollingWriter
 from airflow_paimon.data.merge.sections import Section
@@ -30,7 +30,7 @@ from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import cores_of, map_tasks
 from benchmarks._connector import connector
-from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, Work, in_turns, report, rows, session
+from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, CompactionTask, in_turns, report, rows, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -70,17 +70,20 @@ def _bench_tasks(spark: SparkSession, table: Table, engine: str) -> None:
     planned = plan_keyed(table, request, None)
     groups: Sequence[Sequence[Any]] = _groups(planned.works(planned.groups), cores_of(spark))
 
-    def tasks(run: Callable[[MergeWork], TaskOutput]) -> None:
+    def tasks(run: Callable[[KeyedCompactionTask], TaskOutput]) -> None:
         frame = map_tasks(spark, groups, lambda work: ship(lambda: [run(work)]), SCHEMA)
         for message in (m for output in collect(frame) for m in output.messages):
             for file in message.new_files:
                 table.store.delete(f"bucket-{message.bucket}/{file.file_name}")
 
-    works: dict[str, Work] = {"floor": lambda: tasks(_floor), "merged": lambda: tasks(MergeWork.run)}
+    works: dict[str, CompactionTask] = {
+        "floor": lambda: tasks(_floor),
+        "merged": lambda: tasks(KeyedCompactionTask.run),
+    }
     report(f"compaction tasks, {engine}", in_turns(works, RUNS))
 
 
-def _floor(work: MergeWork) -> TaskOutput:
+def _floor(work: KeyedCompactionTask) -> TaskOutput:
     """Read the runs of each section one by one, and write the rows of the largest again."""
     writer = RollingWriter(work._target(), group_bytes=min(ROW_GROUP_BYTES, TASK_BYTES // 4))
     for section in work.split.sections:
@@ -102,14 +105,14 @@ def _bench_operation(
 ) -> None:
     before = set(table.store.walk(""))
 
-    def again(work: Work) -> Work:
+    def again(work: CompactionTask) -> CompactionTask:
         def run() -> None:
             work()
             _remove(table, sorted(set(table.store.walk("")) - before))
 
         return run
 
-    works: dict[str, Work] = {}
+    works: dict[str, CompactionTask] = {}
     if connector_runs is not None:
         call = f"CALL paimon.sys.compact(`table` => '{table.name}')"
         works["connector"] = again(lambda: connector_runs(call))

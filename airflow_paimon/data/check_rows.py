@@ -19,7 +19,7 @@ from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import has_unique_keys, is_clustered
 from airflow_paimon.data.files.arrow_types import ROW_ID
-from airflow_paimon.data.key_places import KeyPlaces
+from airflow_paimon.data.key_locations import KeyLocations
 from airflow_paimon.data.merge.sections import Section, plan_sections
 from airflow_paimon.data.read import read_split, read_stored
 from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, plan_read
@@ -80,7 +80,7 @@ def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | N
             yield bucket, None
             continue
         of_files = ((BucketKey(bucket.partition, n), _rows_of(read, split, f)) for n, f in enumerate(suspects))
-        for key, _, _ in KeyPlaces(schema, of_files).twice(1):
+        for key, _, _ in KeyLocations(schema, of_files).duplicates(1):
             yield bucket, key
 
 
@@ -119,5 +119,5 @@ def duplicate_row_ids(
     owner = np.repeat(np.arange(len(ids)), [len(i) for i in ids])
     order = np.argsort(every, kind="stable")
     every, owner = every[order], owner[order]
-    twice = np.unique(every[1:][every[1:] == every[:-1]])[:_LISTED]
-    return {int(i): [names[n] for n in owner[every == i]] for i in twice}
+    duplicates = np.unique(every[1:][every[1:] == every[:-1]])[:_LISTED]
+    return {int(i): [names[n] for n in owner[every == i]] for i in duplicates}

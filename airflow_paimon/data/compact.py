@@ -27,7 +27,13 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PRO
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
-from airflow_paimon.data.compaction_tasks import Group, Planned, RunTasks, committed_earlier, run_here
+from airflow_paimon.data.compaction_tasks import (
+    CompactionGroup,
+    PlannedCompaction,
+    RunTasks,
+    committed_earlier,
+    run_here,
+)
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.write import discard_files
 
@@ -84,7 +90,7 @@ def compaction_fits(context: Context, request: Compact, memory_bytes: int) -> bo
     return fits((f for one in planned.groups for f in one.files), planned.write.schema, memory_bytes)
 
 
-def _plan(table: Table, request: Compact, began: SnapshotRef | None = None) -> Planned:
+def _plan(table: Table, request: Compact, began: SnapshotRef | None = None) -> PlannedCompaction:
     schema = table.schema()
     choice = choose_partitions(schema, request.partitions, table.label)
     selection = choice.selection(schema) if request.partitions else None
@@ -146,9 +152,9 @@ class _Compaction:
             self._before = min(self._before or snapshot.id, snapshot.id - 1) or None
             self._add(snapshot, details)
 
-    def _chunks(self, groups: Sequence[Group]) -> Iterator[list[Group]]:
+    def _chunks(self, groups: Sequence[CompactionGroup]) -> Iterator[list[CompactionGroup]]:
         """Divide into commits: many small groups of files, or few large ones."""
-        chunk: list[Group] = []
+        chunk: list[CompactionGroup] = []
         for one in groups:
             if len(chunk) >= self._tasks_at_once and sum(g.size for g in chunk) >= self._bytes_at_once:
                 yield chunk
@@ -157,9 +163,9 @@ class _Compaction:
         if chunk:
             yield chunk
 
-    def _commit(self, tried: Attempt, planned: Planned, chunk: Sequence[Group]) -> bool:
+    def _commit(self, tried: Attempt, planned: PlannedCompaction, chunk: Sequence[CompactionGroup]) -> bool:
         """Write and commit some groups of files. True = another commit has changed one of them: plan again."""
-        outputs = list(self._run(planned.works(chunk)))
+        outputs = list(self._run(planned.tasks(chunk)))
         messages = [m for o in outputs for m in o.messages]
         added = [f for m in messages for f in m.new_files]
         details = {
@@ -190,7 +196,7 @@ class _Compaction:
             self._add(receipt.snapshot, details)
         return False
 
-    def _identity(self, tried: Attempt, chunk: Sequence[Group]) -> CommitIdentity:
+    def _identity(self, tried: Attempt, chunk: Sequence[CompactionGroup]) -> CommitIdentity:
         names = digest_of(sorted(f.file_name for g in chunk for f in g.files))
         known = tried.identity("compact")
         return replace(known, identifier=commit_identity(tried.operation_id, self._request.branch, names).identifier)
@@ -201,10 +207,10 @@ class _Compaction:
         for name in _COUNTS:
             self._counts[name] += details.get(name, 0)
 
-    def _name(self, planned: Planned, one: Group) -> str:
+    def _name(self, planned: PlannedCompaction, one: CompactionGroup) -> str:
         return shown_partition(planned.write.schema, one.bucket.values)
 
-    def _open(self, planned: Planned) -> dict[str, Any]:
+    def _open(self, planned: PlannedCompaction) -> dict[str, Any]:
         """What the result says of the buckets that were left out, as a running job may have them open."""
         names = bucket_namer(planned.write.schema)
         found = [one.to_json(names(one.bucket)) for one in planned.left_open]
@@ -217,7 +223,7 @@ class _Compaction:
         )
         return {"open_buckets": found[:_LISTED], "warnings": [warning]}
 
-    def _receipt(self, planned: Planned) -> OperationResult:
+    def _receipt(self, planned: PlannedCompaction) -> OperationResult:
         details = {
             **self._counts,
             "partitions": len(self._partitions),

@@ -22,15 +22,21 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import Bin, plan_bins
-from airflow_paimon.data.compaction_tasks import Group, TaskOutput, Work
-from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write, read_columns, touched, write_kept
+from airflow_paimon.data.compaction_tasks import CompactionGroup, CompactionTask, TaskOutput
+from airflow_paimon.data.copy_on_write import (
+    CopyOnWrite,
+    plan_copy_on_write,
+    read_columns,
+    replacing_message,
+    write_kept,
+)
 from airflow_paimon.data.read import deleted_rows, read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BinWork:
+class AppendCompactionTask:
     """Files that a task writes together."""
 
     plan: CopyOnWrite
@@ -60,7 +66,7 @@ class BinWork:
         if counted[0] != expected:
             discard_files(self.plan.write, messages)
             raise wrong_count(self.read.label, self.files, counted[0], expected)
-        done = (*messages, touched(self.split.bucket, *self.files))
+        done = (*messages, replacing_message(self.split.bucket, *self.files))
         return TaskOutput(messages=done, rows=counted[0], deleted_rows=self.deleted_rows)
 
 
@@ -85,13 +91,13 @@ class AppendCompaction:
     def write(self) -> TableWrite:
         return self.plan.write
 
-    def works(self, chunk: Sequence[Group]) -> list[Work]:
+    def tasks(self, chunk: Sequence[CompactionGroup]) -> list[CompactionTask]:
         """Return a task for each group of files."""
         chosen = replace(self.plan.scan, splits=tuple(b.bucket for b in chunk))
         read, splits = plan_read(chosen, columns=read_columns(self.plan))
         slim = self.plan.for_tasks()
         return [
-            BinWork(
+            AppendCompactionTask(
                 plan=_in_place(slim, s.bucket),
                 read=read,
                 split=s,
@@ -101,7 +107,7 @@ class AppendCompaction:
         ]
 
     def commit(
-        self, table: Table, chunk: Sequence[Group], messages: Sequence[CommitMessage], options: CommitOptions
+        self, table: Table, chunk: Sequence[CompactionGroup], messages: Sequence[CommitMessage], options: CommitOptions
     ) -> Receipt:
         """Commit it; see ``commit_rewrite``."""
         return commit_rewrite(table, messages, options, read=self.plan.scan, kind=CommitKind.COMPACT, operation=None)

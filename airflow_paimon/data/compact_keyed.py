@@ -43,8 +43,8 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.compact_append import wrong_count
 from airflow_paimon.data.compaction_plan import BucketMerge, plan_parts, sorted_runs, top_level
-from airflow_paimon.data.compaction_tasks import Group, RunTasks, TaskOutput, Work, run_here
-from airflow_paimon.data.copy_on_write import touched
+from airflow_paimon.data.compaction_tasks import CompactionGroup, CompactionTask, RunTasks, TaskOutput, run_here
+from airflow_paimon.data.copy_on_write import replacing_message
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
@@ -60,7 +60,7 @@ TASK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergeWork:
+class KeyedCompactionTask:
     """A part of a bucket, which shares no key with the rest of it."""
 
     write: TableWrite
@@ -81,7 +81,7 @@ class MergeWork:
         Raises:
             FormatError: a file is missing or corrupt, or they have not the number of rows that the manifest says.
         """
-        counted = _Counted(self.expiry)
+        counted = _RowCounter(self.expiry)
         group = min(ROW_GROUP_BYTES, TASK_BYTES // 4)
         writer = RollingWriter(self._target(), group_bytes=group)
         target = replace(self._target(), source=FileSource.APPEND, is_changelog=True)
@@ -98,7 +98,7 @@ class MergeWork:
             if counted.rows != expected:
                 raise wrong_count(self.read.label, self.files, counted.rows, expected)
             files, changelog = writer.finish(), changes_writer.finish()
-        message = replace(touched(self.split.bucket, *self.files, by=files), changelog=changelog)
+        message = replace(replacing_message(self.split.bucket, *self.files, by=files), changelog=changelog)
         deleted = sum(f.row_count for f in self.files) - rows
         return TaskOutput(messages=(message,), rows=rows, deleted_rows=deleted, expired_rows=counted.expired)
 
@@ -113,9 +113,9 @@ class MergeWork:
             source=FileSource.COMPACT,
         )
 
-    def _merged(self, counted: _Counted) -> Iterator[Merged]:
+    def _merged(self, counted: _RowCounter) -> Iterator[Merged]:
         """Merge the rows; the second of a pair are the changes that they bring."""
-        quiet = _Counted(self.expiry)
+        quiet = _RowCounter(self.expiry)
         if self.changelog is None:
             found: Iterator[Merged] = ((b, None) for b in read_versions(self.read, self.split, counted.seen))
         else:
@@ -131,7 +131,7 @@ class MergeWork:
         return live.set_column(at, VALUE_KIND, pa.array(np.zeros(live.num_rows, np.int8)))
 
 
-class _Counted:
+class _RowCounter:
     """Counts the stored rows that a merge gets, and leaves out the expired ones."""
 
     def __init__(self, expiry: RecordExpiry | None) -> None:
@@ -161,18 +161,18 @@ class KeyedCompaction:
     operation: Operation | None = None
     left_open: Sequence[OpenBucket] = ()
 
-    def works(self, chunk: Sequence[Group]) -> list[Work]:
+    def tasks(self, chunk: Sequence[CompactionGroup]) -> list[CompactionTask]:
         """Return a task for each part of the buckets."""
         merges = {(g.bucket.partition, g.bucket.bucket): g for g in self.groups}
         read, splits = plan_read(_narrowed(self.scan, [g.bucket for g in chunk]), layered=True,
                                  whole_buckets=True, chained=True)  # fmt: skip
-        works: list[Work] = []
+        tasks: list[CompactionTask] = []
         for split in splits:
             merge = merges[split.bucket.partition, split.bucket.bucket]
             for part in merge.parts:
                 files = [f for s in part for f in s.files]
-                works.append(
-                    MergeWork(
+                tasks.append(
+                    KeyedCompactionTask(
                         write=self.write,
                         read=fitting_rows(read, files, TASK_BYTES),
                         split=ReadSplit(
@@ -186,10 +186,10 @@ class KeyedCompaction:
                         changelog=self.changelog,
                     )
                 )
-        return works
+        return tasks
 
     def commit(
-        self, table: Table, chunk: Sequence[Group], messages: Sequence[CommitMessage], options: CommitOptions
+        self, table: Table, chunk: Sequence[CompactionGroup], messages: Sequence[CommitMessage], options: CommitOptions
     ) -> Receipt:
         """Commit it; see ``commit_compaction``."""
         read = _narrowed(self.scan, [g.bucket for g in chunk])
@@ -360,7 +360,7 @@ def _earlier(table: Table, identity: CommitIdentity, committed: Snapshot) -> int
 
 def _commit(table: Table, planned: KeyedCompaction, run: RunTasks, options: CommitOptions) -> Compacted | None:
     """Merge the buckets and commit them; None = another commit has changed one."""
-    outputs = _outputs(planned, run(planned.works(planned.groups)))
+    outputs = _outputs(planned, run(planned.tasks(planned.groups)))
     messages = [m for o in outputs for m in o.messages]
     try:
         receipt = planned.commit(table, planned.groups, messages, options)

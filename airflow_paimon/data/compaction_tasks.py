@@ -30,7 +30,7 @@ class TaskOutput:
     expired_rows: int = 0
 
 
-class Work(Protocol):
+class CompactionTask(Protocol):
     """What a task writes together. Picklable."""
 
     @property
@@ -41,11 +41,11 @@ class Work(Protocol):
         """Write them again. After a failure the written files are deleted."""
 
 
-RunTasks = Callable[[Sequence[Work]], Iterable[TaskOutput]]
+RunTasks = Callable[[Sequence[CompactionTask]], Iterable[TaskOutput]]
 """Runs tasks, in parallel or not; returns the outputs in any order."""
 
 
-class Group(Protocol):
+class CompactionGroup(Protocol):
     """Files of one bucket that are replaced by one commit. ``bucket`` names the place; its files may be more."""
 
     @property
@@ -58,24 +58,24 @@ class Group(Protocol):
     def size(self) -> int: ...
 
 
-class Planned(Protocol):
+class PlannedCompaction(Protocol):
     """A planned compaction of one head."""
 
     @property
     def write(self) -> TableWrite: ...
 
     @property
-    def groups(self) -> Sequence[Group]: ...
+    def groups(self) -> Sequence[CompactionGroup]: ...
 
     @property
     def left_open(self) -> Sequence[OpenBucket]:
         """The buckets that it leaves out, as a running job may have them open."""
 
-    def works(self, chunk: Sequence[Group]) -> list[Work]:
+    def tasks(self, chunk: Sequence[CompactionGroup]) -> list[CompactionTask]:
         """Return the tasks of some groups."""
 
     def commit(
-        self, table: Table, chunk: Sequence[Group], messages: Sequence[CommitMessage], options: CommitOptions
+        self, table: Table, chunk: Sequence[CompactionGroup], messages: Sequence[CommitMessage], options: CommitOptions
     ) -> Receipt:
         """Commit what they have written; ``ConflictError``: plan again."""
 
@@ -88,6 +88,6 @@ def committed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, d
             yield found, found.values(DETAILS_PROPERTY, dict)
 
 
-def run_here(works: Sequence[Work]) -> Iterator[TaskOutput]:
+def run_here(tasks: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
     """Run tasks one after the other, in this process."""
-    return (work.run() for work in works)
+    return (work.run() for work in tasks)

@@ -12,7 +12,7 @@ Steps, the middle ones in tasks (``CopyOnWrite`` is picklable):
    effect, and may be missing. ``write_rows(plan.write, batches)`` writes inserted rows, which get new ids: never in a
    file with kept ones. Both take rows of any partition, as ``conform_rows`` returns them.
    Where all rows of a large file stay, ``write_columns`` writes only the columns that change, and copies the others.
-4. ``touched(bucket, file)`` is the message that takes the old file away.
+4. ``replacing_message(bucket, file)`` is the message that takes the old file away.
 5. ``commit_rewrite(table, messages, read=plan.scan, operation=Operation.UPDATE)`` of ``core/commit/`` commits
    the messages of all tasks. It raises ``ConflictError`` when another commit has changed one of the touched files:
    discard the new files (``discard_files(plan.write, messages)``), plan again and compute the rows again.
@@ -197,7 +197,7 @@ def _stats_of(file: DataFile, schema: TableSchema) -> dict[str, ColumnStats]:
     return {name: ColumnStats(b.low, b.high, b.nulls) for name, b in found.items()}
 
 
-def touched(bucket: BucketSplit, *files: DataFile, by: tuple[DataFile, ...] = ()) -> CommitMessage:
+def replacing_message(bucket: BucketSplit, *files: DataFile, by: tuple[DataFile, ...] = ()) -> CommitMessage:
     """Return the message that takes these files of a bucket away; ``by``: the new ones in their place."""
     return CommitMessage(
         partition=bucket.partition,

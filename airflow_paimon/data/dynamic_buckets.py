@@ -38,7 +38,7 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     Assigner,
     BucketRules,
     ByBucket,
-    Known,
+    KnownBuckets,
     bucket_rules,
     check_indexes,
     check_known,
@@ -50,7 +50,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.key_places import KeyPlaces, read_places
+from airflow_paimon.data.key_locations import KeyLocations, read_key_locations
 
 _CACHED_BYTES = 1 << 30
 _MOST_CHECKED = 1000
@@ -67,18 +67,18 @@ _Place = tuple[str, str, bytes]
 """A partition: URI and label of its table, and its values."""
 
 
-class _Seen:
+class _ReadIndexes:
     """The indexes that this process has read or written, the last one of each partition, up to ``_CACHED_BYTES``; and
     which ones it has checked.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # several threads may write
-        self._known: OrderedDict[_Place, tuple[_Names, Known]] = OrderedDict()
+        self._known: OrderedDict[_Place, tuple[_Names, KnownBuckets]] = OrderedDict()
         self._bytes = 0
         self._checked: OrderedDict[_Names, None] = OrderedDict()
 
-    def known(self, place: _Place, names: _Names) -> Known | None:
+    def known(self, place: _Place, names: _Names) -> KnownBuckets | None:
         with self._lock:
             held, found = self._known.get(place, ((), None))
             if found is None or held != names:
@@ -86,7 +86,7 @@ class _Seen:
             self._known.move_to_end(place)
             return found
 
-    def keep(self, place: _Place, names: _Names, known: Known) -> None:
+    def keep(self, place: _Place, names: _Names, known: KnownBuckets) -> None:
         with self._lock:
             self._drop(place)
             self._known[place] = names, known
@@ -113,7 +113,7 @@ class _Seen:
                 self._checked.popitem(last=False)
 
 
-_seen = _Seen()
+_seen = _ReadIndexes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ class DynamicBuckets:
     rules: BucketRules
     indexes: Mapping[bytes, tuple[IndexEntry, ...]] = field(default_factory=dict)
     unindexed: Mapping[bytes, tuple[int, ...]] = field(default_factory=dict)
-    places: KeyPlaces | None = None
+    places: KeyLocations | None = None
     sizes: Mapping[bytes, Mapping[int, int]] | None = None
     checks: bool = True
 
@@ -220,7 +220,7 @@ class DynamicBuckets:
         _seen.keep(self._place(partition), now, ByBucket(tuple(parts.items())))
         _seen.note_checked(now)
 
-    def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> Known:
+    def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> KnownBuckets:
         if not entries:
             return ByBucket(())
         place, names = self._place(partition), _names_of(entries)
@@ -281,18 +281,18 @@ def plan_dynamic_buckets(
     live: Iterable[BucketKey],
     *,
     tasks: int,
-    apart: bool,
+    tasks_share_buckets: bool,
 ) -> DynamicBuckets | None:
     """Read which hash indexes a table has, or where its keys live. ``head``: None = none, every key is new; ``live``:
     its buckets with files, in canonical form.
 
-    ``tasks`` and ``apart`` are those of ``bucket_rules``. None: the table has no dynamic buckets.
+    ``tasks`` and ``tasks_share_buckets`` are those of ``bucket_rules``. None: the table has no dynamic buckets.
     """
     if not has_dynamic_buckets(schema):
         return None
-    rules = bucket_rules(TableOptions(schema.options), tasks=tasks, apart=apart)
+    rules = bucket_rules(TableOptions(schema.options), tasks=tasks, tasks_share_buckets=tasks_share_buckets)
     if schema.crosses_partitions:
-        places = read_places(table, schema, head)
+        places = read_key_locations(table, schema, head)
         _refuse_double_keys(table, schema, places)
         return DynamicBuckets(store=table.store, label=table.label, schema=schema, rules=rules, places=places)
     form = StoredPartitions(schema).canonical
@@ -315,10 +315,10 @@ def plan_dynamic_buckets(
     )
 
 
-def _refuse_double_keys(table: Table, schema: TableSchema, places: KeyPlaces) -> None:
+def _refuse_double_keys(table: Table, schema: TableSchema, places: KeyLocations) -> None:
     """Refuse to write where a look-up would find one of two rows."""
     text = StoredPartitions(schema).text
-    for key, one, other in places.twice(1):
+    for key, one, other in places.duplicates(1):
         raise FormatError(
             f"{table.label} can't be written, as the key {key} is in {text(one.partition)} and in "
             f"{text(other.partition)}: overwrite one of the partitions without it (write_table or write_arrow with "

@@ -15,8 +15,8 @@ from airflow_paimon.core.requests.requests import Compact, CompactChainTable, Di
 from airflow_paimon.data import compact as compact_files
 from airflow_paimon.data import rescale as rescale_files
 from airflow_paimon.data.chain import compact as compact_chain
-from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_bucket
-from airflow_paimon.data.compaction_tasks import TaskOutput, Work
+from airflow_paimon.data.chain.compact_bucket import ChainBucketOutput, ChainBucketTask, ChainCompaction, compact_bucket
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.erasure import erase_rows as erasure
 
@@ -42,8 +42,8 @@ def compact(context: Context, request: Compact, processes: int = 1) -> Operation
 def compact_chain_table(context: Context, request: CompactChainTable, processes: int = 1) -> OperationResult:
     """Make partitions full; raises as ``airflow_paimon.data.chain.compact`` says."""
 
-    def run(compaction: Compaction, works: Sequence[BucketWork]) -> Iterator[BucketOutput]:
-        return _each(processes, partial(compact_bucket, compaction), works)
+    def run(compaction: ChainCompaction, tasks: Sequence[ChainBucketTask]) -> Iterator[ChainBucketOutput]:
+        return _each(processes, partial(compact_bucket, compaction), tasks)
 
     return compact_chain.compact_chain_table(
         context, request, run, tasks_at_once=_TASKS * processes, bytes_at_once=_BYTES * processes
@@ -75,15 +75,15 @@ def diff_branches(context: Context, request: DiffBranches) -> OperationResult:
     return found
 
 
-def _outputs(processes: int, works: Sequence[Work]) -> Iterator[TaskOutput]:
-    return _each(processes, _run, works)
+def _outputs(processes: int, tasks: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
+    return _each(processes, _run, tasks)
 
 
-def _run(work: Work) -> TaskOutput:
+def _run(work: CompactionTask) -> TaskOutput:
     return work.run()
 
 
-def _each(processes: int, function: Callable[[W], R], works: Sequence[W]) -> Iterator[R]:
+def _each(processes: int, function: Callable[[W], R], tasks: Sequence[W]) -> Iterator[R]:
     """Yield what a function returns of each work, in any processes. The first failure leaves out what hasn't begun.
 
     Processes are spawned, as threads that Arrow and storages have started don't survive a fork.
@@ -91,12 +91,12 @@ def _each(processes: int, function: Callable[[W], R], works: Sequence[W]) -> Ite
     Raises:
         StorageError: a process was killed.
     """
-    if min(processes, len(works)) == 1 or not works:
-        yield from map(function, works)
+    if min(processes, len(tasks)) == 1 or not tasks:
+        yield from map(function, tasks)
         return
-    with ProcessPoolExecutor(min(processes, len(works)), get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn")) as pool:
         try:
-            yield from pool.map(function, works)
+            yield from pool.map(function, tasks)
         except BrokenProcessPool as error:
             raise StorageError(
                 f"One of {processes} processes was killed (maybe for lack of memory) or could not start: a script with "

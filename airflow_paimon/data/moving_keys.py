@@ -27,7 +27,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, repeated
 from airflow_paimon.data.files.write import abandoned_on_failure
-from airflow_paimon.data.key_places import KeyPlaces, Places, read_places
+from airflow_paimon.data.key_locations import KeyLocations, RowNumbers, read_key_locations
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.versions import DELETE, is_retract
 from airflow_paimon.data.read import read_stored
@@ -44,14 +44,14 @@ def complete_messages(
     Raises:
         InvalidInputError: a key would have two rows; it is named, and both partitions.
     """
-    messages = with_hash_indexes(write.dynamic, write.stored(messages))
+    messages = with_hash_indexes(write.dynamic, write.with_stored_partitions(messages))
     if not has_moving_keys(write.schema):
         return messages
-    new = _NewKeys(table, write, messages)
-    new.refuse_twice()
+    new = _WrittenKeys(table, write, messages)
+    new.refuse_duplicates()
     if not mode.overwrites:
         assert write.dynamic is not None and write.dynamic.places is not None
-        return [*messages, *write.stored(_moved(new, write.dynamic.places))]
+        return [*messages, *write.with_stored_partitions(_deletes_of_moved_keys(new, write.dynamic.places))]
     stored = StoredPartitions(write.schema)
     if mode.partition is not None:
         goes = stored.selection([parse_partition_spec(mode.partition, stored.keys, stored.types)])
@@ -59,7 +59,9 @@ def complete_messages(
         goes = stored.those(m.partition for m in messages)
     else:
         return messages  # nothing stays
-    new.refuse_elsewhere(read_places(table, write.schema, write.planned_on), lambda key: not goes(key.partition))
+    new.refuse_in_other_buckets(
+        read_key_locations(table, write.schema, write.planned_on), lambda key: not goes(key.partition)
+    )
     return messages
 
 
@@ -77,14 +79,14 @@ def check_corrected(table: Table, write: TableWrite, messages: Sequence[CommitMe
     assert write.dynamic is not None and write.dynamic.places is not None
     bucket_of = StoredPartitions(write.schema).bucket
     replaced = {bucket_of(m) for m in messages}
-    new = _NewKeys(table, write, messages)
-    new.refuse_twice()
-    new.refuse_elsewhere(write.dynamic.places, lambda key: key not in replaced)
+    new = _WrittenKeys(table, write, messages)
+    new.refuse_duplicates()
+    new.refuse_in_other_buckets(write.dynamic.places, lambda key: key not in replaced)
     return new.stay(write.dynamic.places)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _WrittenKeyRows:
     """Merged rows of one bucket's new files: the key columns, and which of them are deletes."""
 
     bucket: BucketKey
@@ -92,7 +94,7 @@ class _Rows:
     deletes: npt.NDArray[np.bool_]
 
 
-class _NewKeys:
+class _WrittenKeys:
     """The keys of the files that a write has made."""
 
     def __init__(self, table: Table, write: TableWrite, messages: Sequence[CommitMessage]) -> None:
@@ -101,7 +103,7 @@ class _NewKeys:
         self.stored = StoredPartitions(self.schema)
         self._read, self._splits = self._plan(table, messages)
         self.rows = [r for at in range(len(self._splits)) for r in self._keys_of(at)]
-        self.places = KeyPlaces(self.schema, ((r.bucket, [r.keys.filter(pa.array(~r.deletes))]) for r in self.rows))
+        self.places = KeyLocations(self.schema, ((r.bucket, [r.keys.filter(pa.array(~r.deletes))]) for r in self.rows))
 
     def _plan(self, table: Table, messages: Sequence[CommitMessage]) -> tuple[TableRead, list[ReadSplit]]:
         by_bucket: dict[BucketKey, list[CommitMessage]] = {}
@@ -128,13 +130,13 @@ class _NewKeys:
             ]
             yield pa.RecordBatch.from_arrays([*given, batch.column(VALUE_KIND)], names=[*columns, VALUE_KIND])
 
-    def _keys_of(self, at: int) -> Iterator[_Rows]:
+    def _keys_of(self, at: int) -> Iterator[_WrittenKeyRows]:
         bucket = self._splits[at].bucket
         for batch in self._batches(at, self.schema.primary_keys):
             deletes = is_retract(batch.column(VALUE_KIND))
-            yield _Rows(BucketKey(bucket.partition, bucket.bucket), batch, deletes)
+            yield _WrittenKeyRows(BucketKey(bucket.partition, bucket.bucket), batch, deletes)
 
-    def whole_rows(self, buckets: Iterable[BucketKey]) -> Iterator[tuple[BucketKey, pa.RecordBatch]]:
+    def full_rows(self, buckets: Iterable[BucketKey]) -> Iterator[tuple[BucketKey, pa.RecordBatch]]:
         """Read all columns of the new rows of some buckets."""
         wanted = set(buckets)
         for at, split in enumerate(self._splits):
@@ -142,20 +144,20 @@ class _NewKeys:
             if key in wanted:
                 yield from ((key, batch) for batch in self._batches(at, self.schema.field_names))
 
-    def refuse_twice(self) -> None:
+    def refuse_duplicates(self) -> None:
         """Refuse rows that hold a key in two partitions."""
-        for key, one, other in self.places.twice(1):
+        for key, one, other in self.places.duplicates(1):
             names = " and ".join(sorted({self.stored.text(one.partition), self.stored.text(other.partition)}))
             raise self._refusal(f"the rows hold the key {key} in {names}", "keep one of its rows")
 
-    def stay(self, known: KeyPlaces) -> bool:
+    def stay(self, known: KeyLocations) -> bool:
         """Return whether every key is in the bucket where it is known to live."""
         return all(
             bool((np.array([b == rows.bucket for b in known.buckets] + [False])[known.find(rows.keys)]).all())
             for rows in self.rows
         )
 
-    def refuse_elsewhere(self, known: KeyPlaces, stays: Callable[[BucketKey], bool]) -> None:
+    def refuse_in_other_buckets(self, known: KeyLocations, stays: Callable[[BucketKey], bool]) -> None:
         """Refuse keys that live in a bucket that ``stays``."""
         kept = np.array([*map(stays, known.buckets), False])
         for rows in self.rows:
@@ -187,21 +189,21 @@ class _NewKeys:
         )
 
 
-def _moved(new: _NewKeys, known: KeyPlaces) -> list[CommitMessage]:
+def _deletes_of_moved_keys(new: _WrittenKeys, known: KeyLocations) -> list[CommitMessage]:
     """Write a delete for each key that lives in another partition than the one that the rows have it in."""
     leaving: dict[BucketKey, list[pa.RecordBatch]] = {}
-    if any(len(_movers(new, known, rows.bucket, rows.keys)) for rows in new.rows):
-        for bucket, batch in new.whole_rows({r.bucket for r in new.rows}):
-            chosen = _movers(new, known, bucket, batch)
+    if any(len(_rows_of_moved_keys(new, known, rows.bucket, rows.keys)) for rows in new.rows):
+        for bucket, batch in new.full_rows({r.bucket for r in new.rows}):
+            chosen = _rows_of_moved_keys(new, known, bucket, batch)
             found = known.find(batch)[chosen]
-            _refuse_bound(new, known, bucket, batch, chosen, found)
+            _refuse_unmovable(new, known, bucket, batch, chosen, found)
             for at in np.unique(found).tolist():
                 rows = batch.take(pa.array(chosen[found == at]))
                 leaving.setdefault(known.buckets[at], []).append(_deletes(new, rows, known.buckets[at]))
     return _write_deletes(new, leaving)
 
 
-def _movers(new: _NewKeys, known: KeyPlaces, bucket: BucketKey, rows: pa.RecordBatch) -> Places:
+def _rows_of_moved_keys(new: _WrittenKeys, known: KeyLocations, bucket: BucketKey, rows: pa.RecordBatch) -> RowNumbers:
     """Return the positions of rows whose key lives in another partition.
 
     A delete of a key that the same write inserts elsewhere is not one: only the insert counts.
@@ -212,8 +214,13 @@ def _movers(new: _NewKeys, known: KeyPlaces, bucket: BucketKey, rows: pa.RecordB
     return np.flatnonzero(elsewhere & ~(is_retract(rows.column(VALUE_KIND)) & inserted))
 
 
-def _refuse_bound(
-    new: _NewKeys, known: KeyPlaces, bucket: BucketKey, rows: pa.RecordBatch, chosen: Places, found: Places
+def _refuse_unmovable(
+    new: _WrittenKeys,
+    known: KeyLocations,
+    bucket: BucketKey,
+    rows: pa.RecordBatch,
+    chosen: RowNumbers,
+    found: RowNumbers,
 ) -> None:
     options = TableOptions(new.schema.options)
     if len(chosen) and (options.merge_engine != "deduplicate" or options.ignore_delete):
@@ -222,7 +229,7 @@ def _refuse_bound(
         raise new.refuse_merged(key, new.stored.text(bucket.partition), there)
 
 
-def _deletes(new: _NewKeys, rows: pa.RecordBatch, bucket: BucketKey) -> pa.RecordBatch:
+def _deletes(new: _WrittenKeys, rows: pa.RecordBatch, bucket: BucketKey) -> pa.RecordBatch:
     """Turn rows into deletes of their keys in another partition, as Paimon writes them."""
     constant = dict(zip(new.schema.partition_keys, new.stored.values(bucket.partition), strict=True))
     columns = [
@@ -233,7 +240,7 @@ def _deletes(new: _NewKeys, rows: pa.RecordBatch, bucket: BucketKey) -> pa.Recor
     return pa.RecordBatch.from_arrays([*columns, kinds], names=[*new.schema.field_names, VALUE_KIND])
 
 
-def _write_deletes(new: _NewKeys, leaving: Mapping[BucketKey, Sequence[pa.RecordBatch]]) -> list[CommitMessage]:
+def _write_deletes(new: _WrittenKeys, leaving: Mapping[BucketKey, Sequence[pa.RecordBatch]]) -> list[CommitMessage]:
     writers: list[BucketWriter] = []
     with abandoned_on_failure(writers):
         for bucket, batches in leaving.items():

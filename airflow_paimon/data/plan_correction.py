@@ -43,14 +43,14 @@ from airflow_paimon.core.table.partitions import PartitionChoice, choose_partiti
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table, resolve_version, viewed_table
-from airflow_paimon.data.correction_work import Amount, Work, selection_for, together, work_of
+from airflow_paimon.data.correction_files import CorrectionFiles, FileTotals, combined, correction_files, selection_for
 from airflow_paimon.data.read_schema import read_schema
 
 _NAMED_PARTITIONS = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
+class _CorrectedBranch:
     """The branch as it will be corrected. ``view``: what it will be made from where it is not there yet. ``home``: the
     branch that it is published onto, or the one that is corrected in place.
     """
@@ -83,8 +83,8 @@ def plan_correction(context: Context, request: PlanCorrection) -> OperationResul
         check_mode(target.schema, request.mode, request.partitions, target.view.label)
     selection = selection_for(scope, request.mode, target.choice, target.schema) if len(several) == 1 else None
     scan = plan_snapshot(target.view, target.head, target.schema, selection)
-    works = [work_of(scan, a, mode=request.mode, choice=target.choice) for a in several]
-    work = works[0] if len(works) == 1 else together(works)
+    works = [correction_files(scan, a, mode=request.mode, choice=target.choice) for a in several]
+    work = works[0] if len(works) == 1 else combined(works)
     relations = tuple(dict.fromkeys(name for one in several for name in one.relations))
     others = _others(context.table, request, replace(scope, relations=relations))
     details = {
@@ -126,7 +126,7 @@ def _sql(request: PlanCorrection) -> str | None:
     return sql_text(request.table, request.sql)
 
 
-def _check_sql(request: PlanCorrection, target: _Target, sql: str) -> None:
+def _check_sql(request: PlanCorrection, target: _CorrectedBranch, sql: str) -> None:
     """Refuse what correct_branch will refuse: SQL that is no correction, columns that its tables lack."""
     check_is_query(sql)
     check_target(sql)
@@ -141,7 +141,7 @@ def _check_sql(request: PlanCorrection, target: _Target, sql: str) -> None:
     check_columns(sql, columns, {BRANCH: target.view.label, MAIN_VIEW: f"main of {main.name}"})
 
 
-def _target(main: Table, request: PlanCorrection) -> _Target:
+def _target(main: Table, request: PlanCorrection) -> _CorrectedBranch:
     if request.branch == MAIN:
         raise InvalidInputError(
             f"{main.name}: correct_branch writes a branch, which is published when it is right; leave branch "
@@ -165,7 +165,7 @@ def _target(main: Table, request: PlanCorrection) -> _Target:
     name, chained = request.branch or request.from_branch, is_chain_rows(view)
     check_writable(schema, table=view.label, branch=name, chained=chained, by_buckets=True)
     is_home = not exists or is_chain_part(options, view.branch_name)
-    return _Target(
+    return _CorrectedBranch(
         view=view,
         home=view if is_home else publish_target(main, view),
         exists=exists,
@@ -175,7 +175,7 @@ def _target(main: Table, request: PlanCorrection) -> _Target:
     )
 
 
-def _work_json(work: Work) -> dict[str, Any]:
+def _work_json(work: CorrectionFiles) -> dict[str, Any]:
     names = list(work.partitions)
     return {
         "reads": asdict(work.reads),
@@ -190,11 +190,11 @@ def _work_json(work: Work) -> dict[str, Any]:
     }
 
 
-def _others(main: Table, request: PlanCorrection, scope: StatementScope) -> dict[str, Amount]:
+def _others(main: Table, request: PlanCorrection, scope: StatementScope) -> dict[str, FileTotals]:
     """Count the live files of the other views and tables that the SQL names; of one that isn't there, nothing."""
     views = {name.lower(): table for name, table in further_views(request.view).items()}
     named = list(views) if scope.kind == FUNCTION else list(scope.relations)
-    found: dict[str, Amount] = {}
+    found: dict[str, FileTotals] = {}
     for name in dict.fromkeys(named):
         text = main.name if name == MAIN_VIEW else views.get(name, name)
         if name == BRANCH or (name not in views and name != MAIN_VIEW and "." not in name):
@@ -205,11 +205,13 @@ def _others(main: Table, request: PlanCorrection, scope: StatementScope) -> dict
         except PaimonError:
             continue  # a name of the query's own; correct_branch says what is wrong
         columns = live_columns(view, snapshot)
-        found[text] = Amount(files=len(columns.file_names), bytes=sum(columns.file_sizes), rows=sum(columns.row_counts))
+        found[text] = FileTotals(
+            files=len(columns.file_names), bytes=sum(columns.file_sizes), rows=sum(columns.row_counts)
+        )
     return found
 
 
-def _streams(target: _Target, scan: ScanPlan, work: Work) -> dict[str, Any]:
+def _streams(target: _CorrectedBranch, scan: ScanPlan, work: CorrectionFiles) -> dict[str, Any]:
     """Say what streaming readers will be told by the publish, and who they are, as far as they are registered."""
     main = target.home
     head = main.latest_snapshot_id() or 0
@@ -222,7 +224,7 @@ def _streams(target: _Target, scan: ScanPlan, work: Work) -> dict[str, Any]:
     return {**readers, "consumers": sorted(consumers, key=lambda c: str(c["name"]))}
 
 
-def _changes(scan: ScanPlan, work: Work, top: int) -> Iterator[BucketChange]:
+def _changes(scan: ScanPlan, work: CorrectionFiles, top: int) -> Iterator[BucketChange]:
     """Return the changes as a publish will see them: each replaced file makes place for one like it."""
     for split in scan.splits:
         entries = tuple(
@@ -235,7 +237,7 @@ def _changes(scan: ScanPlan, work: Work, top: int) -> Iterator[BucketChange]:
             yield BucketChange(bucket=BucketKey(split.partition, split.bucket), delete=entries, add=new)
 
 
-def _conflicts(target: _Target, request: PlanCorrection, work: Work) -> dict[str, Any]:
+def _conflicts(target: _CorrectedBranch, request: PlanCorrection, work: CorrectionFiles) -> dict[str, Any]:
     """Name the branches, and main, that have changed what the correction may change."""
     main, name = target.home, bucket_namer(target.schema)
     is_apart = target.view.branch_name != main.branch_name

@@ -25,14 +25,14 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero
 from airflow_paimon.data.chain.plan import plan_chain, plan_chain_columns, plan_pinned_chain
 from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, pin_chain
-from airflow_paimon.data.layers import (
-    PinnedLayers,
-    choose_layers,
+from airflow_paimon.data.fallback_branches import (
+    PinnedBranches,
+    choose_branches,
     files_for,
     partition_key,
-    pin_layers,
-    shown_files,
-    shown_in,
+    pin_branches,
+    plan_visible_files,
+    visible_selection,
 )
 from airflow_paimon.data.read_groups import (
     IN_PROCESS,
@@ -52,7 +52,7 @@ from airflow_paimon.data.row_id_groups import RowIdDivisions, divide_row_ids
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, ROW_TRACKING, with_kinds
 
-Pinned = PinnedLayers | PinnedChain
+Pinned = PinnedBranches | PinnedChain
 """One state of a view, from which any number of reads can be planned."""
 
 
@@ -62,23 +62,23 @@ def pin(table: Table, version: int | str | None = None, timestamp: int | str | N
     Raises:
         PaimonError: as ``plan_rows``.
     """
-    choose = pin_chain if is_chain_read(table, version) else pin_layers
+    choose = pin_chain if is_chain_read(table, version) else pin_branches
     return choose(table, version, timestamp)
 
 
 def plan_rows(table: Table, request: ReadRequest | None = None, sizes: Sizes = IN_PROCESS) -> ReadPlan:
-    """Plan a read of one state of a view (None: of all that it has); raises as ``plan_layers`` and ``plan_chain``."""
+    """Plan a read of one state of a view (None: of all that it has); raises as ``plan_branches`` and ``plan_chain``."""
     request = ReadRequest() if request is None else request
     with cached_reads():
         if request.mode is not None:
             return plan_chain(table, request, sizes)
-        return plan_layers(choose_layers(table, request.version, request.timestamp), request, sizes)
+        return plan_branches(choose_branches(table, request.version, request.timestamp), request, sizes)
 
 
 def plan_pinned(pinned: Pinned, request: ReadRequest | None = None, sizes: Sizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of a pinned state, as ``plan_rows``."""
     request = ReadRequest() if request is None else request
-    plan: Any = plan_pinned_chain if isinstance(pinned, PinnedChain) else plan_layers
+    plan: Any = plan_pinned_chain if isinstance(pinned, PinnedChain) else plan_branches
     found: ReadPlan = plan(pinned, request, sizes)
     return found
 
@@ -90,7 +90,7 @@ def pinned_schema(pinned: Pinned) -> pa.Schema:
     return _planned(pinned, ReadRequest(), pinned.states)[0][0].output_schema
 
 
-def plan_layers(pinned: PinnedLayers, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+def plan_branches(pinned: PinnedBranches, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of one state, of both branches if the table's options say so.
 
     Raises:
@@ -108,19 +108,21 @@ def plan_layers(pinned: PinnedLayers, request: ReadRequest, sizes: Sizes = IN_PR
             for s in pinned.states
         ]
         if not _selects_more(pinned.states, selections, sizes.entries):
-            return _at_once(pinned, request, shown_files(pinned.states, selections, statistics=request.has_filter))
+            return _at_once(
+                pinned, request, plan_visible_files(pinned.states, selections, statistics=request.has_filter)
+            )
         read = _planned(pinned, request, pinned.states)[0][0]
         found = _sorted(pinned.states, selections, request, sizes)
         groups = (GroupPlan(layers=_planned(pinned, request, plans)) for plans in found.each())
         return ReadPlan(read=read, groups=groups, is_large=True)
 
 
-def _at_once(pinned: PinnedLayers, request: ReadRequest, plans: Sequence[ScanPlan]) -> ReadPlan:
+def _at_once(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanPlan]) -> ReadPlan:
     layers = _planned(pinned, request, plans)
     return ReadPlan(read=layers[0][0], groups=[GroupPlan(layers=layers)])
 
 
-def _planned(pinned: PinnedLayers, request: ReadRequest, plans: Sequence[ScanPlan]) -> tuple[Layer, ...]:
+def _planned(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanPlan]) -> tuple[Layer, ...]:
     """Plan files of a state."""
     system, columns = request.system, request.columns
     if system == ROW_TRACKING and columns is None:
@@ -167,7 +169,7 @@ def _sorted(
     """Sort the files that are selected into groups."""
     chosen = list(selections)
     if len(states) > 1:
-        chosen[1] = shown_in(states[1], _partitions_in(states[0]), chosen[1])
+        chosen[1] = visible_selection(states[1], _partitions_in(states[0]), chosen[1])
     manifests = [
         [m for m in manifests_of(state) if selection is None or selection.may_be_in(m)]
         for state, selection in zip(states, chosen, strict=True)

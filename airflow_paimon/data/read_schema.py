@@ -8,7 +8,12 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.chain.scan import is_chain_read
-from airflow_paimon.data.layers import held_nothing_at, none_as_early, other_branch, read_as_one
+from airflow_paimon.data.fallback_branches import (
+    had_no_snapshot_at,
+    no_snapshot_as_early,
+    other_branch,
+    with_common_schema,
+)
 
 
 def read_schema(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> TableSchema:
@@ -27,24 +32,24 @@ def read_schema(table: Table, version: int | str | None = None, timestamp: int |
     views = [table, *(table.branch(n) for n in (options.snapshot_branch, options.delta_branch) if n)]
     found = [_at_or_nothing(view, timestamp) for view in views if view.exists()]
     if all(p.snapshot is None for p in found):
-        raise none_as_early(table, timestamp)
-    return read_as_one(found, newest=True)[0].schema
+        raise no_snapshot_as_early(table, timestamp)
+    return with_common_schema(found, newest=True)[0].schema
 
 
 def _read_together(table: Table, timestamp: int | str) -> ScanPlan:
     """Plan no files: for the schema."""
     empty = ScanPlan(table, None, table.schema())
-    is_early = other_branch(empty) is not None and held_nothing_at(table, timestamp)
+    is_early = other_branch(empty) is not None and had_no_snapshot_at(table, timestamp)
     first = empty if is_early else _at(table, timestamp)
     name = other_branch(first)
     if name is None or not table.branch(name).exists():
         return _at(table, timestamp)
     other = table.branch(name)
-    is_early = held_nothing_at(other, timestamp)
+    is_early = had_no_snapshot_at(other, timestamp)
     second = ScanPlan(other, None, other.schema()) if is_early else _at(other, timestamp)
     if first.snapshot is None and second.snapshot is None:
-        raise none_as_early(table, timestamp)
-    return read_as_one([first, second], newest=True)[0]
+        raise no_snapshot_as_early(table, timestamp)
+    return with_common_schema([first, second], newest=True)[0]
 
 
 def _at(table: Table, timestamp: int | str) -> ScanPlan:

@@ -50,7 +50,7 @@ from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, run_here
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.merge_changelog import changelog_of, producer_of
 from airflow_paimon.data.rescale_plan import plan_shares
-from airflow_paimon.data.rescale_tasks import TASK_BYTES, ShareWork
+from airflow_paimon.data.rescale_tasks import TASK_BYTES, RescaleTask
 from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files
 
@@ -96,7 +96,7 @@ def rescale_fits(context: Context, request: Rescale, memory_bytes: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Gathered:
+class _RescaleInputs:
     """``scan``: the files of the partitions to write again, of all chosen ones. ``before``: their numbers of buckets.
     ``empty``: the chosen partitions have no files at all.
     ``option``: the number that the option is to have afterwards, if it has another, ``option_before``.
@@ -123,7 +123,7 @@ class _Gathered:
         return sorted(stored.text(partition) or "()" for partition in self.partitions)
 
 
-def _gather(view: Table, request: Rescale) -> _Gathered:
+def _gather(view: Table, request: Rescale) -> _RescaleInputs:
     schema, head = view.schema(), view.latest_snapshot()
     check_rescalable(schema, table=view.label, branch=view.branch_name)
     chosen = choose_partitions(schema, request.partitions, view.label).selection(schema)
@@ -142,7 +142,7 @@ def _gather(view: Table, request: Rescale) -> _Gathered:
     index = tuple(read_index_entries(view, head)) if due else ()
     scan = ScanPlan(view, head, schema, due, index)
     before = tuple(sorted({s.total_buckets for s in due}))
-    return _Gathered(scan=scan, chosen=chosen, bucket_num=bucket_num, before=before, option_before=now,
+    return _RescaleInputs(scan=scan, chosen=chosen, bucket_num=bucket_num, before=before, option_before=now,
                      option=option, empty=not splits)  # fmt: skip
 
 
@@ -173,7 +173,7 @@ def _splits(view: Table, schema: TableSchema, head: Snapshot | None, chosen: Sel
 
 
 @dataclass(slots=True)
-class _Written:
+class _WrittenPartitions:
     """A partition's new files, and what they were made from: while that is the same, they need not be made again."""
 
     source: object
@@ -189,14 +189,14 @@ class _Rescale:
     request: Rescale
     view: Table
     run: RunTasks
-    written: dict[bytes, _Written] = field(default_factory=dict)
+    written: dict[bytes, _WrittenPartitions] = field(default_factory=dict)
     write: TableWrite | None = None
 
     def dry_run(self) -> OperationResult:
         found = _gather(self.view, self.request)
-        works = _works(found, _reads(found))
+        works = _tasks(found, _reads(found))
         details = {
-            **_said(found),
+            **_request_details(found),
             "tasks": sum(len(own) for own in works.values()),
             **({} if found.empty else _warnings(found.scan.schema, found.bucket_num, self.request)),
         }
@@ -217,7 +217,7 @@ class _Rescale:
             found, receipt = self._land(tried)
             committed, empty = receipt.snapshot, found.empty
         if committed is None:
-            details: dict[str, Any] = _said(found)
+            details: dict[str, Any] = _request_details(found)
             before = after = found.scan.snapshot.id if found.scan.snapshot else None
         else:
             details = committed.values(DETAILS_PROPERTY, dict)
@@ -236,7 +236,7 @@ class _Rescale:
             plan, branch=self.request.branch, changed=changed, before=before, after=after, details=details
         )
 
-    def _land(self, tried: Attempt) -> tuple[_Gathered, Receipt]:
+    def _land(self, tried: Attempt) -> tuple[_RescaleInputs, Receipt]:
         try:
             for _ in range(MAX_ROUNDS):
                 found = _gather(self.view, self.request)
@@ -254,12 +254,12 @@ class _Rescale:
             "them; nothing was changed. Run it again when no other writer writes to them"
         )
 
-    def _write(self, found: _Gathered) -> None:
+    def _write(self, found: _RescaleInputs) -> None:
         """Write the partitions that this try has not written yet, or from other files."""
         reads = _reads(found)
         sources = _sources(found)
         self._discard([p for p, own in self.written.items() if sources.get(p) != own.source])
-        works = {p: own for p, own in _works(found, reads).items() if p not in self.written}
+        works = {p: own for p, own in _tasks(found, reads).items() if p not in self.written}
         self.write = _table_write(found)
         outputs: list[TaskOutput] = []
         try:
@@ -270,20 +270,20 @@ class _Rescale:
             self._discard(list(self.written))
             raise
         for partition in works:
-            self.written[partition] = _Written(source=sources[partition])
+            self.written[partition] = _WrittenPartitions(source=sources[partition])
         for output in outputs:
             for message in output.messages:
                 own = self.written[message.partition]
                 own.messages.append(message)
                 own.rows += sum(f.row_count for f in message.new_files)
 
-    def _commit(self, tried: Attempt, found: _Gathered) -> Receipt:
+    def _commit(self, tried: Attempt, found: _RescaleInputs) -> Receipt:
         if not found.scan.splits:
             return Receipt(before=found.scan.snapshot, snapshot=None)
         messages = [m for own in self.written.values() for m in own.messages]
         added = [f for m in messages for f in m.new_files]
         details = {
-            **_said(found),
+            **_request_details(found),
             "files_after": len(added),
             "bytes_after": sum(f.file_size for f in added),
             "rows": sum(own.rows for own in self.written.values()),
@@ -322,7 +322,7 @@ class _Rescale:
             raise
 
 
-def _sources(found: _Gathered) -> dict[bytes, object]:
+def _sources(found: _RescaleInputs) -> dict[bytes, object]:
     """Return what the files of each partition are made from."""
     form = StoredPartitions(found.scan.schema).canonical
     index: dict[bytes, set[tuple[int | None, str]]] = {}
@@ -335,7 +335,7 @@ def _sources(found: _Gathered) -> dict[bytes, object]:
     return sources
 
 
-def _said(found: _Gathered) -> dict[str, Any]:
+def _request_details(found: _RescaleInputs) -> dict[str, Any]:
     names, files = found.names(), [f for s in found.scan.splits for f in s.files]
     return {
         "bucket_num": found.bucket_num,
@@ -362,7 +362,7 @@ def _warnings(schema: TableSchema, bucket_num: int, request: Rescale) -> dict[st
     }
 
 
-def _table_write(found: _Gathered) -> TableWrite:
+def _table_write(found: _RescaleInputs) -> TableWrite:
     scan = found.scan
     return TableWrite(
         store=scan.table.store,
@@ -374,16 +374,18 @@ def _table_write(found: _Gathered) -> TableWrite:
     )
 
 
-def _reads(found: _Gathered) -> tuple[TableRead, dict[BucketKey, ReadSplit]]:
+def _reads(found: _RescaleInputs) -> tuple[TableRead, dict[BucketKey, ReadSplit]]:
     read, splits = plan_read(found.scan, layered=True, whole_buckets=True)
     return read, {BucketKey(s.bucket.partition, s.bucket.bucket): s for s in splits}
 
 
-def _works(found: _Gathered, reads: tuple[TableRead, Mapping[BucketKey, ReadSplit]]) -> dict[bytes, list[ShareWork]]:
+def _tasks(
+    found: _RescaleInputs, reads: tuple[TableRead, Mapping[BucketKey, ReadSplit]]
+) -> dict[bytes, list[RescaleTask]]:
     """Return the tasks of each partition."""
     read, splits = reads
     write, changelog = _table_write(found), changelog_of(found.scan.schema)
-    works: dict[bytes, list[ShareWork]] = {}
+    works: dict[bytes, list[RescaleTask]] = {}
     for partition, buckets in found.partitions.items():
         own = replace(write, total_buckets={partition: found.bucket_num})
         works[partition] = []
@@ -391,7 +393,7 @@ def _works(found: _Gathered, reads: tuple[TableRead, Mapping[BucketKey, ReadSpli
             parts = tuple(splits[BucketKey(b.partition, b.bucket)] for b in share.old)
             bare = replace(share, old=tuple(replace(b, files=()) for b in share.old))
             works[partition].append(
-                ShareWork(
+                RescaleTask(
                     write=own,
                     read=fitting_rows(read, [f for p in parts for f in p.files], TASK_BYTES),
                     share=bare,

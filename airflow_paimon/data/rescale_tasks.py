@@ -36,7 +36,7 @@ TASK_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShareWork:
+class RescaleTask:
     """One share of a partition. ``splits``: of its old buckets, in their order; ``write``: knows the new count."""
 
     write: TableWrite
@@ -57,10 +57,10 @@ class ShareWork:
             FormatError: a file is missing or corrupt, they have not the number of rows that the manifest says, or a row
                 lies in another bucket than its key's. The written files are deleted.
         """
-        return _KeyedRun(self).output() if self.write.is_keyed else _plain_run(self)
+        return _KeyedRescale(self).output() if self.write.is_keyed else _rescale_append(self)
 
 
-def _plain_run(work: ShareWork) -> TaskOutput:
+def _rescale_append(work: RescaleTask) -> TaskOutput:
     counted = [0]
 
     def rows() -> Iterator[pa.RecordBatch]:
@@ -80,7 +80,7 @@ def _plain_run(work: ShareWork) -> TaskOutput:
     return TaskOutput(messages=tuple(messages), rows=written, deleted_rows=0)
 
 
-def _buckets(work: ShareWork, batch: pa.RecordBatch) -> np.ndarray:
+def _buckets(work: RescaleTask, batch: pa.RecordBatch) -> np.ndarray:
     """Return the new bucket of each row; all are of the share's class."""
     schema, share = work.write.schema, work.share
     fields = [schema.field(name) for name in schema.bucket_keys]
@@ -96,7 +96,7 @@ def _buckets(work: ShareWork, batch: pa.RecordBatch) -> np.ndarray:
     return found
 
 
-def _check_count(work: ShareWork, counted: int) -> None:
+def _check_count(work: RescaleTask, counted: int) -> None:
     deleted = sum(deleted_rows(work.read.store, s.deletions) for s in work.splits)
     expected = sum(f.row_count for f in work.files) - deleted
     if counted != expected:
@@ -104,10 +104,10 @@ def _check_count(work: ShareWork, counted: int) -> None:
 
 
 @dataclass(slots=True)
-class _KeyedRun:
+class _KeyedRescale:
     """``writers``: of each new bucket; ``changes``: of the changes of an old bucket in a new one, in key order each."""
 
-    work: ShareWork
+    work: RescaleTask
     writers: dict[int, RollingWriter] = field(default_factory=dict)
     changes: dict[tuple[int, int], RollingWriter] = field(default_factory=dict)
     stored: int = 0

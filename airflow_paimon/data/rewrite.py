@@ -32,7 +32,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, with_schemas
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.copy_on_write import touched
+from airflow_paimon.data.copy_on_write import replacing_message
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.rules import merge_rules, replacing_rules
@@ -100,7 +100,7 @@ def rewrite_bucket(
         for batch in _rows(write, live, changes, max_sequence, merges):
             writer.write(batch)
         files = writer.finish()
-    return touched(bucket, *bucket.files, by=files)
+    return replacing_message(bucket, *bucket.files, by=files)
 
 
 def _rows(

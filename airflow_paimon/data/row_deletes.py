@@ -24,7 +24,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.scan import ScanPlan
-from airflow_paimon.data.copy_on_write import touched
+from airflow_paimon.data.copy_on_write import replacing_message
 from airflow_paimon.data.read import load_deletions
 from airflow_paimon.data.scan import deletions_of
 from airflow_paimon.data.write import TableWrite, discard_files
@@ -75,7 +75,7 @@ def delete_rows(
         vector = np.union1d(before.get(name, np.empty(0, np.uint64)), positions)
         _check(file, vector, scan.table.label)
         if len(vector) == file.row_count:
-            gone.append(touched(split, file))
+            gone.append(replacing_message(split, file))
         elif len(vector):
             split = replace(split, partition=stored.get(name, split.partition))
             marked.setdefault(split.partition, (split, {}))[1][name] = vector

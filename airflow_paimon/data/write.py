@@ -57,7 +57,7 @@ SORT_BYTES = 64 << 20
 _MOST_ROWS_TO_LOOK_AT = 1_000_000
 _MOST_ROWS_TO_HASH = 20_000
 
-Known = npt.NDArray[np.int64]
+KnownBuckets = npt.NDArray[np.int64]
 """The bucket of each row whose key a look-up has found, else -1."""
 
 UNAWARE_BUCKET = 0
@@ -94,7 +94,7 @@ class TableWrite:
     ``total_buckets`` and ``next_sequence`` are those of the table's live files as of ``planned_on``; they are empty for
     a write that ``replaces`` the partitions that it writes to. ``only``: the partitions that were looked at, in their
     canonical form; None = all. ``only_buckets``: the buckets that were looked at, likewise. ``dynamic``: of a table
-    with dynamic buckets. ``apart``: rows of one bucket, also of one key, come to several tasks.
+    with dynamic buckets. ``tasks_share_buckets``: rows of one bucket, also of one key, come to several tasks.
     ``stores_row_ids``: the rows have ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` and keep them. ``stored_partitions``: how the
     live files of a bucket store its partition, where that is not the canonical form.
     """
@@ -113,7 +113,7 @@ class TableWrite:
     stores_row_ids: bool = False
     buffer_bytes: int = BUFFER_BYTES
     dynamic: DynamicBuckets | None = None
-    apart: bool = False
+    tasks_share_buckets: bool = False
 
     @property
     def is_keyed(self) -> bool:
@@ -131,10 +131,10 @@ class TableWrite:
         return not self.replaces and combines_rows(self.schema)
 
     def after_look_up(self) -> TableWrite:
-        """Return what tasks need whose rows come with their ``Known`` buckets, if the table has dynamic ones."""
+        """Return what tasks need whose rows come with their ``KnownBuckets``, if the table has dynamic ones."""
         return self if self.dynamic is None else replace(self, dynamic=self.dynamic.after_look_up())
 
-    def stored(self, messages: Iterable[CommitMessage]) -> list[CommitMessage]:
+    def with_stored_partitions(self, messages: Iterable[CommitMessage]) -> list[CommitMessage]:
         """Return the messages with partitions as the live files of their buckets store them: Java merges rows of no
         other ones.
         """
@@ -155,16 +155,16 @@ def plan_write(
     overwrite: bool = False,
     chained: bool = False,
     tasks: int = 1,
-    apart: bool = False,
+    tasks_share_buckets: bool = False,
     by_buckets: bool = False,
     targets: RowTargets | None = None,
     scan: ScanPlan | None = None,
 ) -> TableWrite:
     """Read the parameters of a write. ``overwrite``: existing files are replaced, so they are ignored.
-    ``chained``: branches of chain tables may be written; the caller reports what becomes stale. ``apart``: rows of one
-    bucket come to several tasks. For dynamic buckets, ``tasks``: how many may write one new partition.
-    ``by_buckets``: see ``check_writable``. ``targets``: only their files are read. ``scan``: the head's files of all
-    partitions that get rows, if they have been read.
+    ``chained``: branches of chain tables may be written; the caller reports what becomes stale.
+    ``tasks_share_buckets``: rows of one bucket come to several tasks. For dynamic buckets, ``tasks``: how many may
+    write one new partition. ``by_buckets``: see ``check_writable``. ``targets``: only their files are read. ``scan``:
+    the head's files of all partitions that get rows, if they have been read.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
@@ -195,9 +195,14 @@ def plan_write(
         only_buckets=only_buckets,
         replaces=overwrite,
         dynamic=plan_dynamic_buckets(
-            table, schema, None if overwrite else head, sequences.keys(), tasks=tasks, apart=apart
+            table,
+            schema,
+            None if overwrite else head,
+            sequences.keys(),
+            tasks=tasks,
+            tasks_share_buckets=tasks_share_buckets,
         ),
-        apart=apart,
+        tasks_share_buckets=tasks_share_buckets,
     )
 
 
@@ -342,7 +347,7 @@ class BucketRows(NamedTuple):
 
 
 def distribute(
-    write: TableWrite, rows: pa.RecordBatch, assigners: Assigners, known: Known | None = None
+    write: TableWrite, rows: pa.RecordBatch, assigners: Assigners, known: KnownBuckets | None = None
 ) -> Iterator[BucketRows]:
     """Distribute rows (as ``conform_rows`` returns them) to their buckets.
 
@@ -372,7 +377,9 @@ def distribute(
         yield BucketRows(partition, values, int(ordered[start]) % span, rows, indices)
 
 
-def bucket_groups(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners) -> tuple[Known, Known | None]:
+def bucket_groups(
+    write: TableWrite, rows: pa.RecordBatch, assigners: Assigners
+) -> tuple[KnownBuckets, KnownBuckets | None]:
     """Return a number per row to distribute by, the same for all rows of a bucket, or of a share of dynamic ones (and,
     rarely, for two of them); and the known buckets of rows with dynamic ones. ``assigners``: as in ``distribute``."""
     if not rows.num_rows:
@@ -389,7 +396,7 @@ def bucket_groups(write: TableWrite, rows: pa.RecordBatch, assigners: Assigners)
     return (stable[codes] + shares) & np.int64(0x7FFFFFFFFFFFFFFF), known
 
 
-def _share_and_bucket(assigner: Assigner, hashes: Hashes, known: Known | None) -> Known:
+def _share_and_bucket(assigner: Assigner, hashes: Hashes, known: KnownBuckets | None) -> KnownBuckets:
     """Return both in one number: the share above 16 bits that hold the bucket plus one, 0 if it is unknown."""
     found = assigner.find(hashes, known)
     return assigner.share_of(hashes, found) << BUCKET_BITS | (found + 1)
@@ -456,11 +463,11 @@ def _assigned(
     codes: npt.NDArray[np.int64],
     partitions: Sequence[bytes],
     assigners: Assigners,
-    known: Known | None,
-) -> Known:
+    known: KnownBuckets | None,
+) -> KnownBuckets:
     """Return the bucket of each row: the known one, or one that is assigned now."""
 
-    def assigned(partition: bytes, hashes: Hashes, found: Known | None) -> Known:
+    def assigned(partition: bytes, hashes: Hashes, found: KnownBuckets | None) -> KnownBuckets:
         return assigners.of(partition).assign(hashes, found)
 
     if known is None:
@@ -563,7 +570,7 @@ class BucketWriter:
         else:
             alone = self._write.replaces and not self._runs  # nothing to merge with: equivalent to a compacted bucket
             # deletes still hide rows of other partitions in a chain, and rows that another task has written
-            keep_deletes = not alone or self._options.chain_table or self._write.apart
+            keep_deletes = not alone or self._options.chain_table or self._write.tasks_share_buckets
             self._flush(keep_deletes)
             if self._sorted_runs:
                 self._write_run(self._sorted_runs.merged(merge_rules(self._write.schema)), keep_deletes)
@@ -632,7 +639,7 @@ class RowsWriter:
         self._writers: dict[BucketKey, BucketWriter] = {}
         self._assigners = Assigners(write.dynamic)
 
-    def add(self, batch: pa.RecordBatch, known: Known | None = None) -> None:
+    def add(self, batch: pa.RecordBatch, known: KnownBuckets | None = None) -> None:
         """Add rows as ``conform_rows`` returns them; ``known``: see ``distribute``."""
         for part in distribute(self._write, batch, self._assigners, known):
             key = BucketKey(part.partition, part.bucket)
@@ -658,7 +665,9 @@ def write_rows(write: TableWrite, batches: Iterator[pa.RecordBatch] | Sequence[p
     return write_placed_rows(write, ((batch, None) for batch in batches))
 
 
-def write_placed_rows(write: TableWrite, batches: Iterable[tuple[pa.RecordBatch, Known | None]]) -> list[CommitMessage]:
+def write_placed_rows(
+    write: TableWrite, batches: Iterable[tuple[pa.RecordBatch, KnownBuckets | None]]
+) -> list[CommitMessage]:
     """Like ``write_rows``, of rows that come with their known buckets."""
     writer = RowsWriter(write)
     with abandoned_on_failure([writer]):

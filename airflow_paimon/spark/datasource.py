@@ -420,6 +420,6 @@ def _plan_writer(
         write = (
             None
             if committed is not None
-            else plan_write(table, overwrite=write_mode.overwrites, chained=True, apart=True)
+            else plan_write(table, overwrite=write_mode.overwrites, chained=True, tasks_share_buckets=True)
         )
     return PaimonWriter(table, write, write_mode, tried, policy, committed, writers_stopped=writers_stopped)

@@ -21,7 +21,7 @@ from airflow_paimon.core.table.partitions import encode_partition
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.write import Known, TableWrite, bucket_groups
+from airflow_paimon.data.write import KnownBuckets, TableWrite, bucket_groups
 from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
 from airflow_paimon.spark.cut_off import refuse_cut_off, refuse_marked
 from airflow_paimon.spark.jvm import hinted
@@ -241,7 +241,7 @@ def _grouped_in_tasks(frame: DataFrame, write: TableWrite) -> DataFrame:
     return map_in_arrow(frame, add, target)
 
 
-def without_group(write: TableWrite, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, Known | None]:
+def without_group(write: TableWrite, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, KnownBuckets | None]:
     """Remove the column ``GROUP``; return the known bucket of each row, if rows were distributed by dynamic ones."""
     at = batch.schema.get_field_index(GROUP)
     if at < 0:

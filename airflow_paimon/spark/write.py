@@ -33,7 +33,7 @@ from airflow_paimon.data.arrow_write import (
     write_result,
 )
 from airflow_paimon.data.dynamic_buckets import check_indexes_of
-from airflow_paimon.data.write import Known, TableWrite, WriteMode, discard_files, write_placed_rows
+from airflow_paimon.data.write import KnownBuckets, TableWrite, WriteMode, discard_files, write_placed_rows
 from airflow_paimon.spark.compaction import in_tasks_if_large
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.plan_text import plan_text
@@ -128,7 +128,7 @@ def write_files(frame: DataFrame, write: TableWrite) -> list[CommitMessage]:
     if write.dynamic is not None:
         looking_up = replace(write, dynamic=replace(write.dynamic, checks=False))
 
-    def rows_in(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, Known | None]]:
+    def rows_in(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[pa.RecordBatch, KnownBuckets | None]]:
         for batch in batches:
             rows, known = without_group(placed, batch)
             yield conform_for(placed, rows), known

@@ -16,7 +16,7 @@ from airflow_paimon.data.copy_on_write import (
     CopyOnWrite,
     plan_copy_on_write,
     read_columns,
-    touched,
+    replacing_message,
     write_kept,
 )
 from airflow_paimon.data.files.arrow_types import arrow_schema
@@ -45,7 +45,7 @@ def planned(table: Table, change: Change, inserts: Sequence[Row] = ()) -> tuple[
         kept = [{**row, CHANGED: row != before} for row, before in zip(new, old, strict=True) if row is not None]
         schema = read.output_schema.append(pa.field(CHANGED, pa.bool_()))
         messages += write_kept(plan, pa.Table.from_pylist(kept, schema=schema).to_batches())
-        messages.append(touched(split.bucket, *split.files))
+        messages.append(replacing_message(split.bucket, *split.files))
     if inserts:
         rows = pa.Table.from_pylist(list(inserts), schema=arrow_schema(plan.write.schema.fields))
         batches = (conform_rows(b, plan.write.schema, plan.write.label) for b in rows.to_batches())

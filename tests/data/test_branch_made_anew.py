@@ -18,13 +18,13 @@ from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.scan import plan_scan, plan_state
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import layers, read_arrow, write_arrow
+from airflow_paimon.data import fallback_branches, read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows, read_group
 from airflow_paimon.data.chain.scan import pin_chain
 from airflow_paimon.data.diff.compare import compare_here
 from airflow_paimon.data.diff.scan import plan_diff
-from airflow_paimon.data.layers import choose_layers
-from airflow_paimon.data.planner import plan_layers, plan_pinned
+from airflow_paimon.data.fallback_branches import choose_branches
+from airflow_paimon.data.planner import plan_branches, plan_pinned
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import IN_PROCESS, Sizes
 from airflow_paimon.data.read_request import ReadRequest
@@ -43,7 +43,7 @@ def warehouse() -> str:
 
 
 def count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layers, "FEW_FILES", -1)
+    monkeypatch.setattr(fallback_branches, "FEW_FILES", -1)
     monkeypatch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", -1)
 
 
@@ -126,11 +126,11 @@ def rows_of_scan(scan: Any) -> list[Any]:
 
 def test_a_read_that_begins_before_and_plans_after(warehouse: str) -> None:
     branch = branch_of_columns(warehouse)
-    chosen = choose_layers(branch)
+    chosen = choose_branches(branch)
     make_anew(branch)
     for sizes in (IN_PROCESS, EACH):
         with pytest.raises(ConflictError, match="recreated"):
-            plan_layers(chosen, ReadRequest(), sizes)
+            plan_branches(chosen, ReadRequest(), sizes)
 
 
 def test_files_that_are_gone(warehouse: str) -> None:

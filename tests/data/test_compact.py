@@ -28,7 +28,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
-from airflow_paimon.data.compaction_tasks import TaskOutput, Work, run_here
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, run_here
 from tests.data.row_statements import statement, with_ids
 from tests.data.test_copy_on_write import STORED, delta, described, insert, make, renamed, without
 from tests.oracles.golden import golden_index
@@ -143,7 +143,7 @@ def test_files_that_another_commit_changed_are_planned_again(tmp_path: Path) -> 
         insert(table, (i, "x"))
     raced = []
 
-    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+    def beside(works: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
         yield from run_here(works)
         if not raced:
             raced.append(statement(table, renamed(i3="new")))
@@ -164,7 +164,7 @@ def test_a_retry_goes_on_and_counts_what_landed(tmp_path: Path) -> None:
         add(table, (i, "a"), (10 + i, "b"))
     calls = []
 
-    def fails_later(works: Sequence[Work]) -> Iterator[TaskOutput]:
+    def fails_later(works: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
         calls.append(works)
         if len(calls) > 1:
             raise FormatError("killed")

@@ -39,7 +39,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import compact_keyed, read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
-from airflow_paimon.data.compaction_tasks import TaskOutput, Work, run_here
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, run_here
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.rewrite import live_bucket
 from airflow_paimon.data.scan import plan_read
@@ -184,7 +184,7 @@ def test_random_lives(tmp_path: Path, case: int) -> None:
                 if kind == "+I":
                     model[row[:2]] = row
 
-    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+    def beside(works: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
         yield from run_here(works)
         if random.random() < 0.3:
             write()
@@ -208,7 +208,7 @@ def test_rows_that_are_written_meanwhile_stay_above(tmp_path: Path) -> None:
     upsert(table, ("a", 1, "x"), ("a", 2, "x"))
     upsert(table, ("a", 1, "y"))
 
-    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+    def beside(works: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
         yield from run_here(works)
         if len(files(table)) == 2:
             upsert(table, ("a", 1, "meanwhile"), ("a", 3, "meanwhile"))
@@ -229,7 +229,7 @@ def test_a_bucket_that_another_commit_rewrote_is_planned_again(tmp_path: Path) -
         upsert(table, ("a", 1, f"{i}"), ("b", 1, f"{i}"))
     raced = []
 
-    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+    def beside(works: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
         yield from run_here(works)
         if not raced:
             raced.append(write_arrow(table, rows_of(COLUMNS, [{"p": "a", "k": 9}]), "overwrite", {"p": "a"}))
@@ -247,7 +247,7 @@ def test_a_compaction_that_never_gets_its_files_is_a_conflict(tmp_path: Path) ->
         write_arrow(table, rows_of(COLUMNS, [{"p": "a", "k": 9}]), "overwrite", {"p": "a"})
         upsert(table, ("a", 9, "x"))
 
-    def beside(works: Sequence[Work]) -> Iterator[TaskOutput]:
+    def beside(works: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
         yield from run_here(works)
         refill()
 

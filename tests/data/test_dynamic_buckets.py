@@ -167,7 +167,7 @@ def test_a_process_does_not_read_the_index_that_it_has_written(tmp_path: Path, m
     options = {"bucket": "-1", "dynamic_bucket__target_row_num": "50"}
     table = make_table(tmp_path, COLUMNS, primary_keys=["p", "k"], partition_keys=["p"], **options)
     random, model, read = chance("kept indexes"), dict[int, str](), list[int]()
-    plain, other = dynamic_buckets.DynamicBuckets._read, dynamic_buckets._Seen()
+    plain, other = dynamic_buckets.DynamicBuckets._read, dynamic_buckets._ReadIndexes()
 
     def counted(self: DynamicBuckets, partition: bytes, entries: Sequence[IndexEntry]) -> list[Hashes]:
         read.append(len(entries))
@@ -196,7 +196,7 @@ def test_a_process_does_not_read_the_index_that_it_has_written(tmp_path: Path, m
 
 def test_a_process_keeps_the_last_index_of_each_partition(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those before are of no use, and took the memory of every process that had seen many commits."""
-    monkeypatch.setattr(dynamic_buckets, "_seen", seen := dynamic_buckets._Seen())
+    monkeypatch.setattr(dynamic_buckets, "_seen", seen := dynamic_buckets._ReadIndexes())
     written: dict[str, set[int]] = {"p0": set(), "p1": set()}
     for n in range(6):
         partition, keys = f"p{n % 2}", list(range(n * 10, n * 10 + 20))
@@ -212,7 +212,7 @@ def test_a_process_holds_no_more_memory_for_an_index_than_it_counts(
 ) -> None:
     """What is read together is one piece of memory, and one bucket's part would keep it for that of the others."""
     write_arrow(table, rows(range(5), "a"))
-    monkeypatch.setattr(dynamic_buckets, "_seen", seen := dynamic_buckets._Seen())
+    monkeypatch.setattr(dynamic_buckets, "_seen", seen := dynamic_buckets._ReadIndexes())
     monkeypatch.setattr(dynamic_buckets, "_LEAST_KEPT", 1)
     dynamic = plan_write(table).dynamic
     assert dynamic is not None
@@ -309,7 +309,7 @@ def test_tasks_that_get_rows_as_they_come_agree(table: Table, case: int, overwri
     """As the data source writes: the rows of a key are in any task, several times."""
     random = chance(f"tasks {case}")
     write_arrow(table, rows(range(random.randint(1, 12)), "old"))
-    write = plan_write(table, overwrite=overwrite, apart=True)
+    write = plan_write(table, overwrite=overwrite, tasks_share_buckets=True)
     given = [rows([random.randrange(40) for _ in range(15)], f"task {i}", random.choice("xy")) for i in range(4)]
     messages = merged_messages(write, files_of_tasks(write, *given))
     messages = with_hash_indexes(write.dynamic, messages)

@@ -116,7 +116,7 @@ def test_of_the_rows_of_several_tasks_the_last_one_told_wins(tmp_path: Path) -> 
     put(table, ("x", 9, 1, "old"))
     reader = follower(table)
     reader.all()
-    write = plan_write(table, apart=True)
+    write = plan_write(table, tasks_share_buckets=True)
     tasks: list[Any] = []
     for rows in ([("x", 3, 1, "y"), ("x", 1, 1, "first")], [("x", 1, 2, "second")]):
         tasks.append(write_rows(write, [conform_rows(arrow(rows), write.schema, table.label)]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -274,7 +275,8 @@ def test_deletion_vectors_that_java_wrote(java_oracle: JavaOracle, tmp_path: Pat
     java_oracle.request("compact", warehouse=str(tmp_path), table="d.t", full=False)
     theirs = same(java_oracle, table, tmp_path)
     assert theirs.num_rows == 2000 - kinds.count("-D")
-    read, splits = plan_read(plan_scan(table), batch_rows=97)
+    read, splits = plan_read(plan_scan(table))
+    read = replace(read, batch_rows=97)
     assert all(split.deletions and not split.is_raw for split in splits)
     pieces = [b for s in splits for one in s.divided() for b in read_split(read, one)]
     assert max(b.num_rows for b in pieces) <= 97

@@ -17,7 +17,7 @@ from airflow_paimon.core.table.masking import MASK, masked_value, masks_of
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff.compare import small_diff
-from airflow_paimon.data.key_places import KeyPlaces
+from airflow_paimon.data.key_locations import KeyLocations
 from airflow_paimon.shown.diff_markdown import render_markdown
 from tests.core.tables import run
 
@@ -93,7 +93,7 @@ def test_errors_about_keys_hide_them_too(tmp_path: Path) -> None:
     assert masks_of([schema]).columns == {"mail"}
     assert (masked_value(schema, "mail", "ann@old.org"), masked_value(schema, "n", 1)) == (MASK, "1")
     rows = pa.table({"mail": ["ann@old.org"], "n": pa.array([1], pa.int32())})
-    assert KeyPlaces(schema, ()).text(rows, 0) == f"mail={MASK}, n=1"
+    assert KeyLocations(schema, ()).text(rows, 0) == f"mail={MASK}, n=1"
 
 
 @pytest.mark.parametrize(("kind", "value"), [("INT", 5123456789), ("FLOAT", 98765.43210987)])

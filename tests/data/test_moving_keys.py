@@ -24,9 +24,9 @@ from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import key_places, read_arrow, write_arrow
+from airflow_paimon.data import key_locations, read_arrow, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.key_places import KeyPlaces, read_places
+from airflow_paimon.data.key_locations import KeyLocations, read_key_locations
 from airflow_paimon.data.moving_keys import check_corrected, complete_messages
 from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.write import WriteMode, plan_write, write_rows
@@ -63,8 +63,8 @@ def shown(table: Table) -> str:
     """All rows; every key is there once, in one bucket."""
     found = read_arrow(table).to_pylist()
     assert len({r["k"] for r in found}) == len(found), "a key was read twice"
-    places = read_places(table, table.schema(), table.latest_snapshot())
-    assert len(places) == len(found) and not places.twice(1)
+    places = read_key_locations(table, table.schema(), table.latest_snapshot())
+    assert len(places) == len(found) and not places.duplicates(1)
     return " ".join(f"{r['p']}{r['k']}={r['v']}" for r in sorted(found, key=lambda r: r["k"]))
 
 
@@ -151,7 +151,7 @@ def test_a_plan_of_before_another_commit_is_refused(table: Table) -> None:
 def test_tasks_that_get_rows_as_they_come(table: Table) -> None:
     """As the data source writes: no task sees the others' rows."""
     write_arrow(table, rows("x1=a x2=a y3=a"))
-    write = plan_write(table, apart=True)
+    write = plan_write(table, tasks_share_buckets=True)
     tasks = [rows("y1=b x2=b"), rows("z3=b x9=b"), rows("y1=c z8=c")]
     written = [write_rows(write, [conform_rows(t, write.schema, "t")]) for t in tasks]
     messages = complete_messages(table, write, merged_messages(write, written), WriteMode())
@@ -195,7 +195,7 @@ def test_a_changelog_of_moves_is_not_written(tmp_path: Path) -> None:
 
 def test_more_keys_than_fit_into_memory(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     write_arrow(table, rows("x1=a x2=a"))
-    monkeypatch.setattr(key_places, "MOST_KEYS", 1)
+    monkeypatch.setattr(key_locations, "MOST_KEYS", 1)
     with pytest.raises(UnsupportedFeatureError, match="2 rows are more than the 1"):
         write_arrow(table, rows("x3=a"))
     write_arrow(table, rows("x1=b x2=b"), mode="overwrite")  # which has to know no key
@@ -215,7 +215,7 @@ def test_a_key_in_two_partitions_is_found_and_can_be_taken_away(table: Table, mo
     write_arrow(table, rows("y3=b"), mode="overwrite", partition={"p": "y"})
     assert run(table, "check_table").details["findings"] == []
     assert shown(table) == "x1=a x2=a y3=b"
-    monkeypatch.setattr(key_places, "MOST_KEYS", 1)
+    monkeypatch.setattr(key_locations, "MOST_KEYS", 1)
     assert [f["id"] for f in run(table, "check_table").details["findings"]] == ["keys-not-compared:main"]
 
 
@@ -339,8 +339,8 @@ def test_look_ups_agree_with_a_dictionary(table: Table) -> None:
     keys = random.sample(range(10_000), 3000)
     parts = [np.array(keys[i::7], np.int64) for i in range(7)]
     batches = [pa.record_batch({"k": pa.array(part)}) for part in parts]
-    buckets = [key_places.BucketKey(bytes([i]), i) for i in range(7)]
-    places = KeyPlaces(schema, ((b, [batch]) for b, batch in zip(buckets, batches, strict=True)))
+    buckets = [key_locations.BucketKey(bytes([i]), i) for i in range(7)]
+    places = KeyLocations(schema, ((b, [batch]) for b, batch in zip(buckets, batches, strict=True)))
     where = {int(k): i for i, part in enumerate(parts) for k in part}
     wanted: Sequence[int] = [random.randrange(10_000) for _ in range(2000)]
     found = places.find(pa.record_batch({"k": pa.array(wanted, pa.int64())}))

@@ -18,10 +18,10 @@ from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.predicate import AllOf, Condition
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import layers, read_arrow, write_arrow
+from airflow_paimon.data import fallback_branches, read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows
+from airflow_paimon.data.fallback_branches import pin_branches
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.layers import pin_layers
 from airflow_paimon.data.planner import plan_pinned, plan_rows
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.write import TableWrite, plan_write, targets_of_rows, write_rows
@@ -72,18 +72,18 @@ def test_the_same_splits_as_of_all_files(monkeypatch: pytest.MonkeyPatch, life: 
     for where in wheres(draw):
         asked = ReadRequest(where=where)
         ((_, splits),) = plan_rows(table, asked).layers
-        ((_, expected),) = plan_pinned(pin_layers(table), asked).layers
+        ((_, expected),) = plan_pinned(pin_branches(table), asked).layers
         assert key(splits) == key(expected), where
         with monkeypatch.context() as patch:
-            patch.setattr(layers, "FEW_FILES", -1)
-            ((_, splits),) = plan_pinned(pin_layers(table), asked).layers
+            patch.setattr(fallback_branches, "FEW_FILES", -1)
+            ((_, splits),) = plan_pinned(pin_branches(table), asked).layers
         assert key(splits) == key(expected), where
         rows = read_arrow(table, where=where).to_pylist()
         assert sorted(rows, key=repr) == sorted(whole.filter(where).to_pylist(), key=repr)
     predicate = AllOf((Condition("dt", "=", "b"), Condition("k", "in", [1, 2, 3])))
     asked = ReadRequest(predicate=predicate)
     ((_, splits),) = plan_rows(table, asked).layers
-    ((_, expected),) = plan_pinned(pin_layers(table), asked).layers
+    ((_, expected),) = plan_pinned(pin_branches(table), asked).layers
     assert key(splits) == key(expected)
 
 
@@ -103,7 +103,7 @@ def test_manifests_of_other_partitions_are_not_read() -> None:
     assert len(own) == len(others) == 1
 
 
-@pytest.mark.parametrize("few", [layers.FEW_FILES, -1])
+@pytest.mark.parametrize("few", [fallback_branches.FEW_FILES, -1])
 @pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
 def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_for(
     monkeypatch: pytest.MonkeyPatch, option: str, few: int
@@ -118,7 +118,7 @@ def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_fo
     run(table, "alter_table", change=[f"set {option}=other"])
     whole = read_arrow(table)
     assert whole.num_rows == 1
-    monkeypatch.setattr(layers, "FEW_FILES", few)
+    monkeypatch.setattr(fallback_branches, "FEW_FILES", few)
     rows = pin_rows(table)
     for k in range(20):
         where = (pc.field("k") == k) & (pc.field("dt") == "a")

@@ -35,8 +35,8 @@ from airflow_paimon.core.table.predicate import AllOf, Condition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import planner, read_groups, read_system_table, row_history, write_arrow
-from airflow_paimon.data.layers import choose_layers, pin_layers
-from airflow_paimon.data.planner import plan_layers, plan_rows
+from airflow_paimon.data.fallback_branches import choose_branches, pin_branches
+from airflow_paimon.data.planner import plan_branches, plan_rows
 from airflow_paimon.data.read_groups import IN_PROCESS, ReadPlan, Sizes
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_id_groups import divide_row_ids
@@ -176,12 +176,12 @@ def test_what_a_condition_selects_may_be_few_files(monkeypatch: pytest.MonkeyPat
 def test_a_pinned_state(monkeypatch: pytest.MonkeyPatch) -> None:
     table = used("keyed", random.Random(4))
     expected = rows_of(at_once(table, version="then", columns=["v"]).layers)
-    few = pin_layers(table, version="then")
-    monkeypatch.setattr("airflow_paimon.data.layers.FEW_FILES", 0)
-    many = pin_layers(table, version="then")
+    few = pin_branches(table, version="then")
+    monkeypatch.setattr("airflow_paimon.data.fallback_branches.FEW_FILES", 0)
+    many = pin_branches(table, version="then")
     put(table, random.Random(5))
     for state, is_large in ((few, False), (many, True)):  # of few all files are known
-        found = plan_layers(state, ReadRequest(columns=["v"]), EACH)
+        found = plan_branches(state, ReadRequest(columns=["v"]), EACH)
         assert found.is_large == is_large
         assert rows_of(layer for group in found.groups for layer in group.layers) == expected
 
@@ -374,10 +374,10 @@ def test_entries_of_hidden_partitions_that_contradict_each_other(kind: str, monk
     def plans() -> list[list[Any]]:
         found = []
         for few in (0, 1000):
-            monkeypatch.setattr("airflow_paimon.data.layers.FEW_FILES", few)
-            for state, sizes in product((pin_layers(table), choose_layers(table)), (IN_PROCESS, EACH)):
+            monkeypatch.setattr("airflow_paimon.data.fallback_branches.FEW_FILES", few)
+            for state, sizes in product((pin_branches(table), choose_branches(table)), (IN_PROCESS, EACH)):
                 for asked in (ReadRequest(), ReadRequest(predicate=Condition("k", ">=", 0))):
-                    found.append(plan_layers(state, asked, sizes).layers)
+                    found.append(plan_branches(state, asked, sizes).layers)
         return found
 
     def add_again(day: str) -> None:
@@ -387,7 +387,7 @@ def test_entries_of_hidden_partitions_that_contradict_each_other(kind: str, monk
     add_again("a")
     assert [rows_of(found) for found in plans()] == [expected] * 16
     add_again("b")
-    for plan in (plan_rows, lambda t: plan_layers(pin_layers(t), ReadRequest()), lambda t: in_groups(t).layers):
+    for plan in (plan_rows, lambda t: plan_branches(pin_branches(t), ReadRequest()), lambda t: in_groups(t).layers):
         with pytest.raises(FormatError, match="twice"):
             plan(table)
 

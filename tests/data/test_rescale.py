@@ -39,7 +39,7 @@ from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.compaction_tasks import TaskOutput, Work, run_here
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, run_here
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
@@ -394,11 +394,11 @@ def test_an_undo_that_would_drop_later_rows_is_refused(tmp_path: Path) -> None:
 # -- beside others -----------------------------------------------------------------------------------------------------
 
 
-def beside(write: Callable[[int], object]) -> tuple[Callable[[Sequence[Work]], list[TaskOutput]], list[int]]:
+def beside(write: Callable[[int], object]) -> tuple[Callable[[Sequence[CompactionTask]], list[TaskOutput]], list[int]]:
     """Tasks after which somebody else writes; and how many there were in each round."""
     rounds: list[int] = []
 
-    def tasks(works: Sequence[Work]) -> list[TaskOutput]:
+    def tasks(works: Sequence[CompactionTask]) -> list[TaskOutput]:
         outputs = list(run_here(works))
         rounds.append(len(works))
         write(len(rounds))

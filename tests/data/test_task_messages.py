@@ -119,7 +119,7 @@ def test_a_delete_meets_the_row_that_another_task_has_written(tmp_path: Path, en
     options = {"merge_engine": engine, "fields__s__aggregate_function": "sum"}
     columns = {"k": "INT NOT NULL", "s": "BIGINT"}
     table = make_table(tmp_path, columns, primary_keys=["k"], bucket="1", **options)
-    write = plan_write(table, overwrite=mode == "overwrite", apart=True)
+    write = plan_write(table, overwrite=mode == "overwrite", tasks_share_buckets=True)
     tasks = []
     for kind in ("+I", "-D"):
         rows = rows_of(columns, [{"k": 1, "s": 5}]).append_column("_row_kind", pa.array([kind]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,8 @@ class Life:
         if value is not None:
             found = read_arrow(self.table, columns=["k"], where=pc.field(name) == pa.scalar(value, TYPES[name]))
             assert _sorted(found["k"]) == _sorted(k for k, row in self.rows.items() if row[name] == value)
-        read, splits = plan_read(
-            plan_scan(self.table), columns=list({"k": 0, name: 0}), batch_rows=self.chance.randint(1, 9)
-        )
+        read, splits = plan_read(plan_scan(self.table), columns=list({"k": 0, name: 0}))
+        read = replace(read, batch_rows=self.chance.randint(1, 9))
         batches = [b for split in splits for b in read_split(read, slim_split(split))]
         pairs = [(r["k"], r[name]) for b in batches for r in b.to_pylist()]
         assert sorted(pairs, key=repr) == sorted(((k, r[name]) for k, r in self.rows.items()), key=repr)

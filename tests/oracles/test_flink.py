@@ -191,7 +191,7 @@ def test_a_bucket_that_a_job_writes_at_each_checkpoint_is_corrected_by_key(flink
     """The jobs are not stopped: the publishes bring the branch's keys, and the jobs' later rows come on top."""
     alone = "'write-only'='true'"
     kinds = {"pk": "", "pk_alone": alone, "partial_alone": f"'merge-engine'='partial-update', {alone}"}
-    world = start(flink, "hot", kinds | {"sum_alone": f"{SUM}, {alone}"}, apart=True)
+    world = start(flink, "hot", kinds | {"sum_alone": f"{SUM}, {alone}"}, tasks_share_buckets=True)
     world.commit(*WRONG)
 
     def commit(row: Row) -> None:
@@ -253,7 +253,7 @@ def combinations() -> dict[str, str]:
 @pytest.mark.parametrize("quiet", [0, 1, 2])
 def test_the_tables_that_refuse_are_those_that_would_be_wrong(flink: Flink, quiet: int) -> None:
     """Pins what Paimon 1.4.2's writers do to replaced files, with the refusal switched off by ``writers_stopped``."""
-    world = start(flink, f"matrix_{quiet}", combinations(), apart=True)
+    world = start(flink, f"matrix_{quiet}", combinations(), tasks_share_buckets=True)
     world.commit(*WRONG)
     for n in range(quiet):
         world.commit(("d1", n, n, n))

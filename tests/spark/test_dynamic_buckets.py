@@ -160,7 +160,7 @@ def test_a_batch_of_a_stream_is_committed_once_with_its_index(tmp_path: Path) ->
     table = make(tmp_path)
 
     def batch(number: int, keys: range, between: range = range(0)) -> None:
-        write = plan_write(table, apart=True)
+        write = plan_write(table, tasks_share_buckets=True)
         given = pa.table({"k": list(keys), "v": [f"batch {number}"] * len(keys), "dt": ["a"] * len(keys)})
         files = write_rows(write, [conform_rows(given, write.schema, write.label)])
         if between:

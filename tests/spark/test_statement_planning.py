@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests import context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data import layers, read_arrow, scan
+from airflow_paimon.data import fallback_branches, read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.jobs import query_views
@@ -175,7 +175,7 @@ def test_a_select_reads_the_manifests_of_its_partitions(
         expected = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))
         counting.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(layers, "FEW_FILES", -1)
+            patch.setattr(fallback_branches, "FEW_FILES", -1)
             found = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))
         assert found == expected and found, query
         assert sum(map(manifests_read, counting)) == manifests, query
@@ -196,7 +196,7 @@ def test_a_correction_by_select_reads_the_manifests_of_its_partitions(
             with monkeypatch.context() as patch:
                 patch.setattr(context, "open_table", lambda *_, c=counting, **__: replace(table, store=c))
                 if many:
-                    patch.setattr(layers, "FEW_FILES", -1)
+                    patch.setattr(fallback_branches, "FEW_FILES", -1)
                     patch.setattr(query_views, "FEW_FILES", -1)
                 done = correct(spark, tmp_path, text.format(name), mode="upsert")
             assert done.changed
@@ -211,7 +211,7 @@ def test_a_correction_by_select_writes_the_rows_by_which_it_was_planned(
 ) -> None:
     table = make(tmp_path, "keyed")
     run(table, "create_branch", branch="fix", snapshot=len(DAYS))
-    for module in (layers, query_views):
+    for module in (fallback_branches, query_views):
         monkeypatch.setattr(module, "FEW_FILES", -1)
     monkeypatch.setattr(scan, "LIMIT_BYTES", 0)  # the rows are few, those that they replace are written in tasks
     query = f"SELECT 1 AS k, 'x' AS v, '{DAYS[0]}' AS dt UNION ALL SELECT 2, 'y', 'at ' || current_timestamp()"
@@ -227,7 +227,7 @@ def test_a_constant_that_has_no_value_is_the_fault_of_the_query(
 ) -> None:
     table = make(tmp_path, "keyed")
     run(table, "create_branch", branch="fix", snapshot=len(DAYS))
-    for module in (layers, query_views):
+    for module in (fallback_branches, query_views):
         monkeypatch.setattr(module, "FEW_FILES", -1)
     query = f"SELECT k, CAST(1 / 0 AS STRING) AS v, dt FROM branch WHERE dt = '{DAYS[0]}'"
     with pytest.raises(InvalidInputError, match=r"--sql\): .*DIVIDE_BY_ZERO"):

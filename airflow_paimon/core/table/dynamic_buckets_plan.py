@@ -46,14 +46,14 @@ _NO_LIMIT = 2**62
 class BucketRules:
     """``target_rows``: hashes of a full bucket. ``max_buckets``: how many a partition may have. ``shares``: of a
     partition without buckets; others have one for each bucket. ``alone``: there is one share only, as there is one
-    task. ``apart``: rows of a share come to several tasks, so what a new hash gets must not depend on the other rows: a
-    share then fills one bucket, over the target if need be.
+    task. ``tasks_share_buckets``: rows of a share come to several tasks, so what a new hash gets must not depend on the
+    other rows: a share then fills one bucket, over the target if need be.
     """
 
     target_rows: int
     max_buckets: int
     shares: int
-    apart: bool = False
+    tasks_share_buckets: bool = False
     alone: bool = False
 
     def shares_of(self, buckets: int) -> int:
@@ -61,20 +61,20 @@ class BucketRules:
         return 1 if self.alone else min(buckets, self.max_buckets) or self.shares
 
 
-def bucket_rules(options: TableOptions, *, tasks: int, apart: bool) -> BucketRules:
+def bucket_rules(options: TableOptions, *, tasks: int, tasks_share_buckets: bool) -> BucketRules:
     """Return the rules of a table for a write by so many tasks at once."""
     most = options.number("dynamic-bucket.max-buckets", -1)
     most = MOST_BUCKETS if most < 1 else min(most, MOST_BUCKETS)
     shares = options.number("dynamic-bucket.assigner-parallelism", min(tasks, MOST_SHARES))
     initial = options.number("dynamic-bucket.initial-buckets", 0)
     if initial > 0:
-        shares = initial if apart else min(shares, initial)
+        shares = initial if tasks_share_buckets else min(shares, initial)
     return BucketRules(
         target_rows=max(1, options.number("dynamic-bucket.target-row-num", 2_000_000)),
         max_buckets=most,
         shares=max(1, min(shares, most)),
-        apart=apart,
-        alone=tasks == 1 and not apart,
+        tasks_share_buckets=tasks_share_buckets,
+        alone=tasks == 1 and not tasks_share_buckets,
     )
 
 
@@ -124,10 +124,10 @@ class ByBucket:
         return sum(hashes.nbytes for _, hashes in self.parts)
 
 
-Known = Packed | ByBucket
+KnownBuckets = Packed | ByBucket
 
 
-def known_hashes(indexes: Iterable[tuple[int, Hashes]]) -> Known:
+def known_hashes(indexes: Iterable[tuple[int, Hashes]]) -> KnownBuckets:
     """Return what an ``Assigner`` looks the hashes of a partition up in, with the least work.
 
     Of a hash that is in two buckets one is found; see ``check_known``.
@@ -140,7 +140,7 @@ def _by_bucket(parts: Iterable[tuple[int, Hashes]]) -> ByBucket:
     return ByBucket(tuple((bucket, hashes if is_rising(hashes) else distinct(hashes)) for bucket, hashes in parts))
 
 
-def check_known(known: Known) -> None:
+def check_known(known: KnownBuckets) -> None:
     """Check the index of a partition. This takes five times as long as reading it.
 
     Raises:
@@ -170,7 +170,7 @@ def _share_a_hash(buckets: Sequence[Hashes]) -> bool:
     return False
 
 
-def find_buckets(known: Known, hashes: Hashes) -> npt.NDArray[np.int64]:
+def find_buckets(known: KnownBuckets, hashes: Hashes) -> npt.NDArray[np.int64]:
     """Return the bucket of each hash, -1 where it is unknown. ``hashes`` are sorted."""
     if not isinstance(known, ByBucket):
         return look_up(known, hashes)
@@ -197,7 +197,7 @@ def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
 class Assigner:
     """Assigns the buckets of one partition and remembers the new hashes."""
 
-    def __init__(self, known: Known, sizes: Mapping[int, int], rules: BucketRules) -> None:
+    def __init__(self, known: KnownBuckets, sizes: Mapping[int, int], rules: BucketRules) -> None:
         """``sizes``: how many hashes each bucket of the partition has, also those without one in ``known``."""
         self._rules = rules
         self._known = known
@@ -294,7 +294,7 @@ class Assigner:
         if bucket < 0:
             return -1, 0
         self._sizes.setdefault(bucket, 0)
-        if self._rules.apart:
+        if self._rules.tasks_share_buckets:
             self._filled[share] = bucket
             return bucket, _NO_LIMIT
         return bucket, target - self._sizes[bucket]

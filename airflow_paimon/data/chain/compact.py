@@ -29,7 +29,13 @@ from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets, plan_buckets
+from airflow_paimon.data.chain.compact_bucket import (
+    ChainBucketOutput,
+    ChainBucketTask,
+    ChainCompaction,
+    compact_buckets,
+    plan_buckets,
+)
 from airflow_paimon.data.chain.compaction_commit import CompactionCommits, InputSnapshots, known_of, plan_row
 from airflow_paimon.data.compaction_tasks import committed_earlier
 
@@ -38,7 +44,7 @@ log = logging.getLogger(__name__)
 MAX_ROUNDS = 5
 """How often partitions are planned again because their inputs changed."""
 
-RunTasks = Callable[[Compaction, Sequence[BucketWork]], Iterable[BucketOutput]]
+RunTasks = Callable[[ChainCompaction, Sequence[ChainBucketTask]], Iterable[ChainBucketOutput]]
 """Runs tasks, in parallel or not; returns the outputs in any order."""
 
 
@@ -274,9 +280,9 @@ class _ChainCompaction:
         self, inputs: InputSnapshots, commits: CompactionCommits, chunk: Sequence[PartitionCompaction]
     ) -> None:
         chains = [(p.target, p.anchor, p.deltas) for p in chunk]
-        compaction, works = plan_buckets(inputs.narrowed(chunk), chains, self._request.task_memory_mb << 20)
-        outputs: dict[Values, list[BucketOutput]] = {p.target: [] for p in chunk}
-        for output in self._run(compaction, works):
+        compaction, tasks = plan_buckets(inputs.narrowed(chunk), chains, self._request.task_memory_mb << 20)
+        outputs: dict[Values, list[ChainBucketOutput]] = {p.target: [] for p in chunk}
+        for output in self._run(compaction, tasks):
             outputs[output.values].append(output)
         for position, plan in enumerate(chunk):
             try:

@@ -44,7 +44,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compaction:
+class ChainCompaction:
     """The common parameters of all tasks of a compaction. Picklable. ``schema`` is the snapshot branch's."""
 
     inputs: Inputs
@@ -55,7 +55,7 @@ class Compaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketWork:
+class ChainBucketTask:
     """One bucket of one partition to write; ``size``: total size of its input files."""
 
     split: ChainSplit
@@ -68,7 +68,7 @@ class BucketWork:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketOutput:
+class ChainBucketOutput:
     """``empty``: no row is left in the bucket, and the file is a tombstone (see ``_tombstone``)."""
 
     values: Values
@@ -78,7 +78,7 @@ class BucketOutput:
 
 def plan_buckets(
     state: ChainState, chains: Sequence[tuple[Values, Values | None, tuple[Values, ...]]], memory_bytes: int
-) -> tuple[Compaction, list[BucketWork]]:
+) -> tuple[ChainCompaction, list[ChainBucketTask]]:
     """Plan the tasks for partitions: target, anchor and deltas of each.
 
     Raises:
@@ -96,20 +96,20 @@ def plan_buckets(
     files = [f for s in group.chains for f in s.files]
     assert group.inputs is not None
     inputs = Inputs(*(fitting_rows(part, files, memory_bytes) for part in group.inputs))
-    compaction = Compaction(
+    compaction = ChainCompaction(
         inputs=inputs,
         schema=plan.schema,
         store=plan.table.store,
         label=plan.table.label,
         memory_bytes=memory_bytes,
     )
-    works = []
+    tasks = []
     for split in group.chains:
         total = totals[split.parts[0].is_anchor][split.parts[0].values]
         for target in split.targets:
             one = replace(split, targets=(target,))
-            works.append(BucketWork(split=one, values=target.values, total_buckets=total))
-    return compaction, works
+            tasks.append(ChainBucketTask(split=one, values=target.values, total_buckets=total))
+    return compaction, tasks
 
 
 def _check_levels(state: ChainState, plan: ScanPlan) -> None:
@@ -130,13 +130,13 @@ def _check_levels(state: ChainState, plan: ScanPlan) -> None:
         )
 
 
-def compact_buckets(compaction: Compaction, works: Iterable[BucketWork]) -> Iterator[BucketOutput]:
+def compact_buckets(compaction: ChainCompaction, tasks: Iterable[ChainBucketTask]) -> Iterator[ChainBucketOutput]:
     """Compact buckets one after the other, in this process."""
-    for work in works:
+    for work in tasks:
         yield compact_bucket(compaction, work)
 
 
-def compact_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
+def compact_bucket(compaction: ChainCompaction, work: ChainBucketTask) -> ChainBucketOutput:
     """Merge one bucket and write it. After a failure, the written files are deleted.
 
     Raises:
@@ -156,10 +156,10 @@ def compact_bucket(compaction: Compaction, work: BucketWork) -> BucketOutput:
         total_buckets=work.total_buckets,
         new_files=files,
     )
-    return BucketOutput(values=work.values, message=message, empty=empty)
+    return ChainBucketOutput(values=work.values, message=message, empty=empty)
 
 
-def _writer(compaction: Compaction, work: BucketWork) -> RollingWriter:
+def _writer(compaction: ChainCompaction, work: ChainBucketTask) -> RollingWriter:
     target = FileTarget(
         store=compaction.store,
         schema=compaction.schema,
@@ -182,7 +182,7 @@ def _full_rows(schema: TableSchema, values: Values, rows: pa.RecordBatch, kind: 
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _tombstone(compaction: Compaction, work: BucketWork) -> tuple[DataFile, ...]:
+def _tombstone(compaction: ChainCompaction, work: ChainBucketTask) -> tuple[DataFile, ...]:
     """Write a file with a delete of one of the bucket's keys.
 
     A partition without files does not exist, so that an empty result would not be an anchor, and would be computed
@@ -209,7 +209,7 @@ def _lowest(schema: TableSchema, row: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _any_row(compaction: Compaction, split: ChainSplit) -> pa.RecordBatch | None:
+def _any_row(compaction: ChainCompaction, split: ChainSplit) -> pa.RecordBatch | None:
     for file in split.files:
         part = split.parts[split.part_of[file.file_name]]
         own = compaction.inputs.anchors if part.is_anchor else compaction.inputs.deltas
@@ -219,14 +219,14 @@ def _any_row(compaction: Compaction, split: ChainSplit) -> pa.RecordBatch | None
     return None
 
 
-def choose_outputs(outputs: Sequence[BucketOutput]) -> tuple[list[BucketOutput], list[BucketOutput]]:
+def choose_outputs(outputs: Sequence[ChainBucketOutput]) -> tuple[list[ChainBucketOutput], list[ChainBucketOutput]]:
     """Return the outputs of a partition to commit, and those to discard: tombstones, if other buckets have rows."""
     full = [o for o in outputs if not o.empty]
     tombstones = [o for o in outputs if o.empty and o.message.new_files]
     return (full, tombstones) if full else (tombstones[:1], tombstones[1:])
 
 
-def splits_of(outputs: Sequence[BucketOutput]) -> tuple[BucketSplit, ...]:
+def splits_of(outputs: Sequence[ChainBucketOutput]) -> tuple[BucketSplit, ...]:
     """Return the splits of a partition after the commit of these outputs."""
     return tuple(
         BucketSplit(o.message.partition, o.values, o.message.bucket, o.message.total_buckets, o.message.new_files)

@@ -36,7 +36,7 @@ from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import partition_texts
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.compact_bucket import BucketOutput, choose_outputs, splits_of
+from airflow_paimon.data.chain.compact_bucket import ChainBucketOutput, choose_outputs, splits_of
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +232,7 @@ class CompactionCommits:
         self._inputs = inputs
         self._number = number
 
-    def commit(self, plan: PartitionCompaction, outputs: Sequence[BucketOutput]) -> Committed | None:
+    def commit(self, plan: PartitionCompaction, outputs: Sequence[ChainBucketOutput]) -> Committed | None:
         """Commit one partition; None: an input has changed, and nothing was published.
 
         Raises:
@@ -276,7 +276,7 @@ class CompactionCommits:
         moved = delta_fence.moved(delta_fence.table.latest_snapshot())
         return Committed(row=row | {"snapshot": receipt.snapshot.id}, snapshot=receipt.snapshot, is_stale=bool(moved))
 
-    def discard(self, outputs: Sequence[BucketOutput]) -> None:
+    def discard(self, outputs: Sequence[ChainBucketOutput]) -> None:
         """Delete files that no snapshot refers to. A failure is harmless: they are orphans."""
         pinned = self._inputs.state.snapshot
         for output in outputs:

@@ -22,8 +22,8 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.groups import ChainGroups, count_files, divide_chain
 from airflow_paimon.data.chain.scan import PinnedChain, choose_chain, partition_reads, partitions_of, stored_in
 from airflow_paimon.data.chain.splits import Inputs, chain_splits, check_chains
+from airflow_paimon.data.fallback_branches import FEW_FILES
 from airflow_paimon.data.files.pruning import Filter, bind_where
-from airflow_paimon.data.layers import FEW_FILES
 from airflow_paimon.data.read_groups import (
     IN_PROCESS,
     BranchFiles,

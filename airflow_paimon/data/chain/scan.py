@@ -29,8 +29,14 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.scan import ScanPlan, choose_state, plan_state, with_schemas, with_schemas_of_branch
 from airflow_paimon.core.table.table import Table, resolve_version
+from airflow_paimon.data.fallback_branches import (
+    FEW_FILES,
+    check_types,
+    no_snapshot_as_early,
+    snapshot_at_time_of,
+    with_common_schema,
+)
 from airflow_paimon.data.files.pruning import Filter, bind_where, keep, partition_bounds
-from airflow_paimon.data.layers import FEW_FILES, check_types, none_as_early, read_as_one, snapshot_at_time_of
 from airflow_paimon.data.read_request import ReadRequest
 
 
@@ -109,7 +115,7 @@ def choose_chain(
     layout, *others = chain_views(table)
     travels = version is not None or timestamp is not None
     pinned = _pinned(table, others, version, timestamp)
-    states = read_as_one(pinned, newest=timestamp is not None) if travels else pinned
+    states = with_common_schema(pinned, newest=timestamp is not None) if travels else pinned
     for state in states[1:]:
         check_types(table.label, state.table.label, states[0].schema, state.schema)
     if sum(count_live_files(s.table, s.snapshot) for s in states) <= few:
@@ -143,7 +149,7 @@ def _pinned(
     if timestamp is not None:
         plans = [_state_or_nothing(t, timestamp) for t in (table, *others)]
         if all(p.snapshot is None for p in plans):
-            raise none_as_early(table, timestamp)
+            raise no_snapshot_as_early(table, timestamp)
         return plans
     if version is None:
         return heads_consistently((table, *others))

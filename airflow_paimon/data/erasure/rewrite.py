@@ -34,8 +34,14 @@ from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predica
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
-from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, Work
-from airflow_paimon.data.copy_on_write import CopyOnWrite, plan_copy_on_write, read_columns, touched, write_kept
+from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput
+from airflow_paimon.data.copy_on_write import (
+    CopyOnWrite,
+    plan_copy_on_write,
+    read_columns,
+    replacing_message,
+    write_kept,
+)
 from airflow_paimon.data.erasure.search import Search
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
@@ -76,7 +82,7 @@ def erase_from_branch(
         ConflictError: another commit changed the files; nothing was written.
     """
     planned = _plan(view, search, names)
-    outputs = list(run(planned.works))
+    outputs = list(run(planned.tasks))
     messages = [m for o in outputs for m in o.messages]
     try:
         if before_commit is not None:
@@ -88,7 +94,7 @@ def erase_from_branch(
     if receipt.replayed:
         discard_files(planned.write, messages)
     return Erased(
-        files=sum(len(w.files) for w in planned.works),
+        files=sum(len(w.files) for w in planned.tasks),
         rows=sum(o.deleted_rows for o in outputs),
         snapshot=None if receipt.snapshot is None else receipt.snapshot.id,
     )
@@ -100,17 +106,17 @@ def check_erasable(view: Table, search: Search, names: Collection[str]) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Planned:
+class _PlannedErasure:
     scan: ScanPlan
     write: TableWrite
-    works: Sequence[Work]
+    tasks: Sequence[CompactionTask]
 
     def commit(self, view: Table, messages: Sequence[CommitMessage], options: CommitOptions) -> Receipt:
         if not self.write.is_keyed:
             return commit_rewrite(view, messages, options, read=self.scan, operation=Operation.DELETE)
         if has_moving_keys(self.write.schema):
             options = replace(options, properties={**options.properties, **KEYS_STAY})
-        rewritten = {(w.bucket.partition, w.bucket.bucket) for w in self.works if isinstance(w, BucketErasure)}
+        rewritten = {(w.bucket.partition, w.bucket.bucket) for w in self.tasks if isinstance(w, BucketErasure)}
         splits = tuple(s for s in self.scan.splits if (s.partition, s.bucket) in rewritten)
         return commit_compaction(
             view,
@@ -122,27 +128,27 @@ class _Planned:
         )
 
 
-def _plan(view: Table, search: Search, names: Collection[str]) -> _Planned:
+def _plan(view: Table, search: Search, names: Collection[str]) -> _PlannedErasure:
     keyed = bool(view.schema().primary_keys)
     return _plan_buckets(view, search, names) if keyed else _plan_files(view, search, names)
 
 
-def _plan_files(view: Table, search: Search, names: Collection[str]) -> _Planned:
+def _plan_files(view: Table, search: Search, names: Collection[str]) -> _PlannedErasure:
     plan = plan_copy_on_write(view)
     where = _where(view, search, plan.write.schema)
     splits = tuple(replace(s, files=files) for s in plan.scan.splits if (files := _chosen(s.files, names)))
     read, found = plan_read(replace(plan.scan, splits=splits), columns=read_columns(plan))
     slim = plan.for_tasks()
-    works = [FileErasure(plan=slim, read=read, split=one, where=where) for split in found for one in split.divided()]
-    return _Planned(scan=plan.scan, write=plan.write, works=works)
+    tasks = [FileErasure(plan=slim, read=read, split=one, where=where) for split in found for one in split.divided()]
+    return _PlannedErasure(scan=plan.scan, write=plan.write, tasks=tasks)
 
 
-def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Planned:
+def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _PlannedErasure:
     chained = TableOptions(view.schema().options).chain_table
     write = plan_write(view, by_buckets=True, chained=chained)
     where = _where(view, search, write.schema)
     scan = with_schemas(plan_snapshot(view, write.planned_on, write.schema))
-    works = []
+    tasks = []
     for split in scan.splits:
         if not _chosen(split.files, names):
             continue
@@ -152,7 +158,7 @@ def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Plann
                 f"compact the table with Paimon, then run it again"
             )
         read, live = live_bucket(scan, split, chained=chained)
-        works.append(
+        tasks.append(
             BucketErasure(
                 write=_for_tasks(write),
                 bucket=split,
@@ -163,7 +169,7 @@ def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Plann
                 writes_changelog=_waits(view, write.schema, split.files),
             )
         )
-    return _Planned(scan=scan, write=write, works=works)
+    return _PlannedErasure(scan=scan, write=write, tasks=tasks)
 
 
 def _waits(view: Table, schema: TableSchema, files: Sequence[DataFile]) -> bool:
@@ -247,7 +253,7 @@ class FileErasure:
                 yield left
 
         messages = write_kept(self.plan, kept())
-        gone = touched(self.split.bucket, *self.files)
+        gone = replacing_message(self.split.bucket, *self.files)
         return TaskOutput(messages=(*messages, gone), rows=counts[1], deleted_rows=counts[0] - counts[1])
 
 
@@ -288,7 +294,7 @@ class BucketErasure:
                 counts[1] += drop_retracts(left).num_rows
                 writer.write(_inserts(left).select(names))
             files = writer.finish()
-        message = self._with_changelog(touched(self.bucket, *self.files, by=files))
+        message = self._with_changelog(replacing_message(self.bucket, *self.files, by=files))
         return TaskOutput(messages=(message,), rows=counts[1], deleted_rows=counts[0] - counts[1])
 
     def _kept(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from airflow_paimon.core.table.partition_text import partition_text
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.correction_work import selection_for
+from airflow_paimon.data.correction_files import selection_for
 from airflow_paimon.spark.jobs.correction import (
     Base,
     made_of,

@@ -39,7 +39,7 @@ from airflow_paimon.core.table.properties import (
 )
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.correction_work import work_of
+from airflow_paimon.data.correction_files import correction_files
 from airflow_paimon.spark.jobs.correction_sources import function_version, text_digest
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def rows_to_read(scan: ScanPlan, choice: PartitionChoice, sql: str | None, mode:
     scope = StatementScope(kind=FUNCTION) if sql is None else scope_of(sql, scan.schema)
     if sql is None or set(scope.relations) - {BRANCH}:
         return None
-    return work_of(scan, scope, mode=mode, choice=choice).reads.rows or None
+    return correction_files(scan, scope, mode=mode, choice=choice).reads.rows or None
 
 
 def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]]) -> OperationResult:

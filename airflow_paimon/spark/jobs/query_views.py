@@ -17,8 +17,8 @@ from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.data.chain.scan import is_chain_read
-from airflow_paimon.data.layers import FEW_FILES, other_branch, pin_layers
-from airflow_paimon.data.planner import plan_layers
+from airflow_paimon.data.fallback_branches import FEW_FILES, other_branch, pin_branches
+from airflow_paimon.data.planner import plan_branches
 from airflow_paimon.data.read_groups import IN_SPARK
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import with_row_columns
@@ -73,13 +73,13 @@ def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | N
     table, version = viewed_table(warehouse, text, storage_options)
     if is_chain_read(table, version):
         return View(schema=table.schema(), is_large=False, plan=lambda _: plan_read_for(table, sql, version))
-    state = pin_layers(table, version)
+    state = pin_branches(table, version)
     schema = state.states[0].schema
     columns = view_columns(schema, sql)
     return View(
         schema=_with(schema, columns),
         is_large=state.whole is None,
-        plan=lambda predicate: plan_layers(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK),
+        plan=lambda predicate: plan_branches(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK),
     )
 
 

@@ -17,7 +17,7 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
-from airflow_paimon.data.copy_on_write import CHANGED, CopyOnWrite, touched, write_columns, write_kept
+from airflow_paimon.data.copy_on_write import CHANGED, CopyOnWrite, replacing_message, write_columns, write_kept
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, FILE_POSITION_FIELD, VALUE_KIND
 from airflow_paimon.data.files.pruning import NO_FILTER
 from airflow_paimon.data.merge.versions import Indices
@@ -166,7 +166,7 @@ class _FileTask:
         for name, changes in changed:
             split, file = pickle.loads(rewrite.files[name])
             self.names.append(name)
-            self.replaced.append(touched(split.bucket, file))
+            self.replaced.append(replacing_message(split.bucket, file))
             rows = partial(self._file_rows, split, changes)
             new = None
             if not len(changes.deleted):

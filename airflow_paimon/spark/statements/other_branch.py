@@ -14,7 +14,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
-from airflow_paimon.data.layers import head_of_other, shown_of_other
+from airflow_paimon.data.fallback_branches import plan_head_of_other, visible_in_other
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 
@@ -27,10 +27,10 @@ def refuse_rows_of_other(plan: ScanPlan, predicate: Predicate | None) -> None:
     Raises:
         UnsafeOperationError: names the branch and partitions.
     """
-    other = head_of_other(plan)
+    other = plan_head_of_other(plan)
     if other is None:
         return
-    shown = shown_of_other(plan, other)
+    shown = visible_in_other(plan, other)
     _, splits = plan_read(shown, predicate=predicate, layered=True, whole_buckets=True)
     found = [s.bucket for s in splits if s.files]
     if found:
@@ -48,7 +48,7 @@ def check_what_is_seen(outcome: StatementOutcome) -> None:
         UnsafeOperationError: names the branch and partitions.
     """
     plan = outcome.read
-    other = head_of_other(plan)
+    other = plan_head_of_other(plan)
     if other is None or not outcome.messages:
         return
     form = StoredPartitions(plan.schema).canonical

@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotPaimonError, Paimon
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
-from airflow_paimon.data.layers import head_of_other, shown_of_other, shown_of_own
+from airflow_paimon.data.fallback_branches import plan_head_of_other, visible_in_other, visible_in_own
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.jvm import (
@@ -386,9 +386,9 @@ def names_of(own: Table, views: Mapping[str, Any]) -> frozenset[str]:
 
 def own_rows(spark: SparkSession, text: str, plan: ScanPlan) -> DataFrame:
     """Return the rows of the statement's own table, of the snapshot that the statement is computed on."""
-    columns, other = view_columns(plan.schema, text), head_of_other(plan)
+    columns, other = view_columns(plan.schema, text), plan_head_of_other(plan)
     whole = bool(plan.schema.primary_keys)
-    shown = [plan] if other is None else [shown_of_own(plan, other), shown_of_other(plan, other)]
+    shown = [plan] if other is None else [visible_in_own(plan, other), visible_in_other(plan, other)]
     return view_frame(spark, [plan_read(p, columns=columns, layered=True, whole_buckets=whole) for p in shown])
 
 

@@ -21,7 +21,7 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, sh
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.layers import other_branch
+from airflow_paimon.data.fallback_branches import other_branch
 from airflow_paimon.data.scan import OPEN_BYTES
 from airflow_paimon.data.write import partitions_of_rows
 from airflow_paimon.spark.jobs.small_input import VIEW_BYTES, is_small_view

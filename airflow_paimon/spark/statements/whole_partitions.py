@@ -11,7 +11,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
-from airflow_paimon.data.copy_on_write import touched
+from airflow_paimon.data.copy_on_write import replacing_message
 from airflow_paimon.data.files.arrow_types import FILE_POSITION, FILE_POSITION_FIELD, repeated
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import ReadSplit, plan_read
@@ -61,7 +61,7 @@ def drop_partitions(
     return StatementOutcome(
         read=plan,
         write=write,
-        messages=() if dry_run else tuple(touched(s, *s.files) for s in taken),
+        messages=() if dry_run else tuple(replacing_message(s, *s.files) for s in taken),
         deleted=rows,
         deleted_at_most=not is_exact,
         rewritten=frozenset(f.file_name for s in taken for f in s.files),

@@ -62,7 +62,7 @@ def plan_stream_writer(
             f"deletes), not complete: replace the table in foreachBatch with write_table(mode='overwrite')"
         )
     require_committable(table)
-    write = plan_write(table, apart=True)
+    write = plan_write(table, tasks_share_buckets=True)
     check_columns(schema, write.schema, table.label, partial=write.partial)
     return PaimonStreamWriter(table, write, other_rows)
 

@@ -45,8 +45,8 @@ def sizes_of(index: dict[int, Hashes]) -> dict[int, int]:
     return {bucket: len(held) for bucket, held in index.items()}
 
 
-def rules(target: int = 5, most: int = 32767, shares: int = 1, *, apart: bool = False) -> BucketRules:
-    return BucketRules(target_rows=target, max_buckets=most, shares=shares, apart=apart)
+def rules(target: int = 5, most: int = 32767, shares: int = 1, *, tasks_share_buckets: bool = False) -> BucketRules:
+    return BucketRules(target_rows=target, max_buckets=most, shares=shares, tasks_share_buckets=tasks_share_buckets)
 
 
 def assigner(given: dict[int, Hashes], use: BucketRules) -> Assigner:
@@ -223,7 +223,7 @@ def test_tasks_that_know_nothing_of_each_other_give_a_hash_one_bucket(case: int)
 
 def test_rows_of_a_share_in_several_tasks_get_the_same_bucket() -> None:
     given = {0: hashes(*range(100, 105)), 1: hashes(200)}
-    tasks = [assigner(given, rules(apart=True)) for _ in range(2)]
+    tasks = [assigner(given, rules(tasks_share_buckets=True)) for _ in range(2)]
     assert tasks[0].assign(hashes(1, 2, 3, 4, 5, 6)).tolist() == [1, 2, 1, 2, 1, 2], "0 is full: share 0 begins another"
     assert tasks[1].assign(hashes(6, 9)).tolist() == [2, 1]
 
@@ -240,4 +240,4 @@ def test_rows_of_a_share_in_several_tasks_get_the_same_bucket() -> None:
     ],
 )
 def test_how_many_tasks_begin_a_partition(options: dict[str, str], tasks: int, shares: int) -> None:
-    assert bucket_rules(TableOptions(options), tasks=tasks, apart=False).shares == shares
+    assert bucket_rules(TableOptions(options), tasks=tasks, tasks_share_buckets=False).shares == shares

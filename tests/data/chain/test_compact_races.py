@@ -14,7 +14,12 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.table.scan import choose_state, plan_scan, plan_state
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain.compact import MAX_ROUNDS, RunTasks
-from airflow_paimon.data.chain.compact_bucket import BucketOutput, BucketWork, Compaction, compact_buckets
+from airflow_paimon.data.chain.compact_bucket import (
+    ChainBucketOutput,
+    ChainBucketTask,
+    ChainCompaction,
+    compact_buckets,
+)
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, drop, full, outcomes
 from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen
@@ -37,7 +42,7 @@ def meanwhile(*actions: Callable[[], object]) -> RunTasks:
     """Run tasks, the n-th time with the n-th action behind them, the last one for all further times."""
     left = list(actions)
 
-    def run(compaction: Compaction, works: Sequence[BucketWork]) -> Iterable[BucketOutput]:
+    def run(compaction: ChainCompaction, works: Sequence[ChainBucketTask]) -> Iterable[ChainBucketOutput]:
         outputs = list(compact_buckets(compaction, works))
         (left.pop(0) if len(left) > 1 else left[0])()
         return outputs

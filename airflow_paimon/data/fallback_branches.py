@@ -36,7 +36,7 @@ FEW_FILES = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedLayers:
+class PinnedBranches:
     """One state of a table, from which any number of reads can be planned.
 
     ``states``: of the branches that are read, without their files; the first has the table's columns, and hides
@@ -49,27 +49,29 @@ class PinnedLayers:
     whole: tuple[ScanPlan, ...] | None = None
 
 
-def choose_layers(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedLayers:
-    """Choose the state of a table for one read; raises as ``plan_layers``."""
-    states = layer_states(first_state(table, version, timestamp), version, timestamp)
-    return PinnedLayers(states, version is not None or timestamp is not None)
+def choose_branches(
+    table: Table, version: int | str | None = None, timestamp: int | str | None = None
+) -> PinnedBranches:
+    """Choose the state of a table for one read; raises as ``plan_branches``."""
+    states = branch_states(first_state(table, version, timestamp), version, timestamp)
+    return PinnedBranches(states, version is not None or timestamp is not None)
 
 
-def pin_layers(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedLayers:
+def pin_branches(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedBranches:
     """Choose the state of a table for any number of reads, which a branch that is made anew meanwhile doesn't change.
 
     Raises:
-        PaimonError: as ``plan_layers``.
+        PaimonError: as ``plan_branches``.
     """
     with cached_reads():
-        chosen = choose_layers(table, version, timestamp)
+        chosen = choose_branches(table, version, timestamp)
         if sum(count_live_files(s.table, s.snapshot) for s in chosen.states) > FEW_FILES:
             return replace(chosen, states=tuple(map(with_schemas_of_branch, chosen.states)))
-        plans = shown_files(chosen.states, [None] * len(chosen.states), statistics=True)
+        plans = plan_visible_files(chosen.states, [None] * len(chosen.states), statistics=True)
         return replace(chosen, whole=tuple(map(with_schemas, plans)))
 
 
-def layer_states(state: ScanPlan, version: int | str | None, timestamp: int | str | None) -> tuple[ScanPlan, ...]:
+def branch_states(state: ScanPlan, version: int | str | None, timestamp: int | str | None) -> tuple[ScanPlan, ...]:
     """Choose the states of the branches that are read, without their files, first the one whose partitions hide those
     of the other one. ``state``: see ``first_state``.
     """
@@ -78,9 +80,9 @@ def layer_states(state: ScanPlan, version: int | str | None, timestamp: int | st
         return (state,)
     own, other = state, _other_state(state, state.table.branch(name), version, timestamp)
     if timestamp is not None and own.snapshot is None and other.snapshot is None:
-        raise none_as_early(own.table, timestamp)
+        raise no_snapshot_as_early(own.table, timestamp)
     if version is not None or timestamp is not None:
-        own, other = read_as_one([own, other], newest=timestamp is not None)
+        own, other = with_common_schema([own, other], newest=timestamp is not None)
     check_types(own.table.label, other.table.label, own.schema, other.schema)
     return (other, own) if TableOptions(own.schema.options).primary_branch else (own, other)
 
@@ -109,7 +111,7 @@ def _partitions(where: pc.Expression | None, predicate: Predicate | None, schema
     return own if found is None else both_of(found, own)
 
 
-def shown_files(
+def plan_visible_files(
     states: Sequence[ScanPlan], selections: Sequence[Selection | None], *, statistics: bool = True
 ) -> tuple[ScanPlan, ...]:
     """Plan the selected files, of the second branch without the partitions that readers see in the first one: what is
@@ -121,11 +123,16 @@ def shown_files(
     hidden = frozenset(key(s.values) for s in plan.splits)
     return (
         plan,
-        *(plan_state(o, shown_in(o, hidden, s), statistics=statistics) for o, s in zip(others, rest, strict=True)),
+        *(
+            plan_state(o, visible_selection(o, hidden, s), statistics=statistics)
+            for o, s in zip(others, rest, strict=True)
+        ),
     )
 
 
-def shown_in(state: ScanPlan, hidden: frozenset[tuple[Any, ...]], selection: Selection | None) -> Selection | None:
+def visible_selection(
+    state: ScanPlan, hidden: frozenset[tuple[Any, ...]], selection: Selection | None
+) -> Selection | None:
     """Select what is selected of a branch (None: all) but hidden partitions, which are given by ``partition_key``."""
     if not hidden:
         return selection
@@ -157,7 +164,7 @@ def _other_state(state: ScanPlan, table: Table, version: int | str | None, times
         return ScanPlan(table, None, table.schema()) if found is None else choose_state(table, found)
     if isinstance(version, str) and state.snapshot is not None and ("/" in version or table.find_tag(version) is None):
         version, timestamp = None, state.snapshot.time_millis
-    if timestamp is not None and held_nothing_at(table, timestamp):
+    if timestamp is not None and had_no_snapshot_at(table, timestamp):
         return ScanPlan(table, None, table.schema())
     return choose_state(table, version, timestamp)
 
@@ -166,14 +173,14 @@ def first_state(table: Table, version: int | str | None = None, timestamp: int |
     """Choose the table's own state, without its files; one without a snapshot where only the other branch has one as
     early.
     """
-    if timestamp is not None and held_nothing_at(table, timestamp):
+    if timestamp is not None and had_no_snapshot_at(table, timestamp):
         state = ScanPlan(table, None, table.schema())
         if other_branch(state) is not None:
             return state
     return choose_state(table, version, timestamp)
 
 
-def held_nothing_at(table: Table, timestamp: int | str) -> bool:
+def had_no_snapshot_at(table: Table, timestamp: int | str) -> bool:
     """Return whether a branch had no snapshot yet at a time; False also if its snapshots may have expired."""
     try:
         resolve_version(table, timestamp=timestamp)
@@ -186,11 +193,11 @@ def held_nothing_at(table: Table, timestamp: int | str) -> bool:
     return False
 
 
-def none_as_early(table: Table, timestamp: int | str) -> NotFoundError:
+def no_snapshot_as_early(table: Table, timestamp: int | str) -> NotFoundError:
     return NotFoundError(f"No branch of {table.label} has a snapshot as early as {timestamp}")
 
 
-def head_of_other(plan: ScanPlan) -> ScanPlan | None:
+def plan_head_of_other(plan: ScanPlan) -> ScanPlan | None:
     """Plan the head of the branch that a table is read together with, all of its partitions; None: there is none.
 
     Raises:
@@ -205,12 +212,12 @@ def head_of_other(plan: ScanPlan) -> ScanPlan | None:
     return other
 
 
-def shown_of_other(plan: ScanPlan, other: ScanPlan) -> ScanPlan:
+def visible_in_other(plan: ScanPlan, other: ScanPlan) -> ScanPlan:
     """Leave out the partitions of the other branch that readers see in the table's own branch."""
     return other if TableOptions(plan.schema.options).primary_branch else _without_partitions(other, plan)
 
 
-def shown_of_own(plan: ScanPlan, other: ScanPlan) -> ScanPlan:
+def visible_in_own(plan: ScanPlan, other: ScanPlan) -> ScanPlan:
     """Leave out the partitions of the table's own branch that readers see in the other one."""
     return _without_partitions(plan, other) if TableOptions(plan.schema.options).primary_branch else plan
 
@@ -224,7 +231,7 @@ def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
     return None if found is None else found.id
 
 
-def read_as_one(plans: Sequence[ScanPlan], *, newest: bool) -> list[ScanPlan]:
+def with_common_schema(plans: Sequence[ScanPlan], *, newest: bool) -> list[ScanPlan]:
     """Choose the schema for time travel over branches that are read together. ``plans[0]`` is the table's own.
 
     A snapshot has the schema of its commit; after an ALTER of all branches only some may have been written. ``newest``:
@@ -239,10 +246,10 @@ def read_as_one(plans: Sequence[ScanPlan], *, newest: bool) -> list[ScanPlan]:
         versions = [_columns(s) for s in plans[0].table.schemas()]
         known = [c for p, c in zip(plans, columns, strict=True) if p.snapshot is not None and c in versions]
         wanted = max(known, key=lambda c: len(versions) - versions[::-1].index(c), default=wanted)
-    return [_read_by(p, wanted) for p in plans]
+    return [_in_version(p, wanted) for p in plans]
 
 
-def _read_by(plan: ScanPlan, wanted: Sequence[Any]) -> ScanPlan:
+def _in_version(plan: ScanPlan, wanted: Sequence[Any]) -> ScanPlan:
     if _columns(plan.schema) == wanted:
         return plan
     found = [s for s in plan.table.schemas() if _columns(s) == wanted]
@@ -250,13 +257,13 @@ def _read_by(plan: ScanPlan, wanted: Sequence[Any]) -> ScanPlan:
 
 
 def _columns(schema: TableSchema) -> list[Any]:
-    return [(f.name, f.id, _bare(f.type)) for f in schema.fields]
+    return [(f.name, f.id, _comparable_type(f.type)) for f in schema.fields]
 
 
 def check_types(label: str, other_label: str, schema: TableSchema, other: TableSchema) -> None:
     """Check types and names. Paimon compares only types by position, and would mix up columns of other names."""
-    ours = [(f.name, _bare(f.type)) for f in schema.fields]
-    theirs = [(f.name, _bare(f.type)) for f in other.fields]
+    ours = [(f.name, _comparable_type(f.type)) for f in schema.fields]
+    theirs = [(f.name, _comparable_type(f.type)) for f in other.fields]
     if len(ours) != len(theirs) or [t for _, t in ours] != [t for _, t in theirs]:
         raise InvalidInputError(f"{label} and {other_label} are read together, but their column types differ")
     if [n for n, _ in ours] != [n for n, _ in theirs] or schema.partition_keys != other.partition_keys:
@@ -265,14 +272,14 @@ def check_types(label: str, other_label: str, schema: TableSchema, other: TableS
         )
 
 
-def _bare(data_type: DataType) -> Any:
+def _comparable_type(data_type: DataType) -> Any:
     """Return a type without nullability and field ids."""
     if isinstance(data_type, RowType):
-        return "ROW", tuple(_bare(f.type) for f in data_type.fields)
+        return "ROW", tuple(_comparable_type(f.type) for f in data_type.fields)
     if isinstance(data_type, MapType):
-        return "MAP", _bare(data_type.key), _bare(data_type.value)
+        return "MAP", _comparable_type(data_type.key), _comparable_type(data_type.value)
     if isinstance(data_type, ArrayType):
-        return data_type.root, _bare(data_type.element)
+        return data_type.root, _comparable_type(data_type.element)
     return type_to_json(with_nullable(data_type, True))
 
 

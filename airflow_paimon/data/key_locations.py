@@ -32,11 +32,11 @@ MOST_KEYS = 50_000_000
 
 _LISTED = 100
 
-Places = npt.NDArray[np.int64]
-"""For each row the position of its bucket in ``KeyPlaces.buckets``; -1: the key is unknown."""
+RowNumbers = npt.NDArray[np.int64]
+"""For each row the position of its bucket in ``KeyLocations.buckets``; -1: the key is unknown."""
 
 
-class KeyPlaces:
+class KeyLocations:
     """The keys of a snapshot, or of files, and the bucket of each; ``buckets`` in canonical form. Picklable.
 
     ``sizes``: how many keys each bucket has, by partition.
@@ -72,7 +72,7 @@ class KeyPlaces:
         columns = [rows.column(f.name) for f in self._fields]
         return hash_rows(columns, [f.type for f in self._fields])
 
-    def find(self, rows: pa.RecordBatch | pa.Table) -> Places:
+    def find(self, rows: pa.RecordBatch | pa.Table) -> RowNumbers:
         """Return where the key of each row lives."""
         wanted = self.hashes(rows)
         order = sorting_order(wanted)
@@ -89,13 +89,13 @@ class KeyPlaces:
             open_rows = self._of_hash(at, wanted, open_rows)
         return found
 
-    def _of_hash(self, at: Places, wanted: Hashes, rows: Places) -> Places:
+    def _of_hash(self, at: RowNumbers, wanted: Hashes, rows: RowNumbers) -> RowNumbers:
         """Return those of the rows whose hash the key at their position has."""
-        there: Places = rows[at[rows] < len(self._hashes)]
-        own: Places = there[self._hashes[at[there]] == wanted[there]]
+        there: RowNumbers = rows[at[rows] < len(self._hashes)]
+        own: RowNumbers = there[self._hashes[at[there]] == wanted[there]]
         return own
 
-    def known_buckets(self, rows: pa.RecordBatch, partitions: Sequence[bytes], codes: Places) -> Places:
+    def known_buckets(self, rows: pa.RecordBatch, partitions: Sequence[bytes], codes: RowNumbers) -> RowNumbers:
         """Return the bucket number of each row whose key lives in the row's own partition, else -1.
 
         ``codes``: the position of each row's partition in ``partitions``, which are in canonical form.
@@ -106,7 +106,7 @@ class KeyPlaces:
         found = self.find(rows)
         return np.where(own[found] == codes, bucket[found], -1)
 
-    def twice(self, limit: int) -> list[tuple[str, BucketKey, BucketKey]]:
+    def duplicates(self, limit: int) -> list[tuple[str, BucketKey, BucketKey]]:
         """Return keys that are in two buckets, as texts, and the buckets; at most ``limit``."""
         same = np.flatnonzero(self._hashes[1:] == self._hashes[:-1])
         suspects = np.union1d(same, same + 1)
@@ -126,7 +126,7 @@ class KeyPlaces:
         values = {f.name: rows.column(f.name)[row].as_py() for f in self._fields}
         return ", ".join(f"{n}={MASK if n.lower() in self._hidden else value}" for n, value in values.items())
 
-    def _equal(self, mine: Places, rows: pa.RecordBatch | pa.Table, theirs: Places) -> npt.NDArray[np.bool_]:
+    def _equal(self, mine: RowNumbers, rows: pa.RecordBatch | pa.Table, theirs: RowNumbers) -> npt.NDArray[np.bool_]:
         ours, others = self._keys.take(pa.array(mine)), rows.take(pa.array(theirs))
         same = np.ones(len(mine), bool)
         for field in self._fields:
@@ -155,14 +155,14 @@ def double_keys(view: Table, head: Snapshot) -> list[tuple[str, str, str]] | Non
     """
     schema = view.schema()
     try:
-        places = read_places(view, schema, head)
+        places = read_key_locations(view, schema, head)
     except UnsupportedFeatureError:
         return None
     text = StoredPartitions(schema).text
-    return [(key, text(one.partition), text(other.partition)) for key, one, other in places.twice(_LISTED)]
+    return [(key, text(one.partition), text(other.partition)) for key, one, other in places.duplicates(_LISTED)]
 
 
-def read_places(table: Table, schema: TableSchema, head: Snapshot | None) -> KeyPlaces:
+def read_key_locations(table: Table, schema: TableSchema, head: Snapshot | None) -> KeyLocations:
     """Read the keys of a snapshot: all that a full compaction would keep, in every partition. None: it has none.
 
     Raises:
@@ -170,7 +170,7 @@ def read_places(table: Table, schema: TableSchema, head: Snapshot | None) -> Key
         FormatError: a file is missing or corrupt.
     """
     if head is None:
-        return KeyPlaces(schema, ())
+        return KeyLocations(schema, ())
     plan = plan_snapshot(table, head, schema)
     rows = sum(f.row_count for s in plan.splits for f in s.files)
     if rows > MOST_KEYS:
@@ -181,4 +181,4 @@ def read_places(table: Table, schema: TableSchema, head: Snapshot | None) -> Key
         )
     bucket_of = StoredPartitions(schema).bucket
     read, splits = plan_read(plan, columns=schema.primary_keys, layered=True, whole_buckets=True)
-    return KeyPlaces(schema, ((bucket_of(s.bucket), list(read_split(read, s))) for s in splits))
+    return KeyLocations(schema, ((bucket_of(s.bucket), list(read_split(read, s))) for s in splits))

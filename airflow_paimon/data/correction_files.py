@@ -37,28 +37,28 @@ _OF_ROWS = (UPDATE, DELETE, MERGE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Amount:
+class FileTotals:
     """Data files. ``rows``: as files count them, before any merge."""
 
     files: int = 0
     bytes: int = 0
     rows: int = 0
 
-    def __add__(self, other: Amount) -> Amount:
-        return Amount(files=self.files + other.files, bytes=self.bytes + other.bytes, rows=self.rows + other.rows)
+    def __add__(self, other: FileTotals) -> FileTotals:
+        return FileTotals(files=self.files + other.files, bytes=self.bytes + other.bytes, rows=self.rows + other.rows)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class CorrectionFiles:
     """``reads``: files of the branch that may hold a row that is asked for. ``replaces``: live files that new ones take
     the place of, with their ``partitions``; ``writes``: the new ones, without ``files``. ``at_most``: which of these
     really hold such rows is known when they are read.
     """
 
-    reads: Amount
-    replaces: Amount
-    writes: Amount
-    partitions: Mapping[str, Amount] = field(default_factory=dict)
+    reads: FileTotals
+    replaces: FileTotals
+    writes: FileTotals
+    partitions: Mapping[str, FileTotals] = field(default_factory=dict)
     touched: CorrectedBuckets = field(default_factory=CorrectedBuckets)
     at_most: bool = True
     notes: tuple[str, ...] = ()
@@ -75,19 +75,21 @@ def selection_for(scope: StatementScope, mode: str, choice: PartitionChoice, sch
     return partitions_where(scope.predicate, schema)
 
 
-def work_of(scan: ScanPlan, scope: StatementScope, *, mode: str, choice: PartitionChoice) -> Work:
+def correction_files(scan: ScanPlan, scope: StatementScope, *, mode: str, choice: PartitionChoice) -> CorrectionFiles:
     """Plan what a correction of the branch does, of the live files in ``scan``; no file is read.
 
     ``mode`` and ``choice``: of a SELECT or function, how and where its rows are written.
     """
     schema = scan.schema
-    found = _Found(scan, scope)
+    found = _MatchingFiles(scan, scope)
     if scope.kind in _OF_ROWS:
         return _of_rows(scan, scope, found)
     if scope.kind == INSERT:
         keyed = bool(schema.primary_keys)
         note = "which buckets have the inserted keys, and so are rewritten, is known when the rows are computed"
-        return Work(reads=Amount(), replaces=Amount(), writes=Amount(), notes=(note,) if keyed else ())
+        return CorrectionFiles(
+            reads=FileTotals(), replaces=FileTotals(), writes=FileTotals(), notes=(note,) if keyed else ()
+        )
     if mode == "upsert" and scope.kind != INSERT_OVERWRITE:
         splits = [s for s in found.splits if choice.matches(s.values)]
         return _replacing(schema, found.reads, splits, at_most=True)
@@ -96,16 +98,16 @@ def work_of(scan: ScanPlan, scope: StatementScope, *, mode: str, choice: Partiti
     return _replacing(schema, found.reads, splits, at_most=scope.kind == INSERT_OVERWRITE)
 
 
-def together(works: Sequence[Work]) -> Work:
+def combined(works: Sequence[CorrectionFiles]) -> CorrectionFiles:
     """Return the work of several statements, each on the live files of now: at most what they do one after another."""
-    partitions: dict[str, Amount] = {}
+    partitions: dict[str, FileTotals] = {}
     for name, amount in (item for work in works for item in work.partitions.items()):
-        partitions[name] = partitions.get(name, Amount()) + amount
+        partitions[name] = partitions.get(name, FileTotals()) + amount
     note = f"{len(works)} statements: a file that several of them touch counts for each"
-    return Work(
-        reads=sum((work.reads for work in works), Amount()),
-        replaces=sum((work.replaces for work in works), Amount()),
-        writes=sum((work.writes for work in works), Amount()),
+    return CorrectionFiles(
+        reads=sum((work.reads for work in works), FileTotals()),
+        replaces=sum((work.replaces for work in works), FileTotals()),
+        writes=sum((work.writes for work in works), FileTotals()),
         partitions=dict(sorted(partitions.items())),
         touched=CorrectedBuckets(
             buckets=frozenset(bucket for work in works for bucket in work.touched.buckets),
@@ -115,14 +117,13 @@ def together(works: Sequence[Work]) -> Work:
     )
 
 
-def _of_rows(scan: ScanPlan, scope: StatementScope, found: _Found) -> Work:
+def _of_rows(scan: ScanPlan, scope: StatementScope, found: _MatchingFiles) -> CorrectionFiles:
     """UPDATE, DELETE and MERGE: whole buckets of a table with keys, else single files, are written again."""
     schema = scan.schema
     if scope.kind == DELETE and scope.whole and _is_of_partitions(scope.predicate, schema):
-        dropped = _replacing(schema, Amount(), found.splits, at_most=False)
+        dropped = _replacing(schema, FileTotals(), found.splits, at_most=False)
         note = "the DELETE takes whole partitions: their files are dropped, and none is read"
-        return Work(reads=Amount(), replaces=dropped.replaces, writes=Amount(), partitions=dropped.partitions,
-                    touched=dropped.touched, at_most=False, notes=(note,))  # fmt: skip
+        return replace(dropped, writes=FileTotals(), notes=(note,))
     notes = ("rows that a MERGE inserts come on top",) if scope.kind == MERGE else ()
     splits = found.splits if schema.primary_keys else found.pruned
     return _replacing(schema, found.reads, splits, at_most=True, notes=notes)
@@ -140,7 +141,7 @@ def _overwritten(scope: StatementScope, schema: TableSchema) -> PartitionChoice:
         return choose_partitions(schema, (), "PARTITION")
 
 
-class _Found:
+class _MatchingFiles:
     """The buckets that may hold rows of the condition: with all their files, and with those that may hold such rows."""
 
     def __init__(self, scan: ScanPlan, scope: StatementScope) -> None:
@@ -156,28 +157,28 @@ class _Found:
             self.splits = [s.bucket for s in read]
             self.pruned = [s.bucket if len(s.files) == len(s.bucket.files) else replace(s.bucket, files=s.files)
                            for s in read]  # fmt: skip
-        self.reads = _amount(f for s in self.pruned for f in s.files)
+        self.reads = _totals(f for s in self.pruned for f in s.files)
 
 
 def _replacing(
     schema: TableSchema,
-    reads: Amount,
+    reads: FileTotals,
     splits: Iterable[BucketSplit],
     *,
     at_most: bool,
     notes: tuple[str, ...] = (),
-) -> Work:
+) -> CorrectionFiles:
     """Replace these files by new ones with about as many rows and bytes."""
     stored, splits = StoredPartitions(schema), list(splits)
-    partitions: dict[str, Amount] = {}
+    partitions: dict[str, FileTotals] = {}
     for split in splits:
         name = shown_partition(schema, split.values)
-        partitions[name] = partitions.get(name, Amount()) + _amount(split.files)
-    total = sum(partitions.values(), Amount())
-    return Work(
+        partitions[name] = partitions.get(name, FileTotals()) + _totals(split.files)
+    total = sum(partitions.values(), FileTotals())
+    return CorrectionFiles(
         reads=reads,
         replaces=total,
-        writes=Amount(bytes=total.bytes, rows=total.rows),
+        writes=FileTotals(bytes=total.bytes, rows=total.rows),
         partitions=dict(sorted(partitions.items())),
         touched=CorrectedBuckets(
             buckets=frozenset(stored.bucket(s) for s in splits),
@@ -188,6 +189,6 @@ def _replacing(
     )
 
 
-def _amount(files: Iterable[DataFile]) -> Amount:
+def _totals(files: Iterable[DataFile]) -> FileTotals:
     found = list(files)
-    return Amount(files=len(found), bytes=sum(f.file_size for f in found), rows=sum(f.row_count for f in found))
+    return FileTotals(files=len(found), bytes=sum(f.file_size for f in found), rows=sum(f.row_count for f in found))
