@@ -255,7 +255,12 @@ def gather_merge(
     )
     check_changed(target, branch, compared)
     compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
-    begun = [one.schema for one in unfinished if one.user == own and one.schema is not None]
+    # Another operation's columns that a snapshot of main has are main's.
+    begun = [
+        one.schema if one.user == own else max(one.schema, head.schema_id)
+        for one in unfinished
+        if one.schema is not None
+    ]
     begun += [min(put) - 1] if put else []
     return compared, SchemaLogs(main=schemas, branch=branch.schemas(), put=put, begun=min(begun, default=None))
 

@@ -255,6 +255,21 @@ def test_what_a_killed_publish_has_brought_is_in_no_other_ones_way(template: Pat
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("name", ["merge-columns", "replace"])
+def test_main_is_kept_with_the_columns_that_it_had_before_a_killed_publish(
+    template: Path, tmp_path: Path, name: str
+) -> None:
+    case, table = CASES[name], copied(template, tmp_path / "main")
+    case.prepare(table)
+    before = rows(table)
+    probe = FaultStore(copied(tmp_path / "main", tmp_path / "done").store)
+    perform(open_table(str(tmp_path / "done"), "d.t"), probe, case.operation, operation_id="op", **case.values)
+    [step] = [at for at, (_, uri) in enumerate(probe.mutations, 1) if uri.endswith("/snapshot/snapshot-2")]
+    assert dies(table, case, step, after=False) and "price" in table.schema().field_names
+    run(table, "replace_main", keep_old_as="kept", operation_id="another", readers_stopped=True, **STOPPED)
+    assert rows(table.branch("kept")) == before and sound(table)
+
+
 @pytest.mark.parametrize("same_bucket", [True, False])
 @pytest.mark.parametrize("fits_both", [True, False])
 def test_columns_of_a_publish_that_ends_in_a_conflict_are_taken_back_unless_used(
