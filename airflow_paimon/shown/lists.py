@@ -17,6 +17,7 @@ from airflow_paimon.core.table.known_options import OptionClass, find_option, is
 from airflow_paimon.core.table.masking import masked_option
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
+    PUBLISH_TAG_PREFIX,
     STAGED_TAG_PREFIX,
     UNDO_TAG_PREFIX,
     is_run_tag,
@@ -107,6 +108,8 @@ def _purpose(name: str) -> str | None:
     """Say what a tag is for, by its name; None for one that somebody made."""
     if name.startswith(UNDO_TAG_PREFIX):
         return "undo tag"
+    if name.startswith(PUBLISH_TAG_PREFIX):
+        return "publish, for its undo"
     if (branch := protects(name)) is not None:
         return f"protects branch {branch}"
     if name.startswith(KEEP_TAG_PREFIX):

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.errors import ConflictError, NotFoundError
 from airflow_paimon.core.publish.hold import put_hold
-from airflow_paimon.core.publish.undoable_publishes import verify_publish
+from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main, verify_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact, DiffBranches
@@ -27,6 +27,7 @@ from tests.core.tables import run
 from tests.data.appender import FIRST, appender
 from tests.data.row_statements import Row, statement, with_ids
 from tests.data.tables import make_table
+from tests.stateful.paimon_expiry import expire_snapshots
 from tests.stores import RivalledStore
 
 COLUMNS = {"k": "INT", "v": "STRING", "dt": "STRING"}
@@ -150,6 +151,41 @@ def test_an_undo_names_the_compactions_to_revert_first(tmp_path: Path) -> None:
         assert shown(table) == now
     run(table, "rollback_to", **undo)
     assert shown(table) == {1: "old", 2: "old", 3: "late", 4: "late", 5: "late"}
+
+
+@pytest.mark.parametrize("keys", [[], ["dt", "k"]])
+def test_an_undo_outlives_the_expiry_of_the_publish_by_another_engine(tmp_path: Path, keys: list[str]) -> None:
+    """Paimon knows no undo tags, but it keeps what a tag is on: the publish itself has one, for as long."""
+    columns = {"k": "INT NOT NULL", "v": "STRING", "dt": "STRING NOT NULL"}
+    table = make_table(tmp_path, columns, partition_keys=["dt"], primary_keys=keys, bucket="1" if keys else "-1")
+    write_arrow(table, rows((1, "old"), (2, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    if keys:
+        write_arrow(table.branch("fix"), rows((1, "wrong")))
+    else:
+        statement(table.branch("fix"), lambda row: {**row, "v": "wrong"} if row["k"] == 1 else row, [], "UPDATE")
+    done = run(table, "merge_branch", branch="fix", operation_id="one", writers_stopped=True)
+    undo = {"tag": done.details["undo_tag"], "keep_later": True, "writers_stopped": True}
+    run(table, "delete_branch", branch="fix")
+    for k in (3, 4, 5):
+        write_arrow(table, rows((k, "late")))
+        if k == 3:
+            expire_snapshots(table, 1)
+    with pytest.raises(NotFoundError):
+        table.snapshot(done.snapshot_after or 0)
+    if keys:  # else it has to be reverted first, and takes the late rows with it
+        compact_branch(table, "main")
+    assert [p.undo_tag for p in publishes_still_on_main(table)] == [done.details["undo_tag"]]
+    undone = run(table, "rollback_to", operation_id="two", **undo)
+    late = dict.fromkeys((3, 4, 5), "late")
+    assert shown(table) == {1: "old", 2: "old", **late}
+    write_arrow(table, rows((6, "late")))
+    expire_snapshots(table, 1)
+    assert publishes_still_on_main(table) == [] and run(table, "check_table").details["ok"]
+    run(table, "rollback_to", **{**undo, "tag": undone.details["undo_tag"]})
+    assert shown(table) == {1: "wrong", 2: "old", **late, 6: "late"}
+    run(table, "delete_tag", tag=done.details["undo_tag"])
+    assert not [name for name in table.tag_names() if name.endswith("-one")]
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -13,7 +13,7 @@ from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.data import write_arrow
 from tests.oracles.canonical import canonical_rows
 from tests.oracles.drivers import JavaOracle, PypaimonOracle, RustOracle, SparkConnectorOracle
-from tests.oracles.interop import World, python_and_rust_rows, shown
+from tests.oracles.interop import ALWAYS_EXPIRING, World, python_and_rust_rows, shown
 from tests.oracles.processes import OracleError
 
 pytestmark = pytest.mark.oracle
@@ -224,11 +224,18 @@ def test_an_undo_refuses_where_java_wrote_the_same_keys_after_the_publish(world:
     assert world.both() == START
 
 
-def test_an_undo_goes_through_javas_compaction(world: World) -> None:
+@pytest.mark.parametrize("options", [{}, ALWAYS_EXPIRING])
+def test_an_undo_goes_through_javas_compaction_and_expiry(
+    java_oracle: JavaOracle, tmp_path: Path, options: dict[str, str]
+) -> None:
+    world = World(tmp_path, java_oracle)
+    world.create(**options)
+    start(world)
     world.correct("fix", "x1=A")
     undo = world.run("merge_branch", branch="fix").details["undo_tag"]
     world.write("y2=later")
     world.do("compact", full=True)
+    assert not options or world.main.find_snapshot(world.main.tag(undo).snapshot.id + 1) is None
     world.run("rollback_to", tag=undo, keep_later=True)
     assert world.both() == "x1=a x2=b y1=c y2=later z1=d"
 

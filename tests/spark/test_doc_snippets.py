@@ -287,15 +287,12 @@ def test_the_undo_row_by_row_keeps_what_changed_since(page: Page) -> None:
     with pytest.raises(ConflictError, match="changed again after the publish"):
         run_operation(build_request("rollback_to", {**undo, "keep_later": True}))
     text = (_DOCS / "howto" / "undo-later.md").read_text()
-    prepared, commands = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    tag, statement = prepared.splitlines()
+    statement, commands = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        exec(re.findall(r"-c '(.*?)'", statement)[0].replace('"W"', repr(str(page.warehouse))), {})
+        exec(re.findall(r"-c '(.*?)'", statement, re.DOTALL)[0].replace('"W"', repr(str(page.warehouse))), {})
     Path("undo.sql").write_text(printed.getvalue())
-    commands = f"{tag}\n{commands}"
-    for old, now in (("--snapshot 3", "--snapshot 4"), ("--snapshot 2", f"--snapshot {published.snapshot_after}")):
-        assert old in commands
-        commands = commands.replace(old, now)
+    assert "--snapshot 3" in commands
+    commands = commands.replace("--snapshot 3", "--snapshot 4")
     page.shell(commands.replace("--warehouse W", f"--warehouse {page.warehouse}"))
     rows = {row["id"]: row["amount"] for row in read_arrow(orders).to_pylist()}
     assert rows == {1: 11.0, 2: 20.0, 3: 30.0, 4: 40.0}  # 2 and 3 are restored, 9 is removed; the later 1 and 4 stay

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -38,6 +39,7 @@ from airflow_paimon.core.table.paths import (
     STAGED_TAG_PREFIX,
     manifest_path,
     protects,
+    publish_tag,
     published_tag,
 )
 from airflow_paimon.core.table.properties import (
@@ -231,7 +233,8 @@ def protect_published(view: Table, snapshot: Snapshot) -> None:
     """Set the tags that a publish or rollback needs from now on. Idempotent."""
     actions = missing_tags_of_publish(view, snapshot)
     if actions and not is_unexpired(view, snapshot):  # a tag on it would only stop the next expiry
-        own = {view.paths.tag(t) for t in _tags_on(view, snapshot)}
+        on_it = {*_tags_on(view, snapshot), publish_tag(snapshot.properties.get(UNDO_TAG_PROPERTY, ""))}
+        own = set(map(view.paths.tag, on_it))
         actions = [a for a in actions if a.path not in own]
     execute_at_once(view, actions)
     if actions and not is_unexpired(view, snapshot):
@@ -251,13 +254,28 @@ def missing_tags_of_publish(view: Table, snapshot: Snapshot) -> list[PutNew]:
     present, of_it = run_parallel(view.store, looks)
     wanted = [(Tag(name=n, snapshot=snapshot), why) for n, why in of_it.items()]
     final_tags = [partial(_final_tag, view, snapshot, staged) for staged in _staged_among(present, snapshot)]
-    for tag in run_parallel(view.store, final_tags):
-        wanted += [] if tag is None else [(tag, f"keeps snapshot {tag.snapshot.id} for publish {snapshot.id}")]
+    final = [tag for tag in run_parallel(view.store, final_tags) if tag is not None]
+    wanted += [(tag, f"keeps snapshot {tag.snapshot.id} for publish {snapshot.id}") for tag in final]
+    if (own := _publish_tag(view, snapshot, present, final)) is not None:
+        wanted.append((own, f"keeps publish {snapshot.id} for its undo"))
     return [
         PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
         for tag, reason in wanted
         if tag.name not in present
     ]
+
+
+def _publish_tag(view: Table, snapshot: Snapshot, present: Sequence[str], final: Sequence[Tag]) -> Tag | None:
+    """Return the tag on a publish or rollback itself: it lives as long as its undo tag, which is among the ``final``
+    ones, or ``present``. None: there is no undo tag any more.
+    """
+    name = snapshot.properties.get(UNDO_TAG_PROPERTY)
+    if name is None or publish_tag(name) in present:
+        return None
+    undo = next((t for t in final if t.name == name), None) or (view.find_tag(name) if name in present else None)
+    if undo is None or undo.snapshot.id != snapshot.id - 1:
+        return None
+    return replace(undo, name=publish_tag(name), snapshot=snapshot, legal_hold=None, held_by=None)
 
 
 def missing_tags_of_copy(view: Table, branch: str, other: str) -> list[PutNew]:

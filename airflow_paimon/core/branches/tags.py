@@ -28,13 +28,16 @@ from airflow_paimon.core.plan import Action, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateTag, DeleteTag, ReplaceTag
 from airflow_paimon.core.store.base import LOOK_S
+from airflow_paimon.core.table.history import retained_snapshot
 from airflow_paimon.core.table.options import TableOptions, requested_duration
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
     RESERVED_TAG_PREFIX,
+    UNDO_TAG_PREFIX,
     check_tag_name,
     protects,
+    publish_tag,
 )
 from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_time
@@ -291,13 +294,7 @@ def _refuse_second_legal_hold(view: Table, existing: Tag, request: CreateTag) ->
 def snapshot_to_tag(view: Table, snapshot_id: int | None) -> Snapshot:
     """Return a snapshot, also one that only a tag retains; the latest when none is given."""
     if snapshot_id is not None:
-        try:
-            return view.snapshot(snapshot_id)
-        except NotFoundError:
-            held = next((t.snapshot for t in view.tags() if t.snapshot.id == snapshot_id), None)
-            if held is None:
-                raise
-            return held
+        return retained_snapshot(view, snapshot_id)
     latest = view.latest_snapshot()
     if latest is None:
         raise NotFoundError(f"{view.label} has no snapshot to tag; write something first")
@@ -368,7 +365,11 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
         existing = view.tag(request.tag)
     check_deletable(view, replace(existing, legal_hold=None) if request.release_hold else existing)
     action = deletion(view, existing, "asked for")
-    marks = plan_deletions(view, [request.tag])
+    marks: list[Action] = [*plan_deletions(view, [request.tag])]
+    if request.tag.startswith(UNDO_TAG_PREFIX):
+        on_publish = view.find_tag(publish_tag(request.tag))
+        if on_publish is not None and on_publish.legal_hold is None:
+            marks.append(deletion(view, on_publish, f"it is there for an undo by {request.tag}"))
     plan = Plan(operation=request.operation, table=view.name, actions=(action, *marks), summary={"tag": request.tag})
     if not request.dry_run:
         try:

@@ -18,7 +18,7 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
     TRASHED,
     group_roots_by_kind,
 )
-from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, UNDO_TAG_PREFIX, protects
+from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, PUBLISH_TAG_PREFIX, UNDO_TAG_PREFIX, protects
 
 if TYPE_CHECKING:
     from airflow_paimon.core.format.snapshot import Tag
@@ -115,6 +115,8 @@ def lost_with(roots: ReachingRoots) -> str:
     }
     if roots.kind == TAG and (roots.name or "").startswith(UNDO_TAG_PREFIX):
         return f"the undo of the publish after {one}"
+    if roots.kind == TAG and (roots.name or "").startswith(PUBLISH_TAG_PREFIX):
+        return f"the undo of the publish that is {one}"
     if roots.kind == TAG and (roots.name or "").startswith(KEEP_TAG_PREFIX):
         return "nothing: it keeps files that a publish or rollback brought back"
     return texts.get(roots.kind, "what a publish that is running relies on")

@@ -46,6 +46,7 @@ from airflow_paimon.core.table.paths import (
     STAGED_TAG_PREFIX,
     STAGING_BRANCH_PREFIX,
     UNDO_TAG_PREFIX,
+    is_for_undo,
     numbered,
     protects,
 )
@@ -223,8 +224,8 @@ def _retained_states(branches: Sequence[_Branch], oldest: Snapshot | None) -> li
                 kind, name, record = "branch", protected, records[protected]
                 ends = record is not None and record.expires_ms is not None
             else:
-                kind, name, by_operation = "tag", tag.name, (UNDO_TAG_PREFIX, KEEP_TAG_PREFIX, STAGED_TAG_PREFIX)
-                ends = tag.time_retained is not None or tag.name.startswith(by_operation)
+                kind, name, by_operation = "tag", tag.name, (KEEP_TAG_PREFIX, STAGED_TAG_PREFIX)
+                ends = tag.time_retained is not None or is_for_undo(name) or name.startswith(by_operation)
             since_ms = tag.snapshot.time_millis
             found.append((RetainedState(kind=kind, name=name, branch=branch.name, since_ms=since_ms), ends))
     return found

@@ -15,7 +15,7 @@ from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
     STAGED_TAG_PREFIX,
-    UNDO_TAG_PREFIX,
+    is_for_undo,
     protects,
 )
 
@@ -70,7 +70,7 @@ def group_roots(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str
         snapshots = [i for i in at if roots[i].kind == SNAPSHOT]
         grouped = {
             TAGS: _several([i for i in tags if _is_made_by_people(roots[i].name)]),
-            UNDO: _several([i for i in tags if roots[i].name.startswith(UNDO_TAG_PREFIX)]),
+            UNDO: _several([i for i in tags if is_for_undo(roots[i].name)]),
             SNAPSHOTS: snapshots[:-1],
             CHANGELOGS: [i for i in at if roots[i].kind == CHANGELOG],
         }
@@ -141,8 +141,7 @@ def _several(tags: list[int]) -> list[int]:
 
 
 def _is_made_by_people(tag: str) -> bool:
-    ours = (UNDO_TAG_PREFIX, KEEP_TAG_PREFIX, STAGED_TAG_PREFIX)
-    return protects(tag) is None and not tag.startswith(ours)
+    return protects(tag) is None and not (is_for_undo(tag) or tag.startswith((KEEP_TAG_PREFIX, STAGED_TAG_PREFIX)))
 
 
 def _group(kind: str, roots: Sequence[Root], some: Sequence[int], branch: str | None = None) -> RootGroup:

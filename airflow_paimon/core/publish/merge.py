@@ -255,14 +255,19 @@ def gather_merge(
     )
     check_changed(target, branch, compared)
     compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
-    # Another operation's columns that a snapshot of main has are main's.
-    begun = [
-        one.schema if one.user == own else max(one.schema, head.schema_id)
-        for one in unfinished
-        if one.schema is not None
-    ]
+    begun, others = (
+        [one.schema for one in unfinished if one.schema is not None and (one.user == own) == is_own]
+        for is_own in (True, False)
+    )
     begun += [min(put) - 1] if put else []
-    return compared, SchemaLogs(main=schemas, branch=branch.schemas(), put=put, begun=min(begun, default=None))
+    others_begun = max(min(others), head.schema_id) if others else None
+    return compared, SchemaLogs(
+        main=schemas,
+        branch=branch.schemas(),
+        put=put,
+        begun=min(begun, default=None),
+        others_begun=others_begun,
+    )
 
 
 def plan_merge(planner: Merge, compared: Compared, logs: SchemaLogs) -> Publication:

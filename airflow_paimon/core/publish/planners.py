@@ -73,21 +73,23 @@ from airflow_paimon.core.table.table import Table
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaLogs:
     """The schema versions of both sides. ``put``: those of main that this try has put. ``begun``: main's newest one
-    before those, or when a try that was cut off began; None: there is neither.
+    before those, or when a try that was cut off began; None: there is neither. ``others_begun``: the same of publishes
+    of the branch by other operations, but not before the columns of main's newest snapshot.
     """
 
     main: Sequence[TableSchema]
     branch: Sequence[TableSchema]
     put: Collection[int] = ()
     begun: int | None = None
+    others_begun: int | None = None
 
     @property
     def before(self) -> TableSchema:
         """Main's newest version without those that this try has put, or, of the branch's columns, one before it."""
+        begun = min((b for b in (self.begun, self.others_begun) if b is not None), default=self.main[-1].id)
         theirs = [s.content for s in self.branch]
-        mine = [s for s in self.main if s.id not in self.put]
-        own = (s for s in reversed(mine) if self.begun is None or s.id <= self.begun or s.content not in theirs)
-        return next(own, self.main[-1])
+        mine = (s for s in reversed(self.main) if s.id not in self.put)
+        return next((s for s in mine if s.id <= begun or s.content not in theirs), self.main[-1])
 
     def is_begun(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
         """Whether main has all columns of the publish but no snapshot with them: they were put by a try that was cut

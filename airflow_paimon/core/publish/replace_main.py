@@ -42,7 +42,13 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.table.branch_record import KEPT_MAIN
 from airflow_paimon.core.table.consumers import consumer_names, consumer_path, find_consumer
-from airflow_paimon.core.table.history import changed_buckets, difference, existing_snapshots, snapshots_between
+from airflow_paimon.core.table.history import (
+    changed_buckets,
+    difference,
+    existing_snapshots,
+    find_retained,
+    snapshots_between,
+)
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
 from airflow_paimon.core.table.properties import (
@@ -289,17 +295,14 @@ def main_state_text(table: Table) -> str | None:
 
 def _replacements(main: Table) -> Iterator[Snapshot]:
     """Main's snapshots that replaced it, the newest first."""
-    numbers, held = set(), {}
+    numbers = set()
     for name in main.tag_names():
         shared = parse_protective(name)
         if shared is not None and shared.published is not None:
             numbers.add(shared.published)
-            held[shared.published] = name
         elif name.startswith(UNDO_TAG_PREFIX) and (tag := main.find_tag(name)) is not None:
             numbers.add(tag.snapshot.id + 1)
     for number in sorted(numbers, reverse=True):
-        found = main.find_snapshot(number)
-        if found is None and number in held and (tag := main.find_tag(held[number])) is not None:
-            found = tag.snapshot
+        found = find_retained(main, number)
         if found is not None and carried_over(found) is not None:
             yield found

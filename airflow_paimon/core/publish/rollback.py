@@ -53,6 +53,8 @@ from airflow_paimon.core.table.history import (
     changed_buckets,
     difference,
     existing_snapshots,
+    find_retained,
+    retained_snapshot,
     snapshot_by_watermark,
     snapshots_between,
     touched_buckets,
@@ -106,7 +108,7 @@ def rollback_to(
                 decided = _plan(request, view, target, head, context.now_ms)
                 if gate is not None and head is not None:
                     decided = _checked(gate, decided, head)
-                decided = decided if request.dry_run else _with_keys(keys, decided, request, view)
+                decided = decided if request.dry_run else _with_keys(keys, decided, request, view, target)
                 return _recorded(decided, request, view, target)
 
         return decide
@@ -114,11 +116,13 @@ def rollback_to(
     return _with_option(context, view, run_publication(context, view, make_decide, rows, keys))
 
 
-def _with_keys(keys: KeyMergeFiles, decided: Publication, request: RollbackTo, view: Table) -> Publication:
+def _with_keys(
+    keys: KeyMergeFiles, decided: Publication, request: RollbackTo, view: Table, target: Snapshot
+) -> Publication:
     try:
         return keys.into(decided, writers_stopped=request.writers_stopped)
     except ConflictError as error:
-        raise _changed_again(view, error) from None
+        raise _changed_again(view, target, error) from None
 
 
 def _recorded(decided: Publication, request: RollbackTo, view: Table, target: Snapshot) -> Publication:
@@ -127,12 +131,18 @@ def _recorded(decided: Publication, request: RollbackTo, view: Table, target: Sn
     """
     if not request.keep_later or decided.changes_anything:
         return decided
-    publish = view.find_snapshot(target.id + 1)
+    publish = find_retained(view, target.id + 1)
     is_publish = publish is not None and UNDO_TAG_PROPERTY in publish.properties
     return replace(decided, is_undo=is_publish and is_undone(view, target.id + 1) is False)
 
 
-def _changed_again(view: Table, error: ConflictError, compactions: Sequence[int] = ()) -> ConflictError:
+def _drops(target: Snapshot) -> str:
+    return f"Without keep_later (--keep-later) every commit after snapshot {target.id} of the whole table is dropped"
+
+
+def _changed_again(
+    view: Table, target: Snapshot, error: ConflictError, compactions: Sequence[int] = ()
+) -> ConflictError:
     """``compactions``: snapshots of compactions that alone are in the way, newest first."""
     what = error.details.get("overlap") or ", ".join(error.details["conflicts"])
     if compactions:
@@ -146,7 +156,8 @@ def _changed_again(view: Table, error: ConflictError, compactions: Sequence[int]
     sql = "undo_statement writes the MERGE" if view.schema().primary_keys else "docs/howto/undo-later.md has the SQL"
     return ConflictError(
         f"{view.label}: {what} changed again after the publish, and the undo would drop newer rows; nothing was "
-        f"changed. Restore them on a branch ({sql}), or leave keep_later (--keep-later) out to drop the newer ones",
+        f"changed. Restore them on a branch ({sql}), and publish that. {_drops(target)}",
+        code="undo-conflict",
         details=error.details,
     )
 
@@ -172,7 +183,7 @@ def _checked(gate: Gate, decided: Publication, head: Snapshot) -> Publication:
         return decided
     request, target = gate.request, gate.theirs
     assert isinstance(request, RollbackTo)
-    undone = gate.branch.snapshot(target.id + 1) if request.keep_later else head
+    undone = retained_snapshot(gate.branch, target.id + 1) if request.keep_later else head
     looked = gate.look(undone, is_main=not request.keep_later)
     properties = {**looked.properties, **decided.properties}  # what came back with its own checks says what they said
     return replace(decided, properties=properties, summary={**decided.summary, **looked.summary})
@@ -279,9 +290,9 @@ def _checks_that_return(view: Table, target: Snapshot, *, keep_later: bool) -> d
     """Return what checks said about the publish that comes back: the target, or the one that an undone undo took."""
     back: Snapshot | None = target
     if keep_later:
-        undo = view.find_snapshot(target.id + 1)
-        undone_after = undo.properties.get(TARGET_PROPERTY) if undo is not None else None
-        back = None if undone_after is None else view.find_snapshot(int(undone_after) + 1)
+        undo = find_retained(view, target.id + 1)
+        undone_after = undo.number(TARGET_PROPERTY) if undo is not None else None
+        back = None if undone_after is None else find_retained(view, undone_after + 1)
     said = {} if back is None else back.properties
     return {name: said[name] for name in (CHECKS_PROPERTY, CHECKS_FORCED_PROPERTY) if name in said}
 
@@ -325,8 +336,7 @@ def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snap
     if replaced or (tag is not None and tag.startswith(UNDO_TAG_PREFIX) and undo_tag != tag):
         raise UnsafeOperationError(
             f"{view.label}: {tag or f'snapshot {target.id}'} does not belong to the publish of snapshot {publish.id}: "
-            "its publish was refused, or another engine rolled it back. Leave keep_later (--keep-later) out to "
-            f"restore all of snapshot {target.id}"
+            f"its publish was refused, or another engine rolled it back; nothing was changed. {_drops(target)}"
         )
 
 
@@ -334,18 +344,18 @@ def _undo_changes(
     view: Table, tag: str | None, target: Snapshot, head: Snapshot
 ) -> tuple[list[BucketChange], Difference, FileMerge | None, KeyMergeRequest | None]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
-    if target.id == head.id:
+    if target.id >= head.id:
         raise UnsafeOperationError(
             f"{view.label}: snapshot {target.id} is the newest, so there is no publish after it to undo; name the "
             f"undo tag of a publish, or the snapshot before it"
         )
-    try:
-        publish = view.snapshot(target.id + 1)
-    except NotFoundError:
+    publish = find_retained(view, target.id + 1)
+    if publish is None:
         raise UnsafeOperationError(
-            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, so later commits don't follow "
-            f"from it; leave keep_later (--keep-later) out, which drops everything after snapshot {target.id}"
-        ) from None
+            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, and no tag keeps it, so what it "
+            f"changed is not known; nothing was changed. Write the former rows back on a branch, from "
+            f"{f'tag {tag}' if tag else f'snapshot {target.id}'}, and publish that. {_drops(target)}"
+        )
     _check_follows(view, tag, target, publish)
     theirs, ours = difference(view, publish, target), difference(view, publish, head)
     schema = view.schema()
@@ -359,7 +369,7 @@ def _undo_changes(
         sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
         keys = _undo_by_key(view, sides, publish, target, head, schema)
     except ConflictError as error:
-        raise _changed_again(view, error, _compactions(view, error, publish, head)) from None
+        raise _changed_again(view, target, error, _compactions(view, error, publish, head)) from None
     changes = changes_of_branch(sides, set() if keys is None else keys.buckets)
     check_bucket_counts(view.name, sides, changes, schema)
     return changes, theirs, None, keys

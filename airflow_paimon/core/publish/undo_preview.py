@@ -12,6 +12,8 @@ from airflow_paimon.core.publish.rollback import rollback_to
 from airflow_paimon.core.publish.undo_statement import BEFORE, PUBLISHED, undo_statement
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import RollbackTo
+from airflow_paimon.core.table.history import retained_snapshot
+from airflow_paimon.core.table.paths import publish_tag
 from airflow_paimon.core.table.properties import UNDO_TAG_PROPERTY
 from airflow_paimon.core.table.table import Table
 
@@ -51,7 +53,7 @@ def preview_undo(main: Table, snapshot_id: int) -> UndoPreview:
     Raises:
         NotFoundError: there is no such snapshot. FormatError: something that is needed is unreadable.
     """
-    publish = main.snapshot(snapshot_id)
+    publish = retained_snapshot(main, snapshot_id)
     tag = publish.properties.get(UNDO_TAG_PROPERTY, "")
     ids = [i for i in main.snapshot_ids() if i > snapshot_id]
     later = main.snapshots(ids[-_LISTED:])[::-1]
@@ -82,5 +84,6 @@ def _by_row(main: Table, found: UndoPreview) -> UndoPreview:
         statement = undo_statement(main.schema(), main.name)
     except PaimonError as error:
         return replace(found, why=f"{why}, and {error.message}")
-    views = (f"{BEFORE}={main.name}@{found.tag}", f"{PUBLISHED}={main.name}@{found.snapshot}")
+    published = found.snapshot if main.find_snapshot(found.snapshot) is not None else publish_tag(found.tag)
+    views = (f"{BEFORE}={main.name}@{found.tag}", f"{PUBLISHED}={main.name}@{published}")
     return replace(found, way=BY_ROW, statement=statement, views=views, why=why)

@@ -14,7 +14,14 @@ from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, publish_s
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.partial_publish import is_partial, left_of
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
-from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.history import (
+    Difference,
+    branch_point,
+    difference,
+    existing_snapshots,
+    find_retained,
+    retained_snapshot,
+)
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
@@ -75,18 +82,15 @@ class UndoablePublish:
 def undoable_publishes(view: Table) -> list[UndoablePublish]:
     """Find the publishes and rollbacks of this branch that can still be undone, oldest first.
 
-    Two small reads for each undo tag; tags of refused publishes are skipped.
+    A few small reads for each undo tag; tags of refused publishes are skipped.
     """
     found = []
     for name in view.tag_names():
         if not name.startswith(UNDO_TAG_PREFIX):
             continue
         before = view.tag(name).snapshot
-        try:
-            snapshot = view.snapshot(before.id + 1)
-        except NotFoundError:
-            continue
-        if snapshot.properties.get(UNDO_TAG_PROPERTY) == name:
+        snapshot = find_retained(view, before.id + 1)
+        if snapshot is not None and snapshot.properties.get(UNDO_TAG_PROPERTY) == name:
             found.append(UndoablePublish(snapshot=snapshot, before=before, undo_tag=name))
     return sorted(found, key=lambda p: p.snapshot.id)
 
@@ -109,8 +113,10 @@ def publishes_still_on_main(view: Table) -> list[UndoablePublish]:
     points = undoable_publishes(view)
     if not points:
         return []
-    later = view.snapshots([i for i in view.snapshot_ids() if i >= points[0].snapshot.id])
-    undone = undone_snapshots(later)
+    oldest = points[0].before
+    existing = existing_snapshots(view, [i for i in view.snapshot_ids() if i > oldest.id])
+    later = {s.id: s for s in (*(p.snapshot for p in points), *existing)}
+    undone = undone_snapshots([later[i] for i in sorted(later)])
     return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
 
 
@@ -218,10 +224,12 @@ def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_lat
     """
     published, schema = view.snapshot(snapshot_id), view.schema()
     if keep_later and merges_by_file(schema):
-        publish, before = view.snapshot(target.id + 1), view.snapshot(snapshot_id - 1)
+        publish, before = retained_snapshot(view, target.id + 1), view.snapshot(snapshot_id - 1)
         merge = undo_files(view, publish=publish, target=target, head=before, schema=schema, rewrite=True)
         return _verify_files(view, published, merge)
-    since = view.snapshot(target.id + 1) if keep_later else view.snapshot(snapshot_id - 1)
+    since = view.snapshot(snapshot_id - 1)
+    if keep_later:
+        since = retained_snapshot(view, target.id + 1)
     wanted, keyed = difference(view, target, since).buckets, set[BucketKey]()
     if MERGED_KEYS_PROPERTY in published.properties:
         later = difference(view, since, view.snapshot(snapshot_id - 1)).buckets

@@ -134,6 +134,24 @@ def snapshots_between(table: Table, after: int, up_to: int) -> list[Snapshot] | 
         return None
 
 
+def find_retained(table: Table, number: int) -> Snapshot | None:
+    """Return a snapshot, also one that only a tag retains. None: it is gone, or tags name several of that number."""
+    found = table.find_snapshot(number)
+    if found is not None:
+        return found
+    tagged = {t.snapshot.identity: t.snapshot for t in table.cached_tags() if t.snapshot.id == number}
+    return next(iter(tagged.values())) if len(tagged) == 1 else None
+
+
+def retained_snapshot(table: Table, number: int) -> Snapshot:
+    """Return what ``find_retained`` finds.
+
+    Raises:
+        NotFoundError: it finds none.
+    """
+    return find_retained(table, number) or table.snapshot(number)
+
+
 def existing_snapshots(table: Table, ids: list[int]) -> list[Snapshot]:
     """Read the snapshots of these ids, without those that have expired meanwhile."""
     try:

@@ -28,6 +28,9 @@ CONSUMER_PREFIX = "consumer-"
 POSTPONED_BUCKET = -2
 PROTECTIVE_TAG_PREFIX = "airflow-paimon-branch-"
 UNDO_TAG_PREFIX = "airflow-paimon-undo-"
+"""Of the tag on the snapshot before a publish or rollback."""
+PUBLISH_TAG_PREFIX = "airflow-paimon-publish-"
+"""Of the tag on a publish or rollback itself, which lives as long: the undo compares the two."""
 KEEP_TAG_PREFIX = "airflow-paimon-keep-"
 STAGED_TAG_PREFIX = "airflow-paimon-hold-"
 STAGING_BRANCH_PREFIX = "airflow-paimon-staging-"
@@ -46,6 +49,16 @@ _PROTECTIVE = re.compile(
     rf"{PROTECTIVE_TAG_PREFIX}(?P<branch>[^.]+)(?:[.](?P<number>[0-9]{{1,19}})(?:-[0-9a-f]+)?)?", re.DOTALL
 )
 _PART = re.compile(r"[^/\\$.\s]+")
+
+
+def publish_tag(undo_tag: str) -> str:
+    """Return the name of the tag on the publish that an undo tag belongs to."""
+    return PUBLISH_TAG_PREFIX + undo_tag.removeprefix(UNDO_TAG_PREFIX)
+
+
+def is_for_undo(tag: str) -> bool:
+    """Whether a tag is one of the two that keep a publish undoable."""
+    return tag.startswith((UNDO_TAG_PREFIX, PUBLISH_TAG_PREFIX))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from airflow_paimon.core.errors import FormatError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.table.paths import publish_tag
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, files, make_table, overwrite, rewrite, run
@@ -72,8 +73,9 @@ def test_a_keep_tag_goes_only_after_every_tag_as_old(table: Table) -> None:
     expire_snapshots(table, 1)
     for name in ("fix", "other"):
         run(table, "delete_branch", branch=name)
-    delete_tag(table, first)
-    delete_tag(table, second)
+    for undo in (first, second):
+        delete_tag(table, undo)
+        delete_tag(table, publish_tag(undo))
     assert not run(table, "repair_table").changed
     with pytest.raises(UnsafeOperationError, match="tag 'base'"):
         run(table, "delete_tag", tag="airflow-paimon-keep-2")
@@ -159,7 +161,8 @@ def test_a_publish_that_died_before_its_tags_stood(table: Table, mended_by: str)
             break
     assert "airflow-paimon-keep-4" not in keep_tags(table)
     findings = [f["id"] for f in run(table, "check_table").details["findings"] if f["severity"] == "warning"]
-    assert findings == [f"unprotected-publish:airflow-paimon-{t}" for t in ("keep-2", "keep-4", "undo-op")]
+    expected = ("keep-2", "keep-4", "publish-op", "undo-op")
+    assert findings == [f"unprotected-publish:airflow-paimon-{t}" for t in expected]
     if mended_by == "retry":
         assert run(table, "rollback_to", tag=undo, operation_id="op").details["replayed"]
     else:

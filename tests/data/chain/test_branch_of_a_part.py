@@ -192,7 +192,7 @@ def test_expiry_of_the_delta_keeps_what_its_branch_needs(table: Table) -> None:
     expire(table)
     assert seen(fix) == expected, "the delta has replaced these files since"
     run(table, "delete_branch", branch="fix")
-    assert {t.name.partition("-undo-")[0] for t in delta.tags()} == {"airflow-paimon"}, "no tag keeps files for ever"
+    assert all(t.time_retained is not None for t in delta.tags()), "no tag keeps files for ever"
     expire(table)
     assert of(table, "20250812") == on("20250812", (1, 2, "b3"), (3, 1, "a"), (8, 1, "other"))
     assert [f for f in find_all(table, 0, verify_files=True) if f.severity != "info"] == []
