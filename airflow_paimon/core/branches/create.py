@@ -25,6 +25,7 @@ from airflow_paimon.core.branches.delete import (
     remove_branch,
 )
 from airflow_paimon.core.branches.ownership import (
+    being_changed,
     checked_retention,
     described,
     is_marked,
@@ -162,11 +163,13 @@ def recheck_source(table: Table, source: BranchSource) -> None:
     """Check, once the protective tag is set, that no running expiry has deleted files of the base.
 
     Raises:
-        ConflictError: some are gone.
+        ConflictError: some are gone; or the source's deletion, taken back since, had hidden schemas of it.
     """
     snapshot, view = source.snapshot, table.branch(source.branch)
     if snapshot is None:
         return
+    if source.branch != MAIN and not {i for i in view.schema_ids() if i <= snapshot.schema_id} <= source.schemas.keys():
+        raise being_changed(table, source.branch)
     require_ready(view)  # an operation that deletes or renames the source from here on finds our protective tag on it
     try:
         still = view.tag(source.tag.name).snapshot if source.tag is not None else view.snapshot(snapshot.id)

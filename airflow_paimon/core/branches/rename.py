@@ -128,10 +128,13 @@ def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) 
     table, new = context.table, copy.branch
 
     def recheck() -> None:
-        """Give way to who deletes the old branch: its files are kept only if the copy stood before."""
+        """Give way to who deletes the old branch: its files are kept only if the copy stood before. A deletion that was
+        taken back has put back the record, and schemas that it had hidden while the branch was copied.
+        """
         head = BranchPaths(removal.branch).snapshot(removal.head or 0)
         there = removal.head is None or read_if_exists(table.store, head) == removal.files.get(head)
-        if there and stored_record(table, removal.branch) == removal.record:
+        all_copied = removal.schemas.keys() >= {*table.branch(removal.branch).schema_ids()}
+        if there and all_copied and stored_record(table, removal.branch) == removal.record:
             return
         made = gather_removal(table, new, context.now_iso, context.request.operation)
         if not begun and made.record == copy.record.to_bytes():  # else another run goes on with it

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, cut_off, files, make_table, run
-from tests.stores import FaultStore
+from tests.stores import CountingStore, FaultStore
 
 
 def test_a_branch_starts_as_its_tag_and_is_protected(table: Table, fix: Table) -> None:
@@ -187,6 +188,47 @@ def test_columns_that_a_branch_gets_while_it_is_renamed_are_not_lost(table: Tabl
     run(table, "rename_branch", branch="fix", to_branch="better")
     assert table.branch_names() == ["better"]
     assert table.branch("better").schema().options["compaction.min.file-num"] == "3"
+
+
+class _WithoutOldSchema(CountingStore):
+    """Until the first change, each listing of the branch ``fix`` is taken while a deletion that is taken back again has
+    deleted its oldest schema.
+    """
+
+    hidden = "branch/branch-fix/schema/schema-0"
+    changed = False
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        self.changed |= method in ("create", "replace", "delete")
+        if self.changed or method not in ("list", "names", "walk") or not path.startswith("branch/branch-fix"):
+            return super()._call(method, path, action)
+        data = self.inner.read(self.hidden)
+        self.inner.delete(self.hidden)
+        try:
+            return super()._call(method, path, action)
+        finally:
+            self.inner.create(self.hidden, data)
+
+
+@pytest.mark.parametrize(
+    ("operation", "asked"),
+    [
+        ("rename_branch", {"branch": "fix", "to_branch": "better"}),
+        ("create_branch", {"branch": "better", "from_branch": "fix", "snapshot": 4}),
+    ],
+)
+def test_a_branch_is_not_copied_without_schemas_that_a_deletion_puts_back(
+    table: Table, fix: Table, operation: str, asked: dict[str, Any]
+) -> None:
+    append(fix, "a", seq=2)
+    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
+    context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **asked}))
+    beside = replace(context, table=Table(_WithoutOldSchema(table.store), table.name))
+    with pytest.raises(ConflictError, match="branch 'fix' is being changed by another operation"):
+        perform(beside, context.request)
+    assert table.branch_names() == ["fix"]
+    run(table, operation, **asked)
+    assert table.branch("better").schema_ids()[0] == 0
 
 
 def test_a_protective_tag_stays_while_its_branch_lives(table: Table, fix: Table) -> None:
