@@ -131,8 +131,15 @@ class PaimonHook(BaseHook):
         """The options of storage and catalog, None if there are none. They may hold secrets: never log them."""
         extras = self._extras()
         options = self._from_storage_connection()
+        fields = self._options_of_fields(extras)
         if self.storage in ("s3", "oss"):
-            options.update(self._options_of_fields(extras))
+            options.update(fields)
+        elif fields and (self.storage or self.catalog_type == "rest"):  # a local folder needs none, whatever is there
+            raise InvalidInputError(
+                f"Connection {self.paimon_conn_id!r}: {', '.join(fields)} are read only for a warehouse at s3:// or "
+                f"oss://, and this one is {self.warehouse!r}. Clear these fields (of key and secret: login, password); "
+                "a REST catalog's storage gets them in storage_options"
+            )
         more = self._json_object("storage_options")
         if "config_kwargs" in options and isinstance(more.get("config_kwargs"), dict):
             more = {**more, "config_kwargs": {**options["config_kwargs"], **more["config_kwargs"]}}

@@ -226,5 +226,5 @@ def _joins(commit: Commit, place: tuple[int, int], at: Mapping[str, int], own: S
     if commit.role == ROLLBACK and commit.target is not None:
         column = own[lane].columns.get(commit.target)
         if column is not None and column != place[1]:
-            title = f"back to what snapshot {commit.target} held, as snapshot {commit.id}"
+            title = f"{commit.what}, as snapshot {commit.id}"
             yield Edge(kind=ROLLBACK, start=(lane, column), end=place, title=title)

@@ -26,8 +26,9 @@ class Commit:
     """One snapshot. ``kind`` is its commit kind, or ``UNREADABLE``; ``rows`` what it changed, ``total`` what there is.
 
     ``source`` and ``source_id``: the branch that a publish took, ``parts``: its partitions, if not all; ``target``: the
-    snapshot that a rollback went back to. ``kept_by_tag``: the snapshot itself has expired. ``changed``: what became of
-    rows, as the diff before a publish or the statement has counted them; empty where nobody has.
+    snapshot that a rollback went back to; ``undone``: the publish that an undo reverted. ``kept_by_tag``: the snapshot
+    itself has expired. ``changed``: what became of rows, as the diff before a publish or the statement has counted
+    them; empty where nobody has.
     """
 
     id: int
@@ -44,6 +45,7 @@ class Commit:
     source_id: int | None = None
     parts: tuple[str, ...] = ()
     target: int | None = None
+    undone: int | None = None
     tags: tuple[str, ...] = ()
     undo: bool = False
     kept_by_tag: bool = False
@@ -63,4 +65,6 @@ class Commit:
         if self.source:
             parts = f", only {', '.join(self.parts)}" if self.parts else ""
             return f"{word} {'by' if self.operation == 'replace_main' else 'of'} {self.source}{parts}"
+        if self.undone is not None:
+            return f"undo of snapshot {self.undone}"
         return word if self.target is None else f"{word} to snapshot {self.target}"

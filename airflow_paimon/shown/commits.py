@@ -19,6 +19,7 @@ _MARKS = {PUBLISH: "good", ROLLBACK: "warn", UNREADABLE.lower(): "bad"}
 def commit_of(snapshot: Snapshot) -> Commit:
     """Keep of a snapshot what is shown."""
     own = {k.removeprefix(_PREFIX): v for k, v in snapshot.properties.items() if k.startswith(_PREFIX)}
+    target = _number(own.get("target-snapshot"))
     return Commit(
         id=snapshot.id,
         millis=snapshot.time_millis,
@@ -33,7 +34,8 @@ def commit_of(snapshot: Snapshot) -> Commit:
         source=own.get("branch", ""),
         source_id=_number(own.get("branch-snapshot")),
         parts=published_partitions(snapshot),
-        target=_number(own.get("target-snapshot")),
+        target=target,
+        undone=target + 1 if target is not None and own.get("keep-later") == "true" else None,
         changed=changed_rows(own),
     )
 

@@ -254,6 +254,20 @@ def test_a_storage_connection_that_does_not_fit(
         _ = PaimonHook("wh").storage_options
 
 
+@pytest.mark.parametrize("warehouse", ["lake", "gs://b/wh"])
+def test_keys_that_no_storage_gets_are_refused(monkeypatch: pytest.MonkeyPatch, warehouse: str) -> None:
+    """A REST catalog's warehouse is a name: nothing says that its tables are on S3."""
+    rest = {"catalog_type": "rest", "catalog_options": {"uri": "http://127.0.0.1:9"}} if warehouse == "lake" else {}
+    keys = {"key": "id", "secret": "s", "endpoint_url": "http://s3"}
+    extra = {"warehouse": warehouse, **rest}
+    set_connection(monkeypatch, "wh", "paimon", login="id", extra={**extra, "secret": "s", "endpoint": "http://s3"})
+    with pytest.raises(InvalidInputError, match="key, secret, endpoint_url are read only for a warehouse at s3://"):
+        _ = PaimonHook("wh").storage_options
+    assert "storage_options" in PaimonHook("wh").test_connection()[1]
+    set_connection(monkeypatch, "wh", "paimon", extra={**extra, "storage_options": keys})
+    assert keys.items() <= (PaimonHook("wh").storage_options or {}).items()
+
+
 def test_oss_takes_the_fields_of_s3(monkeypatch: pytest.MonkeyPatch) -> None:
     extra = {"warehouse": "oss://b/wh", "endpoint": "oss-cn-hangzhou.aliyuncs.com", "addressing_style": "path"}
     set_connection(monkeypatch, "wh", "paimon", login="id", password="the-secret", extra=extra)

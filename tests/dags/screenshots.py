@@ -26,7 +26,7 @@ from tests.dags.browser import Page, browser, find_chromium
 from tests.dags.conftest import load_program
 from tests.dags.pictures import save_small
 from tests.environment import REPO_ROOT
-from tests.plugin.pictures import PICTURES, SELECTOR, record_picture
+from tests.plugin.pictures import PICTURES, SELECTOR, record_picture, shown_in_airflow
 
 FLIGHTS = "demo.flights"
 DAYS = 31
@@ -162,6 +162,8 @@ class Camera:
             if name in PICTURES and not suffix:
                 shown = self.page.run(f"[...document.querySelectorAll({SELECTOR!r})].map(e => e.textContent)")
                 record_picture(name, [str(text) for text in shown])
+            elif name not in PICTURES and not suffix:
+                record_picture(name, shown_in_airflow(name))
             save_small(self.page, self.page.settled(), size, self.target / f"{name}{suffix}.png")
 
 

@@ -20,7 +20,7 @@ from tests.airflow.conftest import airflow_home, register
 from tests.core.tables import append, make_table
 from tests.core.tables import run as operate
 from tests.plugin.conftest import Get
-from tests.plugin.pictures import PATH, PICTURES, plain
+from tests.plugin.pictures import PATH, PICTURES, plain, shown_in_airflow
 from tests.plugin.test_page import texts
 
 pytestmark = pytest.mark.airflow
@@ -264,6 +264,12 @@ def test_the_pictures_show_the_tabs_and_columns_of_today(get: Get, name: str) ->
     known = json.loads(PATH.read_text())[name]
     sometimes = {"Changed rows", "Grid"}
     assert set(shown) - sometimes == set(known) - sometimes, "make screenshots takes them again; look at them"
+
+
+@pytest.mark.parametrize("name", ["form", "approval"])
+def test_the_pictures_of_airflows_pages_show_the_fields_of_today(name: str) -> None:
+    known = json.loads(PATH.read_text())[name]
+    assert set(shown_in_airflow(name)) == set(known), "make screenshots takes them again; look at them"
 
 
 @pytest.mark.usefixtures("runs", "undone")

@@ -96,6 +96,7 @@ def test_a_branch_of_a_branch_parts_from_it() -> None:
         ({"operation": "fast_forward", "source": "fix"}, "publish of fix"),
         ({"operation": "replace_main", "source": "fix"}, "replacement of main by fix"),
         ({"operation": "rollback_to", "target": 2}, "rollback to snapshot 2"),
+        ({"operation": "rollback_to", "target": 2, "undone": 3}, "undo of snapshot 3"),
         ({"operation": "correct_branch"}, "correction"),
         ({"operation": "WRITE"}, "WRITE"),
         ({}, ""),
