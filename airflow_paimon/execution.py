@@ -29,7 +29,13 @@ from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table_sets import same_versions
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.check.check_keys import FindDoubleKeys, FindDuplicates, FindKeysTwice, KeyHashes, RowChecks
+    from airflow_paimon.core.check.row_checks import (
+        FindDuplicateRowIds,
+        FindKeysInTwoPartitions,
+        FindKeysTwice,
+        ReadKeyHashes,
+        RowChecks,
+    )
     from airflow_paimon.core.publish.row_functions import (
         FindSharedId,
         FoldBuckets,
@@ -386,21 +392,21 @@ def _row_functions(fold: FoldBuckets | None = None) -> RowFunctions:
 
 
 @_later
-def _duplicates() -> FindDuplicates:
+def _duplicate_row_ids() -> FindDuplicateRowIds:
     from airflow_paimon.data.check_rows import duplicate_row_ids
 
     return duplicate_row_ids
 
 
 @_later
-def _double_keys() -> FindDoubleKeys:
-    from airflow_paimon.data.key_locations import double_keys
+def _keys_in_two_partitions() -> FindKeysInTwoPartitions:
+    from airflow_paimon.data.key_locations import keys_in_two_partitions
 
-    return double_keys
+    return keys_in_two_partitions
 
 
 @_later
-def _key_hashes() -> KeyHashes:
+def _key_hashes() -> ReadKeyHashes:
     from airflow_paimon.data.check_rows import key_hashes
 
     return key_hashes
@@ -414,9 +420,14 @@ def _keys_twice() -> FindKeysTwice:
 
 
 def _row_checks() -> RowChecks:
-    from airflow_paimon.core.check.check_keys import RowChecks
+    from airflow_paimon.core.check.row_checks import RowChecks
 
-    return RowChecks(duplicates=_duplicates, double_keys=_double_keys, keys=_key_hashes, keys_twice=_keys_twice)
+    return RowChecks(
+        duplicate_row_ids=_duplicate_row_ids,
+        keys_in_two_partitions=_keys_in_two_partitions,
+        key_hashes=_key_hashes,
+        keys_twice=_keys_twice,
+    )
 
 
 @_later

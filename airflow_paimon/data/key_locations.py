@@ -147,7 +147,7 @@ def _comparable(value: pa.Scalar) -> object:
     return _bits(pa.array([value.as_py()], value.type))[0].as_py()
 
 
-def double_keys(view: Table, head: Snapshot) -> list[tuple[str, str, str]] | None:
+def keys_in_two_partitions(view: Table, head: Snapshot) -> list[tuple[str, str, str]] | None:
     """Return up to 100 keys that two partitions have, and the partitions; None: there are too many keys to compare.
 
     Raises:

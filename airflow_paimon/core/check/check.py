@@ -1,13 +1,10 @@
 """check_table finds leftovers and damage of crashes and other engines, and reads only; repair_table carries out the
 repairs that it proposes.
-
-Hash indexes of dynamic buckets are built anew from the keys of the files: one snapshot, without a changed row.
 """
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -20,33 +17,29 @@ from airflow_paimon.core.check import (
     check_branches,
     check_catalog,
     check_files,
+    check_hash_indexes,
     check_history,
     check_keys,
     check_records,
+    check_row_ids,
     check_schemas,
     check_sets,
 )
+from airflow_paimon.core.check.check_hash_indexes import HASH_INDEX, rebuild_hash_indexes
 from airflow_paimon.core.check.check_keys import (
-    HASH_INDEX,
     KEYS_TWICE,
-    NO_ROWS,
-    KeyHashes,
-    RowChecks,
 )
 from airflow_paimon.core.check.live_states import LiveStates
-from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
-from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.check.row_checks import NO_ROWS, RowChecks
+from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import (
-    ConflictError,
     FormatError,
     InvalidInputError,
     NotFoundError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.hash_index import INDEX_TYPE, hash_index_entry, write_hash_index
-from airflow_paimon.core.format.manifest import IndexEntry
-from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, Tag
-from airflow_paimon.core.plan import CompactPartition, Delete, Plan, RebuildIndexes, UpdateCatalog
+from airflow_paimon.core.format.snapshot import Tag
+from airflow_paimon.core.plan import CompactPartition, Plan, RebuildIndexes, UpdateCatalog
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
     INFO,
@@ -57,18 +50,13 @@ from airflow_paimon.core.requests.findings import (
     worst_first,
 )
 from airflow_paimon.core.requests.requests import CheckTable, Compact, RepairTable
-from airflow_paimon.core.table.dynamic_buckets_plan import pack
-from airflow_paimon.core.table.manifest_entries import read_index_entries
-from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import (
-    INDEX_DIR,
     KEEP_TAG_PREFIX,
     MAIN,
     STAGING_BRANCH_PREFIX,
     TAG_PREFIX,
     protects,
 )
-from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.spill import MEMORY_BYTES
 from airflow_paimon.core.table.table import Table
 
@@ -83,7 +71,7 @@ def check_table(
     ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
     table, now_ms, memory_bytes = context.table, context.now_ms, request.memory_mb << 20
-    row_checks = rows if request.verify_keys else replace(rows, keys=None, keys_twice=None)
+    row_checks = rows if request.verify_keys else replace(rows, key_hashes=None, keys_twice=None)
     findings = find_all(table, now_ms, verify_files=request.verify_files, rows=row_checks, memory_bytes=memory_bytes)
     head = context.table.latest_snapshot_id()
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=summary(findings))
@@ -108,13 +96,18 @@ def find_all(
             findings += _guarded(view, check_history.option_findings(view))
             findings += _guarded(view, check_history.dangling_findings(view))
             findings += _guarded(view, check_history.changelog_findings(view))
-            findings += _guarded(view, check_keys.row_id_findings(view, rows.duplicates if verify_files else None))
             findings += _guarded(
-                view, check_keys.hash_index_findings(view, states, verify_files=verify_files, keys=rows.keys)
+                view, check_row_ids.row_id_findings(view, rows.duplicate_row_ids if verify_files else None)
+            )
+            findings += _guarded(
+                view,
+                check_hash_indexes.hash_index_findings(
+                    view, states, verify_files=verify_files, key_hashes=rows.key_hashes
+                ),
             )
             findings += _guarded(view, check_keys.keys_twice_findings(view, rows.keys_twice))
             if verify_files:
-                findings += _guarded(view, check_keys.moving_key_findings(view, rows.double_keys))
+                findings += _guarded(view, check_keys.moving_key_findings(view, rows.keys_in_two_partitions))
                 findings += _guarded(view, check_keys.bucket_count_findings(view, states))
                 findings += _guarded(view, check_files.file_findings(view, states))
                 findings += _guarded(view, check_files.vector_findings(view))
@@ -230,7 +223,9 @@ def repair_table(
     before = context.table.latest_snapshot_id()
     kinds = {i.partition(":")[0] for i in request.finding}
     asks, asks_twice = HASH_INDEX in kinds, KEYS_TWICE in kinds  # reads index files and keys only then
-    row_checks = RowChecks(keys=rows.keys if asks else None, keys_twice=rows.keys_twice if asks_twice else None)
+    row_checks = RowChecks(
+        key_hashes=rows.key_hashes if asks else None, keys_twice=rows.keys_twice if asks_twice else None
+    )
     findings = find_all(context.table, context.now_ms, verify_files=asks, rows=row_checks)
     chosen = _choose(context, request, findings)
     actions = tuple(a for f in chosen for a in f.actions)
@@ -248,8 +243,8 @@ def repair_table(
         execute(context.table, files.actions)
         for branch in sorted({a.branch for a in rebuilt}):
             partitions = {a.partition for a in rebuilt if a.branch == branch}
-            if rows.keys is not None:
-                rebuild_hash_indexes(context.table.branch(branch), partitions, rows.keys)
+            if rows.key_hashes is not None:
+                rebuild_hash_indexes(context.table.branch(branch), partitions, rows.key_hashes)
         for branch in sorted({a.branch for a in merged}):
             _compact(context, branch, [a.partition for a in merged if a.branch == branch], compact)
         if catalogs:
@@ -284,65 +279,3 @@ def _choose(context: Context, request: RepairTable, findings: list[Finding]) -> 
             f"{', '.join(sorted(mendable)) or 'none'}"
         )
     return [mendable[i] for i in request.finding]
-
-
-def rebuild_hash_indexes(view: Table, partitions: Collection[bytes], keys: KeyHashes) -> Receipt:
-    """Replace the hash indexes of these partitions (in canonical form). Writers of other engines must be stopped: they
-    remember what they have read.
-
-    Raises:
-        ConflictError: somebody has committed meanwhile; nothing was changed. UnsafeOperationError: keys with one hash
-            are in two buckets, which no index can express.
-    """
-    schema, head = view.schema(), view.latest_snapshot()
-    assert head is not None, "a finding names live files"
-    new: list[IndexEntry] = []
-
-    def draft(now: Snapshot | None) -> Draft:
-        if now is None or now.identity != head.identity or view.schema().id != schema.id:
-            raise ConflictError(
-                f"{view.label}: another commit came while hash indexes were built; stop the writers, then run it again"
-            )
-        form = StoredPartitions(schema).canonical
-        kept = [
-            i
-            for i in read_index_entries(view, now)
-            if i.index_type != INDEX_TYPE or form(i.partition) not in partitions
-        ]
-        return Draft(
-            kind=CommitKind.APPEND,
-            entries=(),
-            index_entries=[*kept, *new],
-            schema=schema,
-            properties={OPERATION_PROPERTY: "repair_table"},
-            operation=Operation.WRITE,
-        )
-
-    try:
-        _write(view, head, partitions, keys, new)
-        return commit(view, draft)
-    except REFUSALS:
-        unused = tuple(Delete(path=f"{INDEX_DIR}/{e.file_name}", reason="not committed") for e in new)
-        execute(view, unused)
-        raise
-
-
-def _write(
-    view: Table, head: Snapshot, partitions: Collection[bytes], keys: KeyHashes, written: list[IndexEntry]
-) -> None:
-    stamp = uuid.uuid4()
-    for partition, buckets in keys(view, head, partitions):
-        try:
-            pack(buckets.items())
-        except FormatError as error:
-            where = StoredPartitions(view.schema()).text(partition) or "()"
-            raise UnsafeOperationError(
-                f"{view.label}: the rows of partition {where} are in the wrong buckets ({error.message}), so no index "
-                f"can be made. Read its rows and write them with mode=overwrite",
-                details={"partition": where},
-            ) from None
-        for bucket, hashes in sorted(buckets.items()):
-            data = write_hash_index(hashes)
-            name = f"index-{stamp}-{len(written)}"
-            put_new(view, f"{INDEX_DIR}/{name}", data)
-            written.append(hash_index_entry(partition, bucket, name, data))

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from airflow_paimon.core.branches.tag_files import deletion
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, parse_snapshot
+from airflow_paimon.core.format.snapshot import CommitKind, parse_snapshot
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.publish.earlier_publishes import takes_back
 from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
@@ -30,14 +30,42 @@ _TEMPORARY = re.compile(r"\..+\.[0-9a-f-]{32,36}\.tmp")
 def history_findings(view: Table) -> Iterator[Finding]:
     """Id gaps, wrong hints, and a missing schema of the head."""
     ids = view.snapshot_ids()
-    if ids:
-        left = _left_behind(view, ids)
-        yield from (_left_finding(view, number) for number in left)
-        ids = [i for i in ids if i not in left]
-        yield from _gaps(view, ids)
-        yield from _schema(view, ids[-1])
-    else:
+    if not ids:
         yield from _lost_snapshots(view)
+        yield from _hints(view, ids)
+        return
+    left = _left_behind(view, ids)
+    for path, data in read_existing(view.store, [view.paths.snapshot(i) for i in left]).items():
+        number = path.rpartition("-")[2]
+        yield Finding(
+            kind="snapshot-left-behind",
+            subject=f"{view.branch_name}/{number}",
+            severity=WARNING,
+            message=f"{view.label}: snapshot {number} lies before the oldest one. Its writer was stopped for so long "
+            f"that others had committed and expired meanwhile, and was then killed; its commit counts as not made",
+            at_risk="a reader that lists the snapshots takes it for the oldest one",
+            repair="delete it",
+            actions=(Delete(path=path, expected=data, reason="no later snapshot is based on it"),),
+        )
+    ids = [i for i in ids if i not in left]
+    gaps = [a + 1 for a, b in pairwise(ids) if b != a + 1]
+    if gaps:
+        yield Finding(
+            kind="snapshot-gap",
+            subject=f"{view.branch_name}/{gaps[0]}",
+            severity=WARNING,
+            message=f"{view.label}: snapshot {gaps[0]} is missing between {ids[0]} and {ids[-1]} ({len(gaps)} gaps)",
+            at_risk="streaming readers stop there, and a hint before the gap hides the newer snapshots from Paimon",
+        )
+    head = view.snapshot(ids[-1])
+    if head.schema_id not in view.schema_ids():
+        yield Finding(
+            kind="missing-schema",
+            subject=f"{view.branch_name}/{head.schema_id}",
+            severity=ERROR,
+            message=f"{view.label}: snapshot {head.id} was committed with schema {head.schema_id}, which is missing",
+            at_risk="time travel to it fails or reads with wrong columns",
+        )
     yield from _hints(view, ids)
 
 
@@ -50,24 +78,6 @@ def _left_behind(view: Table, ids: list[int]) -> list[int]:
     data = read_if_exists(view.store, view.paths.earliest_hint)
     hint = None if data is None else hint_number(data)
     return [i for i in ids if gaps and hint is not None and i < hint and hint <= gaps[-1] and i < gaps[-1]]
-
-
-def _left_finding(view: Table, number: int) -> Finding:
-    return Finding(
-        kind="snapshot-left-behind",
-        subject=f"{view.branch_name}/{number}",
-        severity=WARNING,
-        message=f"{view.label}: snapshot {number} lies before the oldest one. Its writer was stopped for so long that "
-        f"others had committed and expired meanwhile, and was then killed; its commit counts as not made",
-        at_risk="a reader that lists the snapshots takes it for the oldest one",
-        repair="delete it",
-        actions=_deletions(view, [view.paths.snapshot(number)], "no later snapshot is based on it"),
-    )
-
-
-def _deletions(view: Table, paths: Sequence[str], reason: str) -> tuple[Delete, ...]:
-    there = read_existing(view.store, paths)
-    return tuple(Delete(path=path, expected=data, reason=reason) for path, data in there.items())
 
 
 def dangling_findings(view: Table) -> Iterator[Finding]:
@@ -153,8 +163,10 @@ def _lost_snapshots(view: Table) -> Iterator[Finding]:
     proof = proof_of_snapshots(view)
     if proof is None:
         return
-    newest = _newest_held(view)
-    paths = view.paths
+    tags, record, paths = view.tags(), read_branch_record(view, view.branch_name), view.paths
+    if not tags and record is not None and view.branch_name != MAIN:  # what it starts from, its source's tags keep
+        tags = [t for t in view.branch(record.from_branch).tags() if t.snapshot.identity == record.identity][:1]
+    newest = tags[-1].snapshot if tags else None
     actions: tuple[Action, ...] = ()
     if newest is not None:
         reason = "the newest snapshot that a tag still keeps"
@@ -172,40 +184,6 @@ def _lost_snapshots(view: Table) -> Iterator[Finding]:
         actions=actions,
         by_name_only=True,
     )
-
-
-def _newest_held(view: Table) -> Snapshot | None:
-    """The newest snapshot that the branch's tags hold, or the one that it starts from, which its source's tags hold."""
-    own = view.tags()
-    if own:
-        return own[-1].snapshot
-    record = read_branch_record(view, view.branch_name)
-    source = view.branch(record.from_branch).tags() if record is not None and view.branch_name != MAIN else []
-    return next((t.snapshot for t in source if record is not None and t.snapshot.identity == record.identity), None)
-
-
-def _gaps(view: Table, ids: list[int]) -> Iterator[Finding]:
-    gaps = [a + 1 for a, b in pairwise(ids) if b != a + 1]
-    if gaps:
-        yield Finding(
-            kind="snapshot-gap",
-            subject=f"{view.branch_name}/{gaps[0]}",
-            severity=WARNING,
-            message=f"{view.label}: snapshot {gaps[0]} is missing between {ids[0]} and {ids[-1]} ({len(gaps)} gaps)",
-            at_risk="streaming readers stop there, and a hint before the gap hides the newer snapshots from Paimon",
-        )
-
-
-def _schema(view: Table, head: int) -> Iterator[Finding]:
-    snapshot = view.snapshot(head)
-    if snapshot.schema_id not in view.schema_ids():
-        yield Finding(
-            kind="missing-schema",
-            subject=f"{view.branch_name}/{snapshot.schema_id}",
-            severity=ERROR,
-            message=f"{view.label}: snapshot {head} was committed with schema {snapshot.schema_id}, which is missing",
-            at_risk="time travel to it fails or reads with wrong columns",
-        )
 
 
 def option_findings(view: Table) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from airflow_paimon.core.commit.idempotency import AttemptRecord, KeptResult
 from airflow_paimon.core.commit.stream_batch import BatchRecord
-from airflow_paimon.core.errors import FormatError, PaimonError
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.records import RecordKind, is_record
 from airflow_paimon.core.format.snapshot import load_json_object, parse_snapshot
 from airflow_paimon.core.metadata_expiry.references import has_all_metadata
@@ -40,36 +40,37 @@ def unreadable_records(table: Table) -> Iterator[Finding]:
     """
     for kind, parse in _PARSERS.items():
         for path, data in read_existing(table.store, list(filter(is_record, table.store.walk(kind.folder)))).items():
-            try:
-                record = parse(data, f"{table.name}: {path}")
-                if isinstance(record, Hold):
-                    _check_held(table, path, data, record)
-            except PaimonError as error:
-                yield _unreadable(kind, path, data, error)
+            fault = _fault(table, path, data, parse)
+            if fault is None:
+                continue
+            name = path.removeprefix(f"{PRIVATE_DIR}/")
+            actions = [Delete(path=path, expected=data, reason="it is unreadable")] if "delete" in kind.way_out else []
+            if kind is OPERATIONS:  # a mark without its record would void the next record of that id
+                mark = f"{MARKS.folder}/{name.partition('/')[2].removesuffix('.json')}"
+                actions.insert(0, Delete(path=mark, reason="the mark of an unreadable record"))
+            yield Finding(
+                kind="unreadable-record",
+                subject=name,
+                severity=WARNING,
+                message=fault,
+                at_risk=kind.at_risk,
+                repair="delete it" if actions else None,
+                actions=tuple(actions),
+                by_name_only=True,
+            )
 
 
-def _check_held(table: Table, path: str, data: bytes, hold: Hold) -> None:
-    held = Root(kind=HOLD, branch=hold.branch, name=path, path=path, data=data, snapshot=hold.snapshot)
-    if not has_all_metadata(table, held, set(table.store.names(MANIFEST_DIR))):
-        raise FormatError(
-            f"{table.name}: {path} keeps snapshot {hold.snapshot.id} of branch {hold.branch!r} for a publish or "
-            "rollback that is running or was killed, and manifests of it are missing"
-        )
-
-
-def _unreadable(kind: RecordKind, path: str, data: bytes, error: PaimonError) -> Finding:
-    name = path.removeprefix(f"{PRIVATE_DIR}/")
-    actions = [Delete(path=path, expected=data, reason="it is unreadable")] if "delete" in kind.way_out else []
-    if kind is OPERATIONS:  # a mark without its record would void the next record of that id
-        mark = f"{MARKS.folder}/{name.partition('/')[2].removesuffix('.json')}"
-        actions.insert(0, Delete(path=mark, reason="the mark of an unreadable record"))
-    return Finding(
-        kind="unreadable-record",
-        subject=name,
-        severity=WARNING,
-        message=error.message,
-        at_risk=kind.at_risk,
-        repair="delete it" if actions else None,
-        actions=tuple(actions),
-        by_name_only=True,
+def _fault(table: Table, path: str, data: bytes, parse: Callable[[bytes, str], object]) -> str | None:
+    try:
+        record = parse(data, f"{table.name}: {path}")
+    except PaimonError as error:
+        return error.message
+    if not isinstance(record, Hold):
+        return None
+    root = Root(kind=HOLD, branch=record.branch, name=path, path=path, data=data, snapshot=record.snapshot)
+    if has_all_metadata(table, root, set(table.store.names(MANIFEST_DIR))):
+        return None
+    return (
+        f"{table.name}: {path} keeps snapshot {record.snapshot.id} of branch {record.branch!r} for a publish or "
+        "rollback that is running or was killed, and manifests of it are missing"
     )

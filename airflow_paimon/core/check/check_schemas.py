@@ -8,7 +8,6 @@ from dataclasses import replace
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.format.manifest import FileKind
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.requests.findings import ERROR, Finding
@@ -91,23 +90,17 @@ def _versions(
         return (), []
     sources = [v for v in all_views(view) if v.branch_name != view.branch_name and v.exists()]
     sources = [v for v in sources if set(missing) & set(v.schema_ids())]
-    if not all(_is_same(newest, sources, number) for number in missing):
-        return (), []
+    for number in missing:
+        known = [v.schema(number) for v in sources if number in v.schema_ids()]
+        if not known or any(s.content != newest.content for s in known):
+            return (), []
     users = {s.commit_user for v in sources for s in v.snapshots() if s.id > began_with(v)}
     since = existing_snapshots(view, list(range(before + 1, head.id + 1)))
-    if any(s.commit_user not in users and _brings(view, s, missing) for s in since):
+    foreign = read_delta_lists(view, [s for s in since if s.commit_user not in users])
+    entries = (e for part in read_entries(view, foreign) for e in part)
+    if any(e.kind == FileKind.ADD and e.file.schema_id in missing for e in entries):
         return (), []
     reason = "live files name it; it has the columns of the newest schema"
     versions = (replace(newest, id=n) for n in range(newest.id + 1, max(missing) + 1))
     put = tuple(PutNew(path=view.paths.schema(v.id), data=v.to_bytes(), reason=reason) for v in versions)
     return put, [v.branch_name for v in sources]
-
-
-def _is_same(newest: TableSchema, sources: Collection[Table], number: int) -> bool:
-    found = [v.schema(number) for v in sources if number in v.schema_ids()]
-    return bool(found) and all(s.content == newest.content for s in found)
-
-
-def _brings(view: Table, snapshot: Snapshot, schema_ids: Collection[int]) -> bool:
-    entries = (e for part in read_entries(view, read_delta_lists(view, [snapshot])) for e in part)
-    return any(e.kind == FileKind.ADD and e.file.schema_id in schema_ids for e in entries)
