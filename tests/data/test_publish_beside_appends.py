@@ -9,12 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.errors import ConflictError, NotFoundError
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
 from airflow_paimon.core.publish.hold import put_hold
 from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main, verify_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact, DiffBranches
+from airflow_paimon.core.table.paths import publish_tag
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
@@ -186,6 +187,34 @@ def test_an_undo_outlives_the_expiry_of_the_publish_by_another_engine(tmp_path: 
     assert shown(table) == {1: "wrong", 2: "old", **late, 6: "late"}
     run(table, "delete_tag", tag=done.details["undo_tag"])
     assert not [name for name in table.tag_names() if name.endswith("-one")]
+
+
+def test_the_tag_of_a_publish_is_no_undo_tag_and_goes_for_good(tmp_path: Path) -> None:
+    """Nobody takes back the commit after the publish by mistake, and a tag that is gone, as by an erasure, stays away;
+    that of an undo tag goes with it, unless another engine's branch starts from it.
+    """
+    table = make_table(tmp_path, {"k": "INT NOT NULL", "v": "STRING"}, primary_keys=["k"], bucket="1")
+    write_arrow(table, pa.table({"k": pa.array([0], pa.int32()), "v": ["old"]}))
+    tags = {}
+    write_arrow(table, pa.table({"k": pa.array([0], pa.int32()), "v": ["old"]}))
+    tags = {}
+    for number, name in enumerate(("one", "two"), start=1):
+        run(table, "create_branch", branch=name, snapshot=number)
+        write_arrow(table.branch(name), pa.table({"k": pa.array([number], pa.int32()), "v": [name]}))
+        undo = run(table, "merge_branch", branch=name, operation_id=name).details["undo_tag"]
+        tags[name] = {"undo": undo, "publish": publish_tag(undo)}
+        run(table, "delete_branch", branch=name)
+    with pytest.raises(InvalidInputError, match=tags["one"]["undo"]):
+        run(table, "rollback_to", tag=tags["one"]["publish"], keep_later=True)
+    run(table, "delete_tag", tag=tags["one"]["publish"])
+    assert run(table, "check_table").details["findings"] == [] and not run(table, "repair_table").changed
+    assert tags["one"]["publish"] not in table.tag_names()
+    theirs, published = table.branch("theirs"), table.tag(tags["two"]["publish"]).snapshot
+    theirs.store.create(theirs.paths.schema(0), table.schema(0).to_bytes())
+    theirs.store.create(theirs.paths.snapshot(published.id), published.to_bytes())
+    for tag in tags.values():
+        run(table, "delete_tag", tag=tag["undo"])
+    assert [n for n in table.tag_names() if n.endswith(("-one", "-two"))] == [tags["two"]["publish"]]
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -256,26 +256,14 @@ def missing_tags_of_publish(view: Table, snapshot: Snapshot) -> list[PutNew]:
     final_tags = [partial(_final_tag, view, snapshot, staged) for staged in _staged_among(present, snapshot)]
     final = [tag for tag in run_parallel(view.store, final_tags) if tag is not None]
     wanted += [(tag, f"keeps snapshot {tag.snapshot.id} for publish {snapshot.id}") for tag in final]
-    if (own := _publish_tag(view, snapshot, present, final)) is not None:
-        wanted.append((own, f"keeps publish {snapshot.id} for its undo"))
+    name = snapshot.properties.get(UNDO_TAG_PROPERTY, "")
+    own = (replace(tag, name=publish_tag(name), snapshot=snapshot) for tag in final if tag.name == name)
+    wanted += [(tag, f"keeps publish {snapshot.id} for its undo, as long as tag {name!r}") for tag in own]
     return [
         PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
         for tag, reason in wanted
         if tag.name not in present
     ]
-
-
-def _publish_tag(view: Table, snapshot: Snapshot, present: Sequence[str], final: Sequence[Tag]) -> Tag | None:
-    """Return the tag on a publish or rollback itself: it lives as long as its undo tag, which is among the ``final``
-    ones, or ``present``. None: there is no undo tag any more.
-    """
-    name = snapshot.properties.get(UNDO_TAG_PROPERTY)
-    if name is None or publish_tag(name) in present:
-        return None
-    undo = next((t for t in final if t.name == name), None) or (view.find_tag(name) if name in present else None)
-    if undo is None or undo.snapshot.id != snapshot.id - 1:
-        return None
-    return replace(undo, name=publish_tag(name), snapshot=snapshot, legal_hold=None, held_by=None)
 
 
 def missing_tags_of_copy(view: Table, branch: str, other: str) -> list[PutNew]:

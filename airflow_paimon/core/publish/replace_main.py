@@ -295,7 +295,7 @@ def main_state_text(table: Table) -> str | None:
 
 def _replacements(main: Table) -> Iterator[Snapshot]:
     """Main's snapshots that replaced it, the newest first."""
-    numbers = set()
+    numbers, main = set(), main.with_cached_tags()
     for name in main.tag_names():
         shared = parse_protective(name)
         if shared is not None and shared.published is not None:

@@ -61,7 +61,7 @@ from airflow_paimon.core.table.history import (
 )
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
+from airflow_paimon.core.table.paths import PUBLISH_TAG_PREFIX, UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     BUCKET_OPTION_PROPERTY,
     CHECKS_FORCED_PROPERTY,
@@ -94,6 +94,12 @@ def rollback_to(
     """
     if sum(given is not None for given in (request.tag, request.snapshot, request.timestamp, request.watermark)) != 1:
         raise InvalidInputError("rollback_to: give one of tag, snapshot, timestamp and watermark to go back to")
+    if request.keep_later and request.tag is not None and request.tag.startswith(PUBLISH_TAG_PREFIX):
+        undo = UNDO_TAG_PREFIX + request.tag.removeprefix(PUBLISH_TAG_PREFIX)
+        raise InvalidInputError(
+            f"rollback_to: tag {request.tag!r} is the publish itself, and with keep_later (--keep-later) the commit "
+            f"after it would be undone. To undo the publish, give tag (--tag) {undo}"
+        )
     view = context.table.branch(request.branch).require()
     require_committable(view)
     keys = KeyMergeFiles(rows.merge_by_key)

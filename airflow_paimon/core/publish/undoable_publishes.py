@@ -84,7 +84,7 @@ def undoable_publishes(view: Table) -> list[UndoablePublish]:
 
     A few small reads for each undo tag; tags of refused publishes are skipped.
     """
-    found = []
+    found, view = [], view.with_cached_tags()
     for name in view.tag_names():
         if not name.startswith(UNDO_TAG_PREFIX):
             continue
