@@ -20,7 +20,7 @@ from airflow_paimon.core.table.branch_record import (
     READY,
     BranchRecord,
     branch_record_path,
-    state_text,
+    snapshot_key,
 )
 from airflow_paimon.core.table.options import CHAIN_BRANCHES, PROTECTIVE_OPTIONS
 from airflow_paimon.core.table.paths import (
@@ -423,5 +423,5 @@ def new_branch_record(
         return replace(new, family=new.family_name)
     known = parent.record
     earlier = known.came_from if known is not None else ()
-    family = known.family_name if known is not None else state_text(parent.snapshot)
-    return replace(new, family=family, came_from=(*earlier, state_text(parent.snapshot)))
+    family = known.family_name if known is not None else snapshot_key(parent.snapshot)
+    return replace(new, family=family, came_from=(*earlier, snapshot_key(parent.snapshot)))

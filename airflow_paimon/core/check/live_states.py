@@ -50,18 +50,18 @@ _READ_BYTES = 64 << 20
 """The memory for a read: half of it for what is known of all entries, half for what is compared at a time."""
 _TYPES = (np.uint64, np.uint64, bool, np.int32, np.int32)
 _Mask = npt.NDArray[np.bool_]
-_Naming = tuple[object, ...]
+_FolderNaming = tuple[object, ...]
 
 
 class _Key(NamedTuple):
-    """A partition and bucket. ``is_elsewhere``: of files outside of the table, for which no look is taken."""
+    """A partition and bucket. ``is_external``: of files outside of the table, for which no look is taken."""
 
     partition: bytes
     bucket: int
-    is_elsewhere: bool
+    is_external: bool
 
 
-class _Entries(NamedTuple):
+class _EntryDigests(NamedTuple):
     """The entries of one manifest, and after them the files that lie beside theirs. ``places``: digests of folder and
     name; ``files``: of what identifies the entry as well. ``folders``: positions in ``keys``. ``entries``: numbers of
     the entries. ``schemas``: of all files.
@@ -103,8 +103,8 @@ class LiveStates:
     _parts: dict[str, SortedColumns | None] = field(default_factory=dict)
     _schemas: dict[str, frozenset[int]] = field(default_factory=dict)
     _folders: dict[_Key, int] = field(default_factory=dict)
-    _listed: dict[_Naming, _Listed] = field(default_factory=dict)
-    _whole: set[tuple[_Naming, tuple[str, ...]]] = field(default_factory=set)
+    _listed: dict[_FolderNaming, _Listed] = field(default_factory=dict)
+    _complete: set[tuple[_FolderNaming, tuple[str, ...]]] = field(default_factory=set)
     _newest: tuple[tuple[str, ...], _LiveState | None] | None = None
 
     def __post_init__(self) -> None:
@@ -113,18 +113,18 @@ class LiveStates:
     def missing(self, view: Table, schema: TableSchema, snapshot: Snapshot) -> list[str]:
         """Return the missing data files of a snapshot, as ``missing_at`` does; raises as ``scan.live_columns``."""
         manifests = all_manifests(view, snapshot)
-        naming, names = _naming(schema), _names(manifests)
-        if (naming, names) in self._whole:
+        naming, names = _folder_naming(schema), _names(manifests)
+        if (naming, names) in self._complete:
             return []
         state = self._state(view, manifests)
         if state is None:
             return missing_at(view, schema, list(column_places(live_columns(view, snapshot))))
         listed = self._listed.setdefault(naming, _Listed(self._runs))
-        self._list_new(schema, state, listed)
-        lost = _lost(state, listed, np.array([key.is_elsewhere for key in self._folders], bool))
+        self._list_new_folders(schema, state, listed)
+        lost = _lost(state, listed, np.array([key.is_external for key in self._folders], bool))
         if len(lost):
-            return missing_at(view, schema, list(_chosen(view, state, lost)))
-        self._whole.add((naming, names))
+            return missing_at(view, schema, list(_places_of_files(view, state, lost)))
+        self._complete.add((naming, names))
         return []
 
     def has_schemas(self, view: Table, snapshot: Snapshot, ids: Container[int]) -> bool:
@@ -158,13 +158,13 @@ class LiveStates:
         new = [m for m in manifests if m.file_name not in self._parts]
         for manifest, columns in each_columns(view, new):
             found = entries_of(columns)
-            self._parts[manifest.file_name] = None if found is None else self._kept(found)
+            self._parts[manifest.file_name] = None if found is None else self._spill(found)
             self._schemas |= {} if found is None else {manifest.file_name: found.schemas}
         parts = [self._parts[m.file_name] for m in manifests]
         plain = [p for p in parts if p is not None]
         return self._state_of(manifests, plain) if len(plain) == len(parts) else None
 
-    def _kept(self, found: _Entries) -> SortedColumns:
+    def _spill(self, found: _EntryDigests) -> SortedColumns:
         known = self._folders
         numbers = np.array([known.setdefault(key, len(known)) for key in found.keys], np.int32)
         return self._runs.add((found.places, found.files, found.added, numbers[found.folders], found.totals))
@@ -187,10 +187,10 @@ class LiveStates:
                 totals.setdefault(pair >> 32, Counter())[total] += number
         return _LiveState(manifests, parts, cuts, bits, totals)
 
-    def _list_new(self, schema: TableSchema, state: _LiveState, listed: _Listed) -> None:
+    def _list_new_folders(self, schema: TableSchema, state: _LiveState, listed: _Listed) -> None:
         """List the folders of live files that were not listed before. Those of one partition are listed at once."""
         values, keys = StoredPartitions(schema).values, list(self._folders)
-        new = sorted(n for n in state.totals.keys() - listed.folders if not keys[n].is_elsewhere)
+        new = sorted(n for n in state.totals.keys() - listed.folders if not keys[n].is_external)
         listed.folders.update(new)
         of_parent: dict[str, dict[str, int]] = {}
         for n, digest in zip(new, _folder_digests([keys[n] for n in new]).tolist(), strict=True):
@@ -238,10 +238,10 @@ def _names(manifests: Sequence[ManifestFile]) -> tuple[str, ...]:
     return tuple(m.file_name for m in manifests)
 
 
-def entries_of(c: EntryColumns) -> _Entries | None:
+def entries_of(c: EntryColumns) -> _EntryDigests | None:
     """Return entries as numbers. None: a file lies where only reading it as a value tells."""
     number = len(c.kinds)
-    special = _special(c)
+    special = _with_more_than_a_file(c)
     if any(not _is_plain(c.extra_files[at], c.external_paths[at]) for at in special):
         return None
     keys = list(map(_Key, c.partitions, c.buckets, (path is not None for path in c.external_paths)))
@@ -255,13 +255,13 @@ def entries_of(c: EntryColumns) -> _Entries | None:
         files[special] ^= digests_of(more)
     added, totals = np.array(c.kinds, np.int8) == FileKind.ADD, np.array(c.total_buckets, np.int32)
     numbers = np.arange(number, dtype=np.int32)
-    found = _Entries(places, files, added, folders, totals, list(positions), numbers, frozenset(c.schema_ids))
+    found = _EntryDigests(places, files, added, folders, totals, list(positions), numbers, frozenset(c.schema_ids))
     beside = [(at, name) for at in special if c.external_paths[at] is None for name in c.extra_files[at]]
     return _with_files_beside(found, beside, folder_digests) if beside else found
 
 
-def _special(c: EntryColumns) -> list[int]:
-    """Return which entries have further files beside theirs, lie elsewhere, or hold an index."""
+def _with_more_than_a_file(c: EntryColumns) -> list[int]:
+    """Return which entries have further files beside theirs, are external, or hold an index."""
     number = len(c.kinds)
     if not any(c.extra_files) and c.external_paths.count(None) == c.embedded_file_indexes.count(None) == number:
         return []
@@ -274,12 +274,14 @@ def _is_plain(extra_files: Sequence[str], external_path: str | None) -> bool:
     return (external_path is None or is_outside(external_path)) and all(map(is_file_name, extra_files))
 
 
-def _with_files_beside(found: _Entries, beside: Sequence[tuple[int, str]], folder_digests: Digests) -> _Entries:
+def _with_files_beside(
+    found: _EntryDigests, beside: Sequence[tuple[int, str]], folder_digests: Digests
+) -> _EntryDigests:
     """Add the files beside others: each comes and goes with the entry that names it."""
     owners = np.array([at for at, _ in beside], np.int32)
     names = digests_of([name for _, name in beside])
     rows = np.r_[np.arange(len(found.files), dtype=np.int32), owners]
-    return _Entries(
+    return _EntryDigests(
         places=np.r_[found.places, _places(names, folder_digests[found.folders[owners]])],
         files=np.r_[found.files, _places(names, found.files[owners])],
         added=found.added[rows],
@@ -310,7 +312,7 @@ def _list(store: Store, folders: Mapping[str, int]) -> Digests:
     return _places(digests_of([name for _, name in inside]), np.array([n for n, _ in inside], np.uint64))
 
 
-def _naming(schema: TableSchema) -> _Naming:
+def _folder_naming(schema: TableSchema) -> _FolderNaming:
     """What the names of a branch's folders depend on."""
     o = TableOptions(schema.options)
     return schema.partition_keys, o.data_path_directory, o.partition_default_name, o.legacy_partition_name
@@ -332,19 +334,19 @@ def live_entries_of(files: Digests, added: _Mask) -> _Mask | None:
     return live
 
 
-def _lost(state: _LiveState, listed: _Listed, elsewhere: _Mask) -> Digests:
-    """Return the live files that no listing has. ``elsewhere``: folders for which no look is taken."""
+def _lost(state: _LiveState, listed: _Listed, external: _Mask) -> Digests:
+    """Return the live files that no listing has. ``external``: folders for which no look is taken."""
     ranges, there = DigestRanges(state.parts, state.cuts, columns=(0, 1, 3)), DigestRanges(listed.runs, state.cuts)
     lost: list[Digests] = [np.zeros(0, np.uint64)]
     for at, bits in enumerate(state.live):
         places, files, folders = concat_columns(ranges.parts(at), (*_TYPES[:2], _TYPES[3]))
         found = np.sort(concat_columns(there.parts(at), _TYPES[:1])[0])
         live = np.unpackbits(bits, count=len(places)).view(bool)
-        lost.append(files[live & ~elsewhere[folders] & (places_in(found, places) < 0)])
+        lost.append(files[live & ~external[folders] & (places_in(found, places) < 0)])
     return np.concatenate(lost)
 
 
-def _chosen(view: Table, state: _LiveState, lost: Digests) -> Iterator[FilePlace]:
+def _places_of_files(view: Table, state: _LiveState, lost: Digests) -> Iterator[FilePlace]:
     """Read again which entries name lost files."""
     wanted = np.sort(lost)
     for _, columns in each_columns(view, state.manifests):

@@ -95,12 +95,12 @@ def expire(
     """Do what ``run_expiry`` does as a part of another operation; raises what that raises."""
     request, table = context.request, context.table
     assert isinstance(request, Expiry)
-    reader = RootReader(table, operations_since_ms, whole=not isinstance(request, ExpireSnapshots))
+    reader = RootReader(table, operations_since_ms, reads_snapshots=not isinstance(request, ExpireSnapshots))
     run = _Expiry(context, reader, grace_millis(table, request))
     try:
         return ExpiryOutcome(*run.execute(choose))
     except PaimonError as error:
-        run.tell_done(error)
+        run.add_done(error)
         raise
 
 
@@ -115,12 +115,12 @@ class _Expiry:
 
     def execute(self, choose: Callable[[Roots], ExpirySelection]) -> tuple[Plan, bool, dict[str, Any]]:
         """Return the plan of what was moved into the trash, whether anything changed, and the result's details."""
-        table, dry_run, reap = self.context.table, self.context.request.dry_run, UnreferencedFiles()
+        table, dry_run, files_to_delete = self.context.table, self.context.request.dry_run, UnreferencedFiles()
         for _ in range(_TRIES):
-            roots, choice, due, foreseen = self._once_more(lambda: self._look(choose))
+            roots, choice, past_grace, planned_files = self._retry_with_all_read(lambda: self._plan_run(choose))
             if not dry_run:
                 require_committable(table)
-                table.store.check_reach(f.path for files in foreseen.stages for f in files)
+                table.store.check_reach(f.path for files in planned_files.stages for f in files)
             if dry_run or _unlink(self.context, choice, self.moved):
                 break
         else:
@@ -128,38 +128,42 @@ class _Expiry:
         waiting = [r.trash for r in roots.roots if r.trash is not None]
         waiting += [_entry(r, int(time.time() * 1000), None) for r in self.moved]
         if dry_run:
-            reap = foreseen
-        elif due or (choice.expiring and not self.grace_ms):
-            roots, due, reap = self._once_more(self._look_again)  # the second phase
-            delete_unreferenced(table, reap, [r.trash for r in due if r.trash is not None])
-            waiting = [r.trash for r in roots.roots if r.trash is not None and r not in due]
-        changed = bool(choice.expiring or choice.first or due)
-        return _plan(self.context, choice), changed, self._details(choice, roots, reap, foreseen, waiting)
+            files_to_delete = planned_files
+        elif past_grace or (choice.expiring and not self.grace_ms):
+            roots, past_grace, files_to_delete = self._retry_with_all_read(self._plan_deletion)  # the second phase
+            delete_unreferenced(table, files_to_delete, [r.trash for r in past_grace if r.trash is not None])
+            waiting = [r.trash for r in roots.roots if r.trash is not None and r not in past_grace]
+        changed = bool(choice.expiring or choice.first or past_grace)
+        return (
+            _plan(self.context, choice),
+            changed,
+            self._details(choice, roots, files_to_delete, planned_files, waiting),
+        )
 
-    def _look(
+    def _plan_run(
         self, choose: Callable[[Roots], ExpirySelection]
     ) -> tuple[Roots, ExpirySelection, list[Root], UnreferencedFiles]:
-        roots = self.reader.look()
+        roots = self.reader.read_once()
         choice = choose(roots)
-        due = self._due(roots)
-        return roots, choice, due, self._reap([*due, *choice.expiring], roots)
+        past_grace = self._past_grace(roots)
+        return roots, choice, past_grace, self._find_unreferenced([*past_grace, *choice.expiring], roots)
 
-    def _look_again(self) -> tuple[Roots, list[Root], UnreferencedFiles]:
+    def _plan_deletion(self) -> tuple[Roots, list[Root], UnreferencedFiles]:
         roots = self.reader.gather()
-        due = self._due(roots)
-        return roots, due, self._reap(due, roots)
+        past_grace = self._past_grace(roots)
+        return roots, past_grace, self._find_unreferenced(past_grace, roots)
 
-    def _once_more(self, look: Callable[[], T]) -> T:
+    def _retry_with_all_read(self, look: Callable[[], T]) -> T:
         """Look; if a snapshot vanishes before it is read, or something is broken, once more, at all snapshots."""
         try:
             return look()
         except (Vanished, FormatError):
-            if self.reader.whole:
+            if self.reader.reads_snapshots:
                 raise
         self.reader.read_all()
         return look()
 
-    def tell_done(self, error: PaimonError) -> None:
+    def add_done(self, error: PaimonError) -> None:
         """Say in an error what had expired before it."""
         if self.moved:
             some = ", ".join(r.label for r in self.moved[:3])
@@ -168,7 +172,7 @@ class _Expiry:
             error.args = (error.message,)
             error.details["done"] = {"expired": [r.path for r in self.moved[:_LISTED]], "roots": len(self.moved)}
 
-    def _reap(self, expiring: Sequence[Root], roots: Roots) -> UnreferencedFiles:
+    def _find_unreferenced(self, expiring: Sequence[Root], roots: Roots) -> UnreferencedFiles:
         """Find what only ``expiring`` ones of the roots name."""
         if not expiring:
             return UnreferencedFiles()
@@ -182,7 +186,7 @@ class _Expiry:
             return find_unreferenced(self.context.table, expiring, list(named.values()))
         return self.reader.without_vanished(living, lambda some: find_unreferenced(self.context.table, expiring, some))
 
-    def _due(self, roots: Roots) -> list[Root]:
+    def _past_grace(self, roots: Roots) -> list[Root]:
         """What has been in the trash for the grace time, or is being deleted since an earlier run."""
         now_ms = self._clock(roots)
         trash = ((r, r.trash) for r in roots.roots if r.trash is not None)
@@ -202,25 +206,27 @@ class _Expiry:
         self,
         choice: ExpirySelection,
         roots: Roots,
-        reap: UnreferencedFiles,
-        foreseen: UnreferencedFiles,
+        files_to_delete: UnreferencedFiles,
+        planned_files: UnreferencedFiles,
         waiting: Sequence[TrashEntry],
     ) -> dict[str, Any]:
         warnings = [*choice.report.get("warnings", ()), *unfinished_warnings(roots)]
-        if reap.unreadable:
+        if files_to_delete.unreadable:
             warnings.append(
-                f"{reap.unreadable[0]} and {len(reap.unreadable) - 1} more could not be read any more: an earlier "
-                f"run was interrupted, or another engine expired them. remove_orphan_files finds what they left, if "
-                f"anything"
+                f"{files_to_delete.unreadable[0]} and {len(files_to_delete.unreadable) - 1} more could not be read any "
+                f"more: an earlier run was interrupted, or another engine expired them. remove_orphan_files finds what "
+                f"they left, if anything"
             )
-        if reap.external:
-            warnings.append(f"{reap.external} data files outside of the table's folder stay; delete them yourself")
+        if files_to_delete.external:
+            warnings.append(
+                f"{files_to_delete.external} data files outside of the table's folder stay; delete them yourself"
+            )
         oldest = min((e.in_trash_since_ms for e in waiting), default=None)
         next_due = None if oldest is None else iso_time(oldest + self.grace_ms)
         return {
             **choice.report,
-            "reaped": reap.to_json(),
-            "kept": foreseen.kept_json(),
+            "reaped": files_to_delete.to_json(),
+            "kept": planned_files.kept_json(),
             "trash": {"entries": len(waiting), "next_due": next_due},
             "warnings": warnings,
         }
@@ -266,13 +272,13 @@ def _unlink(context: Context, choice: ExpirySelection, moved: list[Root]) -> boo
     if not _still_unused(table, choice.consumers):
         return False
     try:
-        return _take_away(context, choice, moved)
+        return _move_to_trash(context, choice, moved)
     except ConflictError:  # replaced since the last look
-        _take_back(context, choice)
+        _undo_puts(context, choice)
         return False
 
 
-def _take_back(context: Context, choice: ExpirySelection) -> None:
+def _undo_puts(context: Context, choice: ExpirySelection) -> None:
     """Delete what was put before something could be taken away that was replaced then: in a table that was dropped and
     made anew it would be of another table.
     """
@@ -284,15 +290,15 @@ def _take_back(context: Context, choice: ExpirySelection) -> None:
             execute_repeatedly(context.table, done)
 
 
-def _take_away(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
+def _move_to_trash(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
     table = context.table
     try:
         execute_repeatedly(table, choice.first)
     except ConflictError:  # a stream has moved its consumer, or a writer its hint
         return False
     by_path = {r.path: r for r in choice.expiring}
-    for some in batches(_in_turns(choice.expiring)):
-        there = _as_chosen(table, some)
+    for some in batches(_round_robin(choice.expiring)):
+        there = _unchanged(table, some)
         if there is None:
             return False
         if not there:  # another run has taken all of them away
@@ -301,16 +307,16 @@ def _take_away(context: Context, choice: ExpirySelection, moved: list[Root]) -> 
         execute_groups(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
         few_of_each = _FEW * len(_chains(there))
         for few in batches(there, few_of_each):  # another look, as Paimon's rollback makes ids free for new snapshots
-            still = _as_chosen(table, few)
+            still = _unchanged(table, few)
             if still is None:
                 return False
             gone = [[steps[r.path][1] for r in chain] for chain in _chains(still)]
             execute_groups(table, gone, lambda action: moved.append(by_path[action.path]))
-    execute_repeatedly(table, _still_right(table, choice))
+    execute_repeatedly(table, _final_actions(table, choice))
     return True
 
 
-def _still_right(table: Table, choice: ExpirySelection) -> list[Action]:
+def _final_actions(table: Table, choice: ExpirySelection) -> list[Action]:
     """Return the actions at the end, but for hints of what is gone: in a table that was dropped and made anew, an old
     hint would prove that its snapshots were lost.
     """
@@ -331,13 +337,13 @@ def _chains(roots: Iterable[Root]) -> list[list[Root]]:
     return list(chains.values())
 
 
-def _in_turns(roots: Iterable[Root]) -> list[Root]:
+def _round_robin(roots: Iterable[Root]) -> list[Root]:
     """Order roots so that each chain gives one in turn: what is taken away together is of many chains."""
     turns = zip_longest(*_chains(roots))
     return [r for turn in turns for r in turn if r is not None]
 
 
-def _as_chosen(table: Table, roots: Sequence[Root]) -> list[Root] | None:
+def _unchanged(table: Table, roots: Sequence[Root]) -> list[Root] | None:
     """Return those of some roots that are still there; None: one has been replaced."""
     now = read_existing(table.store, [r.path for r in roots])
     there = [r for r in roots if r.path in now]

@@ -62,11 +62,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Orphans:
-    """``young``: unreferenced files that are too young; ``held``: old ones whose writer has put a young file."""
+    """``young``: unreferenced files that are too young; ``of_active_writers``: old ones whose writer has put a young
+    file.
+    """
 
     files: tuple[Candidate, ...]
     young: Sums
-    held: Sums
+    of_active_writers: Sums
 
 
 class FileClassifier:
@@ -183,11 +185,11 @@ def _writer_numbers(uuids: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 
 class OrphanDecision(NamedTuple):
-    """``orphans``: which candidates may be deleted; ``young`` and ``held``: see ``Orphans``."""
+    """``orphans``: which candidates may be deleted; ``young`` and ``of_active_writers``: see ``Orphans``."""
 
     orphans: npt.NDArray[np.bool_]
     young: Sums
-    held: Sums
+    of_active_writers: Sums
 
 
 def find_orphans(

@@ -201,10 +201,10 @@ def readers_of(
     entries = _restricted(table, list(wanted.values()), files)
     # Files that are live by the common manifests alone: what a holder has and doesn't add itself, or deletes itself
     # (a file that compaction only moved is deleted on one level and added on another one, under the same name).
-    standing: set[FileId] = set()
+    common_files: set[FileId] = set()
     for holder in former_readers:
         added, deleted = _net(entries, own[id(holder.names)][0])
-        standing |= {f for f in holder.files if f not in added} | deleted
+        common_files |= {f for f in holder.files if f not in added} | deleted
     live: dict[int, Set[str]] = {}
     readers: dict[str, list[Root]] = {}
     for names in sorted(living, key=lambda n: n.root.snapshot.id):
@@ -213,7 +213,7 @@ def readers_of(
         else:
             manifests, shares = own[id(names)]
             added, deleted = _net(entries, manifests)
-            live[id(names)] = {f.file_name for f in added | (standing - deleted if shares else set())}
+            live[id(names)] = {f.file_name for f in added | (common_files - deleted if shares else set())}
         for name in live[id(names)] | {f.file_name for f in _net(entries, names.changelog)[0]}:
             if len(some := readers.setdefault(name, [])) < MOST_READERS:
                 some.append(names.root)

@@ -178,12 +178,14 @@ def _judge(
         used_here = times[here] > 0
         judged = find_orphans(c, used_here, files.before_ms, files.active_writers)
         orphans += files.values(c, places, judged.orphans)
-        young, held = young + judged.young, held + judged.held
+        young, held = young + judged.young, held + judged.of_active_writers
         referenced.sums += c.sums(used_here)
         for kind, number in enumerate(np.bincount(c.kinds[used_here], minlength=len(KINDS)).tolist()):
             if number:
                 referenced.kinds[KINDS[kind]] = referenced.kinds.get(KINDS[kind], 0) + number
-    return Orphans(files=tuple(sorted(orphans, key=lambda c: c.file.path)), young=young, held=held), referenced
+    return Orphans(
+        files=tuple(sorted(orphans, key=lambda c: c.file.path)), young=young, of_active_writers=held
+    ), referenced
 
 
 def _delete(table: Table, reader: RootReader, found: Orphans, *, dry_run: bool) -> Orphans:
@@ -229,7 +231,7 @@ def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, a
         "folders": folders[:_LISTED],
         "folders_left_out": max(len(folders) - _LISTED, 0),
         "young": found.young.to_json() | {"old_enough_from": None if first is None else iso_time(first + age_ms)},
-        "kept_for_writers": found.held.to_json(),
+        "kept_for_writers": found.of_active_writers.to_json(),
         "unknown": files.unknown.to_json() | {"examples": files.examples},
         "operation_records": records,
     }

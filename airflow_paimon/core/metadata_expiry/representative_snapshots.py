@@ -29,7 +29,7 @@ def representative_snapshots(snapshots: LazySnapshots, expired: Sequence[Root]) 
     in_row = last - ids[0] == len(ids) - 1
     if not in_row or not all(_is_older(r, first) for r in expired):
         return snapshots.by_ids(ids)
-    return [first, *_bringing_back(snapshots, ids)]
+    return [first, *_restoring_snapshots(snapshots, ids)]
 
 
 def _is_older(expired: Root, first: Root) -> bool:
@@ -37,7 +37,7 @@ def _is_older(expired: Root, first: Root) -> bool:
     return expired.branch == first.branch and mine.id < other.id and mine.time_millis <= other.time_millis
 
 
-def _bringing_back(snapshots: LazySnapshots, ids: Sequence[int]) -> list[Root]:
+def _restoring_snapshots(snapshots: LazySnapshots, ids: Sequence[int]) -> list[Root]:
     """Return those of consecutive snapshots, without the first, that may name older files than the one before."""
     found = []
     at, ahead = len(ids) - 1, 1

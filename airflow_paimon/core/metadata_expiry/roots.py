@@ -59,14 +59,14 @@ _Stamp = tuple[int, int | None]
 class RootReader:
     """Looks at the roots of a table, any number of times; reads a file again only if it has been replaced.
 
-    ``whole``: read all; otherwise snapshots are only listed, and read (in each look again) when they are asked for.
-    ``operations_since_ms``: leave out operation records that were put before this time (epoch milliseconds, by the
-    storage's clock); None = take them all.
+    ``reads_snapshots``: read all; otherwise snapshots are only listed, and read (in each look again) when they are
+    asked for. ``operations_since_ms``: leave out operation records that were put before this time (epoch milliseconds,
+    by the storage's clock); None = take them all.
     """
 
     table: Table
     operations_since_ms: int | None = None
-    whole: bool = True
+    reads_snapshots: bool = True
     _read: dict[str, tuple[_Stamp, Root]] = field(default_factory=dict)
     _ever: dict[tuple[str, bytes], Root] = field(default_factory=dict)
     _ids: set[tuple[str, int]] = field(default_factory=set)
@@ -82,9 +82,9 @@ class RootReader:
         Raises:
             FormatError: a root is unreadable; names it. Vanished: an unread snapshot was there in an earlier look only.
         """
-        now = self.look()
+        now = self.read_once()
         while self._looks < 2 or (self._lost and self._looks < _MOST_LOOKS):
-            now = self.look()
+            now = self.read_once()
         moved = {(r.trash.path, r.trash.content) for r in now.roots if r.trash is not None}
         self._check_listed(now)
         known = {(r.path, r.data): r for r in now.roots}
@@ -107,9 +107,9 @@ class RootReader:
 
     def read_all(self) -> None:
         """Read all snapshots from now on, and count looks anew."""
-        self.whole, self._looks = True, 0
+        self.reads_snapshots, self._looks = True, 0
 
-    def look(self) -> Roots:
+    def read_once(self) -> Roots:
         """Look once; enough for whoever only moves roots into the trash.
 
         Raises:
@@ -119,7 +119,7 @@ class RootReader:
         main = self.table.branch(MAIN)
         branches = tuple(main.branch_names())
         views = [main, *(main.branch(name) for name in branches)]
-        unread = {} if self.whole else {view.branch_name: self._listed(view) for view in views}
+        unread = {} if self.reads_snapshots else {view.branch_name: self._listed(view) for view in views}
         roots = [root for view in views for root in self._roots_of(view)]
         roots += self._holds(main)
         roots += self._trash(main)  # last: what is moved there meanwhile is seen there
@@ -142,7 +142,7 @@ class RootReader:
         names: dict[str, tuple[str, str]] = {}
         infos: dict[str, FileInfo] = {}
         for kind, folder, prefix in (
-            *(((SNAPSHOT, paths.snapshot_dir, SNAPSHOT_PREFIX),) if self.whole else ()),
+            *(((SNAPSHOT, paths.snapshot_dir, SNAPSHOT_PREFIX),) if self.reads_snapshots else ()),
             (TAG, paths.tag_dir, TAG_PREFIX),
             (CHANGELOG, paths.changelog_dir, CHANGELOG_PREFIX),
         ):
@@ -211,7 +211,7 @@ class RootReader:
             try:
                 return do(living)
             except FormatError:
-                now = {(r.path, r.data) for r in self.look().living}
+                now = {(r.path, r.data) for r in self.read_once().living}
                 suspects = [r for r in living if r.kind == TRASH or (r.path, r.data) not in now]
                 there = set(self.table.store.names(MANIFEST_DIR)) if suspects else set()
                 lost = {(r.path, r.data) for r in suspects if not has_all_metadata(self.table, r, there)}

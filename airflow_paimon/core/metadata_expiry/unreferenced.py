@@ -52,39 +52,39 @@ def find_unreferenced(table: Table, expired: Sequence[Root], living: Sequence[Ro
     if not expired:
         return UnreferencedFiles()
     names = read_references(table, living)
-    found, unreadable = _dead_names(table, expired)
+    found, unreadable = _read_expired(table, expired)
     candidates, schema_of = _Candidates(), cache(partial(_schema_of, table))
     former_readers: list[FormerReader] = []  # the expired roots that had the candidates
-    own, held = _divided(found, names)
+    own, copies = _without_copies(found, names)
     for one, other, change in _changes(table, own, names):
         if change is None:
-            _check_present(table, _of(other, names))
+            _check_present(table, _find(other, names))
             unreadable.append(one)
         else:
             candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), change.values())
             former_readers.append(FormerReader(names=one, files=frozenset(change)))
     _add_changelog(table, candidates, found, names, schema_of)
-    files = set(candidates.files) - candidates.unheld
+    files = set(candidates.files) - candidates.maybe_in_states
     may_be_in = candidates.may_be_in(table)
     readers = readers_of(table, files, names, former_readers=former_readers, may_be_in=may_be_in)
-    if candidates.unheld:
-        readers |= readers_of(table, candidates.unheld, names, may_be_in=may_be_in)
-    reap = _reap(candidates, readers, [*found, *(n for n in unreadable if n not in found)], names)
+    if candidates.maybe_in_states:
+        readers |= readers_of(table, candidates.maybe_in_states, names, may_be_in=may_be_in)
+    files_to_delete = _collect(candidates, readers, [*found, *(n for n in unreadable if n not in found)], names)
     lost = [n.root for n in unreadable if n.root.trash is None or not n.root.trash.reaping]
-    return replace(reap, held=tuple(sorted(held)), unreadable=tuple(r.label for r in lost))
+    return replace(files_to_delete, copies=tuple(sorted(copies)), unreadable=tuple(r.label for r in lost))
 
 
-def delete_unreferenced(table: Table, reap: UnreferencedFiles, entries: Sequence[TrashEntry]) -> None:
+def delete_unreferenced(table: Table, files_to_delete: UnreferencedFiles, entries: Sequence[TrashEntry]) -> None:
     """Delete the files, then the trash entries. Before that these are marked: from then on they keep nothing.
 
     Raises:
         StorageError: some could not be deleted; the entries stay, so that the next run goes on.
     """
     require_committable(table)
-    if any(reap.stages):
+    if any(files_to_delete.stages):
         marks = (replace(e, reaping=True) for e in entries if not e.reaping)
         execute_groups(table, [[Replace(path=m.trash_path, data=m.to_bytes(), reason="its files go")] for m in marks])
-    stages = [*([f.path for f in files] for files in reap.stages), [e.trash_path for e in entries]]
+    stages = [*([f.path for f in files] for files in files_to_delete.stages), [e.trash_path for e in entries]]
     for stage in stages:
         failed = delete_files(table, stage)
         if failed:
@@ -126,12 +126,13 @@ def execute_groups(
 class _Candidates:
     """Data and changelog files that expired roots named, by name.
 
-    ``unheld``: those of ``changelog`` that may be data files as well: what a changelog without a list of its own adds.
+    ``maybe_in_states``: those of ``changelog`` that may be data files as well: what a changelog without a list of its
+    own adds.
     """
 
     files: dict[str, list[UnreferencedFile]] = field(default_factory=dict)
     changelog: set[str] = field(default_factory=set)
-    unheld: set[str] = field(default_factory=set)
+    maybe_in_states: set[str] = field(default_factory=set)
     partitions: set[bytes] = field(default_factory=set)
     buckets: set[int] = field(default_factory=set)
     external: int = 0
@@ -166,7 +167,7 @@ def _paths(schema: TableSchema, entry: ManifestEntry) -> list[str]:
     return entry_paths(schema, [entry]) + (entry_paths(other, [entry]) if other is not None else [])
 
 
-def _dead_names(table: Table, expired: Sequence[Root]) -> tuple[list[RootReferences], list[RootReferences]]:
+def _read_expired(table: Table, expired: Sequence[Root]) -> tuple[list[RootReferences], list[RootReferences]]:
     """What expired roots name, newest first; and of those that can't be read any more, what they name themselves."""
     expired = sorted(expired, key=lambda r: (r.branch, -r.snapshot.id, r.path))
     try:
@@ -181,24 +182,24 @@ def _dead_names(table: Table, expired: Sequence[Root]) -> tuple[list[RootReferen
         return found, unreadable
 
 
-def _divided(
+def _without_copies(
     found: Sequence[RootReferences], living: Sequence[RootReferences]
 ) -> tuple[list[RootReferences], list[tuple[str, str]]]:
     """Divide expired roots: those whose lists no other root has, and those that a living one copies, with that."""
     whose = {n.lists: n.root.label for n in living if not n.root.is_changelog}
     own: dict[tuple[str, ...], RootReferences] = {}
-    held = []
+    copies = []
     for one in found:
         if one.root.is_changelog:
             continue
         if one.lists in whose:
-            held.append((one.root.label, whose[one.lists]))
+            copies.append((one.root.label, whose[one.lists]))
         else:
             own.setdefault(one.lists, one)
-    return list(own.values()), held
+    return list(own.values()), copies
 
 
-def _of(root: Root | None, names: Iterable[RootReferences]) -> RootReferences | None:
+def _find(root: Root | None, names: Iterable[RootReferences]) -> RootReferences | None:
     return next((n for n in names if n.root is root), None)
 
 
@@ -214,7 +215,7 @@ def _changes(
     successors = [nearest_root(one.root, every[: len(living) + number]) for number, one in enumerate(own)]
 
     def change(pair: tuple[RootReferences, Root | None]) -> dict[FileId, ManifestEntry] | None:
-        one, names = pair[0], _of(pair[1], (*living, *own))
+        one, names = pair[0], _find(pair[1], (*living, *own))
         try:
             return files_only_in(table, one.state, names.state if names else ())
         except FormatError:
@@ -247,7 +248,7 @@ def _add_changelog(
         entries = [e for part in read_entries(table, own) for e in part if e.kind == FileKind.ADD] if own else []
         new = {e.file.file_name for e in entries} - candidates.files.keys()
         candidates.changelog |= new
-        candidates.unheld |= new if without_list else set()
+        candidates.maybe_in_states |= new if without_list else set()
         if entries:
             candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), entries)
 
@@ -273,7 +274,7 @@ def _check_present(table: Table, names: RootReferences | None) -> None:
         )
 
 
-def _reap(
+def _collect(
     candidates: _Candidates,
     readers: dict[str, list[Root]],
     found: Sequence[RootReferences],

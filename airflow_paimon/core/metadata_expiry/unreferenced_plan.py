@@ -33,7 +33,7 @@ class StillReferenced:
 class UnreferencedFiles:
     """The files to delete, in the order of the fields: none is named by a file that is deleted later only.
 
-    ``held``: expired roots that a living one is a copy of, as (expired, living). ``external``: data files outside of
+    ``copies``: expired roots that a living one is a copy of, as (expired, living). ``external``: data files outside of
     the table folder, which stay. ``unreadable``: expired roots of which some metadata is gone already, so that data
     files may be left over.
     """
@@ -44,7 +44,7 @@ class UnreferencedFiles:
     manifests: tuple[UnreferencedFile, ...] = ()
     lists: tuple[UnreferencedFile, ...] = ()
     kept: tuple[StillReferenced, ...] = ()
-    held: tuple[tuple[str, str], ...] = ()
+    copies: tuple[tuple[str, str], ...] = ()
     external: int = 0
     unreadable: tuple[str, ...] = ()
 
@@ -54,7 +54,7 @@ class UnreferencedFiles:
 
     def kept_json(self) -> list[dict[str, Any]]:
         """Return what is not freed, and which roots keep it."""
-        whole = [{"all_of": expired, "by": [living]} for expired, living in self.held[:_LISTED]]
+        whole = [{"all_of": expired, "by": [living]} for expired, living in self.copies[:_LISTED]]
         return whole + [{"files": k.files, "bytes": k.bytes, "by": list(k.readers)} for k in self.kept]
 
     def to_json(self) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from airflow_paimon.core.publish.audit_properties import recorded_between
 from airflow_paimon.core.publish.hold import UnfinishedPublish
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
-from airflow_paimon.core.table.branch_record import read_branch_record, state_text
+from airflow_paimon.core.table.branch_record import read_branch_record, snapshot_key
 from airflow_paimon.core.table.history import Difference, difference, existing_snapshots
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
@@ -204,13 +204,13 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
 
 
 def own_state(branch: Table, text: str) -> Snapshot | None:
-    """Return the branch's own snapshot that ``state_text`` has written, None if it is another branch's, or gone."""
+    """Return the branch's own snapshot that ``snapshot_key`` has written, None if it is another branch's, or gone."""
     found = branch.find_snapshot(state_number(text))
-    return found if found is not None and state_text(found) == text else None
+    return found if found is not None and snapshot_key(found) == text else None
 
 
 def state_number(text: str) -> int:
-    """Return the number of the snapshot that ``state_text`` has written; 0, which none has: it is damaged."""
+    """Return the number of the snapshot that ``snapshot_key`` has written; 0, which none has: it is damaged."""
     number = text.partition(":")[0]
     return int(number) if number.isdigit() else 0
 

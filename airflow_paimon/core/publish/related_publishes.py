@@ -23,7 +23,7 @@ from airflow_paimon.core.publish.earlier_publishes import (
     state_number,
 )
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, origin_name, stored_ids
-from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, state_text
+from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, snapshot_key
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import read_each_delta_list
@@ -162,7 +162,7 @@ def _kept_beginning(view: Table, record: BranchRecord, until: int) -> Snapshot |
     if found is None or any(s.id <= until for s in rollbacks_before(view, found)):
         return None
     rebased = REBASED_BRANCH_PROPERTY in found.properties
-    return found if rebased or state_text(found) == record.came_from[-1] else None
+    return found if rebased or snapshot_key(found) == record.came_from[-1] else None
 
 
 def _newest(view: Table, texts: Iterable[str]) -> Snapshot | None:

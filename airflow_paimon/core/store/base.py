@@ -268,7 +268,7 @@ def read_if_exists(store: Store, path: str) -> bytes | None:
         return None
 
 
-def hidden_beside(file: str) -> str:
+def temporary_path(file: str) -> str:
     """Name a temporary file in the folder of another one."""
     folder, _, name = file.rpartition("/")
     stem = name if len(os.fsencode(name)) <= 200 else name[:50]  # a file name has at most 255 bytes
@@ -291,7 +291,7 @@ def content_digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:32]
 
 
-def away_beside(file: str, data: bytes) -> str | None:
+def set_aside_path(file: str, data: bytes) -> str | None:
     """Name the place to which a file goes that is to be deleted if its content is ``data``; see ``AWAY``.
 
     None: the file's own name is so long that there is no such name.

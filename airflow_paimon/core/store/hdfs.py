@@ -26,14 +26,14 @@ from airflow_paimon.core.store.base import (
     AWAY,
     FileInfo,
     Store,
-    away_beside,
     content_digest,
     folder_name,
-    hidden_beside,
     inner_folder_name,
     join,
     object_name,
     read_if_exists,
+    set_aside_path,
+    temporary_path,
 )
 from airflow_paimon.core.store.failures import Output
 from airflow_paimon.core.store.object_client import AT_ONCE
@@ -145,7 +145,7 @@ class HdfsStore(Store):
         if found != data:
             return False
         key = self._key(object_name(path))
-        away = away_beside(key, data)
+        away = set_aside_path(key, data)
         if away is None:
             return super().delete_same(path, data)
         try:
@@ -235,7 +235,7 @@ class HdfsStore(Store):
                     raise self.failed(error, "replacing" if overwrite else "creating", path) from error
 
     def _hidden_file(self, path: str, key: str, data: bytes) -> str:
-        temp = hidden_beside(key)
+        temp = temporary_path(key)
         try:
             writer = self._new_file(temp)
             writer.write(data)

@@ -24,14 +24,14 @@ from airflow_paimon.core.store.base import (
     AWAY,
     FileInfo,
     Store,
-    away_beside,
     content_digest,
     folder_name,
-    hidden_beside,
     inner_folder_name,
     join,
     object_name,
     read_if_exists,
+    set_aside_path,
+    temporary_path,
 )
 from airflow_paimon.core.store.failures import Output, from_os_error
 
@@ -262,7 +262,7 @@ class LocalStore(Store):
         if found != data:
             return False
         file = self._object(path)
-        away = away_beside(file, data)
+        away = set_aside_path(file, data)
         if away is None:
             return super().delete_same(path, data)
         try:
@@ -368,7 +368,7 @@ class LocalStore(Store):
 
     def _write_temp(self, target: str, path: str, data: bytes, *, durable: bool = True) -> str:
         """Write ``data`` to a temporary file beside ``target``; return its name. A failure leaves no file."""
-        temp = hidden_beside(target)
+        temp = temporary_path(target)
         try:
             _write_new(temp, data, durable=durable)
         except OSError as error:

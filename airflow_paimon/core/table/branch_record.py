@@ -44,7 +44,7 @@ class BranchRecord(Record):
     renamed. ``since``: the time of the rename or deletion.
     ``retention``: how long the branch is to live from ``created_at``, a duration such as ``14 d``; None = it doesn't
     expire. ``protected``: to delete, rename, replace or publish it needs ``force``. ``family``: the same for all
-    branches that were made from one another, or rebased; ``came_from``: the snapshots (``state_text``) of other
+    branches that were made from one another, or rebased; ``came_from``: the snapshots (``snapshot_key``) of other
     branches whose changes the branch began with.
     """
 
@@ -114,7 +114,7 @@ class BranchRecord(Record):
         return replace(self, state=state, peer=peer, head=None, since=None, schemas={})
 
 
-def state_text(snapshot: Snapshot) -> str:
+def snapshot_key(snapshot: Snapshot) -> str:
     """Return what identifies a snapshot of some branch in ``BranchRecord.came_from``."""
     return f"{snapshot.id}:{snapshot.identity}"
 

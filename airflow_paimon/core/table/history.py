@@ -251,8 +251,8 @@ def _is_chain_part(view: Table) -> bool:
 
 def last_shared_snapshot(main: Table, branch: Table) -> Snapshot | None:
     """Find the greatest snapshot that one branch's history and tags share with another's, by identity."""
-    looks: list[Callable[[], Any]] = [partial(_known, branch), main.snapshot_ids]
-    theirs, listed = run_parallel(main.store, looks)
+    reads: list[Callable[[], Any]] = [partial(_own_and_tagged, branch), main.snapshot_ids]
+    theirs, listed = run_parallel(main.store, reads)
     ours_ids = set(listed)
     main_tags = None if theirs.keys() <= ours_ids else _tagged(main)
 
@@ -278,7 +278,7 @@ def _tagged(table: Table) -> dict[int, Snapshot]:
     return {t.snapshot.id: t.snapshot for t in table.cached_tags()}
 
 
-def _known(branch: Table) -> dict[int, Snapshot | None]:
+def _own_and_tagged(branch: Table) -> dict[int, Snapshot | None]:
     """Ids of a branch's snapshots (None: not read yet), and the expired snapshots that its tags still hold."""
     known: dict[int, Snapshot | None] = dict.fromkeys(branch.snapshot_ids())
     for tag in branch.cached_tags():

@@ -19,7 +19,7 @@ _FACTORS = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xFF51AFD7ED558CCD))
 _STEP = np.uint64(32)
 
 
-class _Entries(NamedTuple):
+class _ComparedEntries(NamedTuple):
     """Entries of one manifest: two digests of each file, 1 for an addition or -1 for a deletion, and a partition."""
 
     first: Digests
@@ -59,7 +59,7 @@ def _starts(first: Digests, second: Digests) -> npt.NDArray[np.int64]:
     return starts
 
 
-def _entries(c: EntryColumns, numbers: dict[bytes, int]) -> _Entries:
+def _entries(c: EntryColumns, numbers: dict[bytes, int]) -> _ComparedEntries:
     partitions = np.fromiter((numbers.setdefault(p, len(numbers)) for p in c.partitions), np.int32, len(c.partitions))
     beside = [
         "" if not extra and index is None and path is None else repr((extra, index, path))
@@ -75,7 +75,7 @@ def _entries(c: EntryColumns, numbers: dict[bytes, int]) -> _Entries:
         for start, factor in zip((parts[0], digests_of(names)), _FACTORS, strict=True)
     )
     signs = np.where(np.array(c.kinds, np.int8) == FileKind.ADD, 1, -1).astype(np.int8)
-    return _Entries(first, second, signs, partitions)
+    return _ComparedEntries(first, second, signs, partitions)
 
 
 def _mixed(parts: Sequence[Digests], factor: np.uint64) -> Digests:

@@ -57,7 +57,7 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
     for c, places in listed.by_ranges(cuts_for(len(plain), 10, chance.choice([100, 10000]))):
         judged = find_orphans(c, np.isin(c.names, named), BEFORE, listed.active_writers)
         files += listed.values(c, places, judged.orphans)
-        young_sums, held_sums = young_sums + judged.young, held_sums + judged.held
+        young_sums, held_sums = young_sums + judged.young, held_sums + judged.of_active_writers
 
     def old(one: ListedFile) -> bool:
         return one.modified_ms is not None and one.modified_ms < BEFORE

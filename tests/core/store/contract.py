@@ -19,7 +19,7 @@ import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.store.base import away_beside
+from airflow_paimon.core.store.base import set_aside_path
 from tests.core.store.racer import content, race
 
 ODD_NAMES = [
@@ -462,7 +462,7 @@ def check_files_that_are_away(store: Store) -> None:
     for number, listing in enumerate(listings):
         folder = f"f{number}"
         for name, data in (("to-go", b"old"), ("to-stay", b"new")):
-            store.create(away_beside(f"{folder}/{name}", b"old"), data)
+            store.create(set_aside_path(f"{folder}/{name}", b"old"), data)
         found = [getattr(name, "name", name).rpartition("/")[2] for name in listing(folder)]
         assert found == ["to-stay"] and store.read(f"{folder}/to-stay") == b"new"
         assert [path.rpartition("/")[2] for path in store.walk(folder)] == found

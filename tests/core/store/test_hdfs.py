@@ -20,7 +20,7 @@ from airflow_paimon.core.errors import (
     UnsupportedStorageError,
 )
 from airflow_paimon.core.store import Store, open_store
-from airflow_paimon.core.store.base import away_beside
+from airflow_paimon.core.store.base import set_aside_path
 from airflow_paimon.core.store.hdfs import HdfsStore, client_settings
 from tests.core.store.contract import SharedStoreContract, check_files_that_are_away
 from tests.core.store.lives import assert_commits_race, assert_correction_lives
@@ -151,7 +151,7 @@ def test_who_is_killed_while_deleting_takes_nothing_of_others(direct: Store) -> 
 
 def test_a_folder_is_never_away(direct: Store) -> None:
     """Whatever its name: it is listed, and nothing of it is read, renamed or deleted."""
-    folder = away_beside("f/x", b"old")
+    folder = set_aside_path("f/x", b"old")
     direct.create(f"{folder}/file", b"old")
     assert direct.walk("f") == [f"{folder}/file"]
     assert direct.read(f"{folder}/file") == b"old"
