@@ -35,7 +35,6 @@ from airflow_paimon.runbooks.form import (
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, MERGE, PUBLISH, SPARK, check_form
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
-from airflow_paimon.shown.correction_text import plan_lines
 
 ROW_FIELDS = "Rows: partitions, other tables, functions"
 REVIEW_FIELDS = "Checks and approval"
@@ -149,15 +148,15 @@ def check_params(**context: Any) -> dict[str, Any]:
         planned = correction.plan_correction(
             form_of(context), context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
         )
-        foreseen = correction.foresee(form_of(context), planned)
+        effects = correction.plan_effects(form_of(context), planned)
     text = "branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}".format(**planned)
     report_lines(f"{corrected_table(planned)}: {text}")
-    report_lines(*(plan_lines(foreseen) if foreseen else ()))
-    if nothing := correction.matches_nothing(form_of(context), foreseen):
+    preview = correction.preview_of(effects)
+    report_lines(*preview["lines"])
+    if nothing := correction.matches_nothing(form_of(context), effects):
         report_lines(nothing)
         raise AirflowSkipException("Nothing was created, and no approval is requested")
-    context["ti"].xcom_push(key="foreseen", value=foreseen)
-    return planned
+    return {**planned, "preview": preview}
 
 
 def correction_dag(

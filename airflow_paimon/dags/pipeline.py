@@ -117,7 +117,7 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
         four_eyes = needs_four_eyes(context["params"], [one["table"] for one in planned], triggering_user(context))
     planned = [{**one, "four_eyes": four_eyes} for one in planned]
     line = "{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}"
-    report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned), *pipeline.foreseen_lines(planned))
+    report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned), *pipeline.preview_lines(planned))
     return planned
 
 

@@ -111,13 +111,10 @@ def _results(context: Context, planned: Sequence[dict[str, Any]]) -> list[dict[s
     """Return what the tasks have found about each table, as ``plan_publishes`` takes it."""
     ti, found = context["ti"], list[dict[str, Any]]()
     replayed = ti.xcom_pull(task_ids="replay")
-    foreseen = ti.xcom_pull(task_ids="check_params", key="foreseen")
     for number, one in enumerate(planned):
         its = results_of(context, number, "correct", "wait", "check", "diff")
         wrote = replayed[number] if one.get("replay") else its["correct"]
-        notice = (
-            pages.readers_section(one["foreseen"]["notice"]) if "foreseen" in one else pages.affected_readers(foreseen)
-        )
+        notice = pages.affected_readers(one["preview"])
         found.append({**its, "wrote": wrote, "wait": its["wait"]["snapshot_id"], "notice": notice})
     return found
 

@@ -52,7 +52,7 @@ def plan_correction(
     return plan_branch(main, params["branch"], f"{dag_id}/{run_id}")
 
 
-def foresee(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any] | None:
+def plan_effects(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any] | None:
     """Plan what the correction will touch: the details of ``plan_correction``, and who is downstream.
 
     None, with a warning in the log, when it can't be planned: that alone stops no correction.
@@ -67,7 +67,7 @@ def foresee(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, 
 
 
 def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Plan what the correction will touch, as ``foresee`` does, without asking who is downstream elsewhere."""
+    """Plan what the correction will touch, as ``plan_effects`` does, without asking who is downstream elsewhere."""
     from airflow_paimon.shown.correction import plan_of
 
     if params["engine"] == "connector":  # which rows that touches, only the connector knows
@@ -89,17 +89,29 @@ def plan_work(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str
     return None
 
 
-def matches_nothing(params: Mapping[str, Any], foreseen: Mapping[str, Any] | None) -> str | None:
+def preview_of(details: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return what is shown of the effects: ``lines`` for the log; for the approver ``notice``, whom the publish
+    concerns (registered readers, open branches, replayed tables), and the ``page`` of the table's plan.
+    """
+    from airflow_paimon.shown.correction_text import audience_lines, plan_lines
+
+    if details is None:
+        return {"lines": [], "notice": [], "page": ""}
+    page = str(details.get("page") or "").partition("&")[0]  # the approval shows the SQL already
+    return {"lines": plan_lines(details), "notice": audience_lines(details), "page": page}
+
+
+def matches_nothing(params: Mapping[str, Any], effects: Mapping[str, Any] | None) -> str | None:
     """Say that a statement will change no row, where the metadata make that certain; None where they don't.
 
     An INSERT or a MERGE may add rows; what other jobs write into the branch, which the run waits for, is not planned.
     """
-    if foreseen is None or foreseen["branch_exists"] or any(params[name] for name in _WAITS):
+    if effects is None or effects["branch_exists"] or any(params[name] for name in _WAITS):
         return None
-    kinds = set(foreseen["statement"].split(", "))
-    if foreseen["replaces"]["files"] or not kinds <= {"UPDATE", "DELETE"}:
+    kinds = set(effects["statement"].split(", "))
+    if effects["replaces"]["files"] or not kinds <= {"UPDATE", "DELETE"}:
         return None
-    return f"The {foreseen['statement']} matches no row of {params['table']}: no partition and no file can hold one"
+    return f"The {effects['statement']} matches no row of {params['table']}: no partition and no file can hold one"
 
 
 def plan_branch(main: Table, name: str | None, owner: str, start: Snapshot | None = None) -> dict[str, Any]:

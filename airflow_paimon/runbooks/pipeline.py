@@ -44,7 +44,7 @@ def plan_pipeline(
 
     Returns for each table ``{"table", "branch", "tag", "base_snapshot", "correct", "replay", "reads", "wait",
     "checks", "views"}``: plain arguments of the tasks. ``correct`` or ``replay`` is None, ``reads`` are the tables of
-    the form that it is made from. The same for every try and Clear of a run. ``foreseen``: what the plan says of it.
+    the form that it is made from. The same for every try and Clear of a run. ``preview``: see ``preview_of``.
     ``locked``: fields whose values are the DAG's own code; what ``tables`` says runs by way of another task's result,
     so it is limited all the same.
 
@@ -77,19 +77,19 @@ def plan_pipeline(
             made["replay"] = _replay_arguments(params, one, bases, starts)
             made["wait"] = _wait(params, mains[one.table])
     for one, made in zip(steps, planned, strict=True):
-        made["foreseen"] = _foresee(params, one, made, mains.keys())
+        made["preview"] = _preview(params, one, made, mains.keys())
     return planned
 
 
-def foreseen_lines(planned: Sequence[Mapping[str, Any]]) -> list[str]:
+def preview_lines(planned: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say of all tables what the run will read, write and meet, for the log."""
-    return [f"{one['table']}: {line}" for one in planned for line in one["foreseen"]["lines"]]
+    return [f"{one['table']}: {line}" for one in planned for line in one["preview"]["lines"]]
 
 
-def _foresee(
+def _preview(
     params: Mapping[str, Any], one: PipelineTable, made: Mapping[str, Any], tables: Collection[str]
-) -> dict[str, list[str]]:
-    """Plan each statement on a table: ``lines`` for the log, ``notice`` for the approver: whom the publish concerns.
+) -> dict[str, Any]:
+    """Plan each statement on a table; returns what ``preview_of`` does.
 
     A replay is planned on main as it is now, for its sources as well: the run's branches are not there yet.
     """
@@ -110,7 +110,7 @@ def _foresee(
         lines += [f"{start}{line}" for line in (*figure_lines(found), *found["notes"])]
         notice += audience_lines(_without({**found, "lineage": lineage}, tables))
     notice = list(dict.fromkeys(notice))
-    return {"lines": [*lines, *notice], "notice": notice}
+    return {"lines": [*lines, *notice], "notice": notice, "page": ""}
 
 
 def _plan_statement(form: Mapping[str, Any], made: Mapping[str, Any], *, is_replay: bool) -> dict[str, Any] | None:

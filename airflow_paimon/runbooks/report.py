@@ -183,20 +183,11 @@ def _changed_since(params: Mapping[str, Any], name: str, one: Mapping[str, Any])
     return sorted({namer(bucket).rpartition("/")[0] or "the whole table" for bucket in change.buckets})
 
 
-def affected_readers(foreseen: Mapping[str, Any] | None) -> str:
-    """List whom a publish concerns, for the approver: registered readers, open branches, replayed tables."""
-    from airflow_paimon.shown.correction_text import audience_lines
-
-    lines = audience_lines(foreseen) if foreseen is not None else []
-    page = str((foreseen or {}).get("page") or "").partition("&")[0]  # the SQL stands above it already
-    more = f"[DAGs that are scheduled on the table]({page})" if page else ""
-    return "\n\n".join(filter(None, (readers_section(lines), more)))
-
-
-def readers_section(lines: Sequence[str]) -> str:
-    """List whom a publish concerns, as ``audience_lines`` says it."""
-    listed = "\n".join(f"- {escape(line)}" for line in lines)
-    return f"Who will notice:\n\n{listed}" if lines else ""
+def affected_readers(preview: Mapping[str, Any]) -> str:
+    """List whom a publish concerns, for the approver; ``preview``: see ``preview_of``."""
+    listed = "\n".join(f"- {escape(line)}" for line in preview["notice"])
+    more = f"[DAGs that are scheduled on the table]({preview['page']})" if preview["page"] else ""
+    return "\n\n".join(filter(None, (f"Who will notice:\n\n{listed}" if listed else "", more)))
 
 
 def plan_merge(params: Mapping[str, Any], planned: Mapping[str, Any], shown: SnapshotRef) -> dict[str, Any]:

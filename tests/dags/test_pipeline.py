@@ -326,14 +326,14 @@ def test_what_a_run_will_touch_is_said_of_every_table_before_anything_is_made(ma
     keep_from(daily, "dashboards", 1)
     two = {**REPLAY, "replay": f"{REPLAY['replay']}; DELETE FROM branch WHERE dt = '2' AND carrier = 'AA'"}
     planned = pipeline.plan_pipeline(form(tables=[CORRECT, two]), DAG, "run-1")
-    lines = pipeline.foreseen_lines(planned)
+    lines = pipeline.preview_lines(planned)
     assert [line for line in lines if "Replaces" in line] == [
         f"{RAW}: Replaces at most 1 file with {_size(raw)} and 3 stored rows, in dt=2",
         f"{DAILY}: statement 1: Replaces at most 1 file with {_size(daily)} and 2 stored rows, in dt=2",
         f"{DAILY}: statement 2: Replaces at most 1 file with {_size(daily)} and 2 stored rows, in dt=2",
     ]
     assert any(line.startswith(f"{DAILY}: statement 1: Reads of {RAW} at most 2 files") for line in lines)
-    assert planned[1]["foreseen"]["notice"] == ["Consumer dashboards reads snapshot 1 next, 1 behind"]
+    assert planned[1]["preview"]["notice"] == ["Consumer dashboards reads snapshot 1 next, 1 behind"]
     assert left_over(raw, daily) == []
 
 
@@ -369,7 +369,7 @@ def test_a_form_becomes_arguments_that_stay_the_same(mains: tuple[Table, Table])
         operate(table, "create_tag", tag=one["tag"], snapshot=one["base_snapshot"])
     load(raw, {"4": [("DL", 4)]})
     again = pipeline.plan_pipeline(form(), DAG, "run-1")
-    assert [one | {"foreseen": None} for one in again] == [one | {"foreseen": None} for one in now]
+    assert [one | {"preview": None} for one in again] == [one | {"preview": None} for one in now]
     views = CORRECT | {"views": ["days=dim.days"], "checks": [{"sql": "SELECT * FROM days WHERE dt IS NULL"}]}
     viewed = pipeline.plan_pipeline(form(tables=[views, function]), DAG, "run-3")
     assert [one["views"] for one in viewed] == [["days=dim.days"], []]

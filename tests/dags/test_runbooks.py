@@ -173,8 +173,8 @@ def test_a_form_may_hold_several_statements(warehouse: Path) -> None:
     sql = f"UPDATE branch SET note = ';' WHERE dt = '{WRONG[0]}'; DELETE FROM branch WHERE note = ';' AND id = 1;"
     params = form("data_correction", {**CONF, "sql": sql, "partitions": []})
     planned = correction.plan_correction(params, "data_correction", "run-1")
-    foreseen = correction.foresee(params, planned)
-    assert foreseen is not None and foreseen["statement"] == "UPDATE, DELETE"
+    effects = correction.plan_effects(params, planned)
+    assert effects is not None and effects["statement"] == "UPDATE, DELETE"
     each = [{"statement": "UPDATE", "rows": 2}, {"statement": "DELETE", "rows": 1}]
     asked = report.what_ran(params, {"statements": each, "rows_updated": 2, "rows_deleted": 1})
     assert "- Statement: UPDATE, DELETE; rows: 2 updated, 1 deleted, 0 inserted" in asked
@@ -187,20 +187,20 @@ def test_what_a_run_will_touch_is_said_before_and_whom_it_concerns_to_the_approv
     keep_from(main, "dashboards", 1)
     params = form("data_correction", CONF)
     planned = correction.plan_correction(params, "data_correction", "run-1")
-    foreseen = correction.foresee(params, planned)
-    assert foreseen is not None and set(foreseen["replaces"]["partitions"]) == {f"dt={day}" for day in WRONG}
-    assert "dashboards reads snapshot 1 next, 2 behind" in report.affected_readers(foreseen)
-    assert report.affected_readers(None) == ""
+    effects = correction.plan_effects(params, planned)
+    assert effects is not None and set(effects["replaces"]["partitions"]) == {f"dt={day}" for day in WRONG}
+    assert "dashboards reads snapshot 1 next, 2 behind" in report.affected_readers(correction.preview_of(effects))
+    assert report.affected_readers(correction.preview_of(None)) == ""
     assert main.tag_names() == main.branch_names() == []
 
     run(main, "alter_table", change=("set sequence.auto-padding=row-kind-flag",))
-    assert correction.foresee(params, planned) is None, "the branch will be made from a state without that option"
+    assert correction.plan_effects(params, planned) is None, "the branch will be made from a state without that option"
     assert "could not be planned" in caplog.text
     refused = make_table(warehouse, "d.p", **{"sequence.auto-padding": "row-kind-flag"})
     append(refused, "a")
     asked = form("data_correction", {**CONF, "table": "d.p", "sql": "DELETE FROM branch WHERE k = 1", "partitions": []})
     with pytest.raises(UnsupportedFeatureError, match=r"sequence\.auto-padding"):
-        correction.foresee(asked, {"branch": "fix", "from_branch": "main"})
+        correction.plan_effects(asked, {"branch": "fix", "from_branch": "main"})
 
 
 def test_a_run_has_its_branch_and_its_base_however_often_it_is_tried(warehouse: Path) -> None:
