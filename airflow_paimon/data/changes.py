@@ -22,8 +22,7 @@ from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import ScanPlan
-from airflow_paimon.data.diff.keyed import KeyedComparison, changed_rows, matched_rows
-from airflow_paimon.data.diff.keyed import Unit as KeyedUnit
+from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, changed_rows, matched_rows
 from airflow_paimon.data.diff.unkeyed import COUNT, surplus
 from airflow_paimon.data.files.arrow_types import ROW_KIND, SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD
 from airflow_paimon.data.files.char_values import as_read
@@ -209,7 +208,7 @@ def _conformed(batch: pa.RecordBatch, read: TableRead) -> pa.RecordBatch:
 def _keyed_difference(found: ChangeRead) -> Iterator[tuple[Kinds, pa.RecordBatch]]:
     assert found.before is not None
     keys = found.read.schema.trimmed_primary_keys
-    unit = KeyedUnit(values=(), before=found.splits_before, after=found.splits)
+    unit = ComparisonUnit(values=(), before=found.splits_before, after=found.splits)
     for rows in matched_rows(KeyedComparison(keys=keys, before=found.before, after=found.read, sample=0), unit):
         if rows.deleted is not None:
             yield DELETE, rows.deleted

@@ -16,14 +16,14 @@ def content_digest(data: pa.Table | pa.RecordBatch) -> str:
     """Digest names and values of all columns, in their order."""
     total = hashlib.blake2b(f"{data.num_rows}".encode(), digest_size=32)
     for name, column in zip(data.schema.names, data.columns, strict=True):
-        hashed = _Column()
+        hashed = _ColumnDigest()
         for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
             hashed.add("", chunk)
         total.update(f"\0{name}\0".encode() + hashed.digest())
     return total.hexdigest()
 
 
-class _Column:
+class _ColumnDigest:
     """Hashes each kind of buffer of a column separately, so that chunk boundaries have no effect."""
 
     def __init__(self) -> None:

@@ -64,10 +64,10 @@ def merge_by_key(wanted: KeyMergeRequest) -> KeyMergeResult:
     groups: dict[object, set[BucketKey]] = {}
     for bucket in sorted(wanted.buckets):
         groups.setdefault(scope(bucket), set()).add(bucket)
-    done: list[_Group] = []
+    done: list[_BucketGroup] = []
     with abandoned_on_failure(done):
         for buckets in groups.values():
-            done.append(_Group(wanted, buckets))
+            done.append(_BucketGroup(wanted, buckets))
             done[-1].merge()
         stopped = wanted.on_overlap is None and any(g.overlapping for g in done)
         if stopped:
@@ -79,26 +79,26 @@ def merge_by_key(wanted: KeyMergeRequest) -> KeyMergeResult:
             changed=sum(g.changed_keys for g in done),
             overlapping=sum(g.overlapping for g in done),
             samples=[s for g in done for s in g.samples][:_LISTED],
-            meets=lambda entries: _meet(wanted, {scope(b): g for g in done for b in g.buckets}, entries),
+            meets=lambda entries: _has_changed_key(wanted, {scope(b): g for g in done for b in g.buckets}, entries),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Side:
+class _StateRows:
     """Rows of one state in a stretch of keys, each key once, without deletes."""
 
     rows: pa.RecordBatch | None
     keys: Keys
 
-    def at(self, positions: npt.NDArray[np.int64]) -> _Side:
-        return _Side(None if self.rows is None else self.rows.take(pa.array(positions)), self.keys[positions])
+    def at(self, positions: npt.NDArray[np.int64]) -> _StateRows:
+        return _StateRows(None if self.rows is None else self.rows.take(pa.array(positions)), self.keys[positions])
 
-    def among(self, keys: Keys) -> _Side:
+    def among(self, keys: Keys) -> _StateRows:
         return self.at(np.flatnonzero(np.isin(self.keys, keys)))
 
 
 @dataclass(slots=True)
-class _Group:
+class _BucketGroup:
     """Buckets between which keys may move, and what is found and written of them."""
 
     wanted: KeyMergeRequest
@@ -132,7 +132,7 @@ class _Group:
         runs = [_run(state, at) for at, side in enumerate(sides) for state in side]
         rules = MergeRules(keys=schema.trimmed_primary_keys, engine=Deduplicate())
         for slices, keys in align_runs(runs, rules):
-            self._step(*_sides(slices, keys))
+            self._step(*_rows_by_state(slices, keys))
         for bucket in sorted(self._changed | self._writers.keys()):
             writer = self._writers.get(bucket)
             if bucket in self._changed:
@@ -156,7 +156,7 @@ class _Group:
         found = bucket_states(target, schema, splits, state)
         return [(fitting_rows(read, split.files, _MEMORY // len(found)), split) for read, split in found]
 
-    def _step(self, base: _Side, theirs: _Side, ours: _Side) -> None:
+    def _step(self, base: _StateRows, theirs: _StateRows, ours: _StateRows) -> None:
         """Merge a stretch of keys."""
         apart = [*self.wanted.schema.trimmed_primary_keys, _STATE, _BUCKET, SEQUENCE_NUMBER, VALUE_KIND]
         mine, alike = _differing(base, theirs, apart), self.wanted.equal_rows_overlap
@@ -170,13 +170,15 @@ class _Group:
         taken = np.setdiff1d(mine, both, assume_unique=True)
         if self.wanted.on_overlap == TAKE_BRANCH:
             taken = np.concatenate([taken, overlapping])
-        self._note(base, theirs, ours, mine, overlapping)
+        self._count_overlaps(base, theirs, ours, mine, overlapping)
         if self.overlapping and self.wanted.on_overlap is None:
             return
         self.changed_keys += len(taken)
         self._write(theirs.among(taken), ours, taken)
 
-    def _note(self, base: _Side, theirs: _Side, ours: _Side, mine: Keys, overlapping: Keys) -> None:
+    def _count_overlaps(
+        self, base: _StateRows, theirs: _StateRows, ours: _StateRows, mine: Keys, overlapping: Keys
+    ) -> None:
         self.overlapping += len(overlapping)
         names = list(self.wanted.schema.primary_keys)
         if len(overlapping) and len(self.samples) < _LISTED:
@@ -191,7 +193,7 @@ class _Group:
         if sum(batch.nbytes for batch in self._kept) > _MOST_KEPT:
             self._kept = None
 
-    def _write(self, theirs: _Side, ours: _Side, taken: Keys) -> None:
+    def _write(self, theirs: _StateRows, ours: _StateRows, taken: Keys) -> None:
         """Write the rows of main, those of ``taken`` keys as the branch has them."""
         replaced = np.isin(ours.keys, taken)
         if ours.rows is not None:
@@ -214,7 +216,7 @@ class _Group:
         for bucket in np.unique(buckets).tolist():
             self._writer(bucket).write(rows.filter(pa.array(buckets == bucket)))
 
-    def _completed(self, rows: pa.RecordBatch, keys: Keys, ours: _Side) -> pa.RecordBatch:
+    def _completed(self, rows: pa.RecordBatch, keys: Keys, ours: _StateRows) -> pa.RecordBatch:
         """Give rows of the branch main's values of the columns of which the branch doesn't know."""
         if ours.rows is None:
             return rows
@@ -227,7 +229,7 @@ class _Group:
             rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
         return rows
 
-    def _buckets_of(self, theirs: _Side, ours: _Side) -> npt.NDArray[np.int64]:
+    def _buckets_of(self, theirs: _StateRows, ours: _StateRows) -> npt.NDArray[np.int64]:
         """Return the bucket of each row of the branch: main's, if main knows the key, or its hash."""
         assert theirs.rows is not None
         buckets = _numbers(theirs.rows, _BUCKET).copy()
@@ -313,7 +315,7 @@ def _run(state: BucketState, at: int) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
-def _sides(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> list[_Side]:
+def _rows_by_state(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> list[_StateRows]:
     """Return the live rows of each state."""
     found: list[list[tuple[pa.RecordBatch, Keys]]] = [[], [], []]
     for batch, own in zip(slices, keys, strict=True):
@@ -321,15 +323,15 @@ def _sides(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> list[_Side
     none = keys[0][:0]
     out = []
     for parts in found:
-        side = _Side(None, none)
+        side = _StateRows(None, none)
         if parts:
             rows = pa.concat_batches([batch for batch, _ in parts])
-            side = _Side(rows, np.concatenate([own for _, own in parts])).at(live_rows(rows))
+            side = _StateRows(rows, np.concatenate([own for _, own in parts])).at(live_rows(rows))
         out.append(side)
     return out
 
 
-def _differing(one: _Side, other: _Side, apart: Sequence[str]) -> Keys:
+def _differing(one: _StateRows, other: _StateRows, apart: Sequence[str]) -> Keys:
     """Return the keys that only one of two states has, or that have other values. ``apart``: columns not compared."""
     alone = np.setxor1d(one.keys, other.keys, assume_unique=True)
     same, at_one, at_other = np.intersect1d(one.keys, other.keys, assume_unique=True, return_indices=True)
@@ -343,7 +345,9 @@ def _numbers(rows: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
     return np.asarray(rows.column(name).to_numpy(), np.int64)
 
 
-def _meet(wanted: KeyMergeRequest, groups: Mapping[object, _Group], entries: Iterable[ManifestEntry]) -> bool:
+def _has_changed_key(
+    wanted: KeyMergeRequest, groups: Mapping[object, _BucketGroup], entries: Iterable[ManifestEntry]
+) -> bool:
     """Whether files that main got meanwhile hold a key that the branch changed."""
     schema, target = wanted.schema, wanted.target
     stored, scope = StoredPartitions(schema), key_scope(schema)

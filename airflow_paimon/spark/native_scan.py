@@ -97,7 +97,7 @@ class RawFile:
     deleted: Positions | None = None
 
 
-class FileGroup(NamedTuple):
+class ScanGroup(NamedTuple):
     """``vectors``: which of the scans of files with deleted rows; 0 without. ``row_columns``: those that are asked for
     and that the files store.
     """
@@ -113,7 +113,7 @@ class Division:
     reader.
     """
 
-    native: Mapping[FileGroup, Sequence[RawFile]]
+    native: Mapping[ScanGroup, Sequence[RawFile]]
     merged: Sequence[ReadSplit]
 
 
@@ -127,7 +127,7 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
     elsewhere = bool(read.schema.partition_keys) and not TableOptions(read.schema.options).legacy_partition_name
     looked_up = elsewhere or not read.store.remote  # on a local disk the look refuses symbolic links
     folders: set[str] = set()
-    native: dict[FileGroup, list[RawFile]] = {}
+    native: dict[ScanGroup, list[RawFile]] = {}
     row_columns = {f.name for f in read.fields if _is_row_column(read, f)}
     merged = []
     vectors = _VectorsInReach(read)
@@ -143,7 +143,7 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
             for file in files:
                 found = RawFile(part.bucket.values, f"{root}/{folder}", file)
                 stored = tuple(f.name for f in stored_row_fields(file) if f.name in row_columns)
-                native.setdefault(FileGroup(file.schema_id, vectors.scan_of(file), stored), []).append(found)
+                native.setdefault(ScanGroup(file.schema_id, vectors.scan_of(file), stored), []).append(found)
         else:
             merged.append(part)
     return Division({key: vectors.put_in(files) if key.vectors else files for key, files in native.items()}, merged)
@@ -264,7 +264,7 @@ def _is_plain(file: DataFile) -> bool:
     return file_format(file.file_name) == "parquet" and not file.file_name.startswith(("_", "."))
 
 
-def native_frame(spark: SparkSession, read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> DataFrame:
+def native_frame(spark: SparkSession, read: TableRead, group: ScanGroup, files: Sequence[RawFile]) -> DataFrame:
     """Read the files of one group, as the columns of ``read``.
 
     Raises:
@@ -318,7 +318,7 @@ class _Constant(NamedTuple):
     values: pa.Array
 
 
-def _constants(read: TableRead, group: FileGroup, files: Sequence[RawFile]) -> dict[str, _Constant]:
+def _constants(read: TableRead, group: ScanGroup, files: Sequence[RawFile]) -> dict[str, _Constant]:
     """Return what is asked for and the same for all rows of a file. For ids and versions of rows these are the file's
     first id and its version, where the manifest has it of a file or the files have no such column.
     """

@@ -23,10 +23,10 @@ from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import KnownBuckets, TableWrite, bucket_groups
 from airflow_paimon.spark.bucket_hash import can_compute, with_bucket
-from airflow_paimon.spark.cut_off import refuse_cut_off, refuse_marked
 from airflow_paimon.spark.jvm import hinted
 from airflow_paimon.spark.spark_types import shipped_type, sql_name
 from airflow_paimon.spark.tasks import forgetting_zip_importers, map_in_arrow
+from airflow_paimon.spark.truncated_times import refuse_marked, refuse_truncated_times
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -69,7 +69,7 @@ def check_frame(frame: DataFrame, schema: TableSchema, label: str, *, partial: b
         InvalidInputError: names the column. UnsupportedFeatureError: Spark has cut off its values.
     """
     _check_types(frame.schema, schema, label, partial=partial)
-    refuse_cut_off(frame, schema.fields, label)
+    refuse_truncated_times(frame, schema.fields, label)
 
 
 def check_columns(found: StructType, schema: TableSchema, label: str, *, partial: bool = False) -> None:

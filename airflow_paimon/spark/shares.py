@@ -29,10 +29,10 @@ def task_shares(planned: ReadPlan) -> Iterator[bytes]:
     """Return what each task reads, for ``read_share``. Of a large read no more than the splits of some tasks are held
     at a time; what is little after all, as behind a filter, is divided as a small read.
     """
-    held: dict[int, _Held] = {}
+    held: dict[int, _UnassignedSplits] = {}
     for group in planned.groups:
         for number, (common, splits) in enumerate(_parts(group)):
-            one = held.setdefault(number, _Held())
+            one = held.setdefault(number, _UnassignedSplits())
             yield from one.add(common, splits, is_large=planned.is_large)
     for one in held.values():
         yield from one.rest()
@@ -53,7 +53,7 @@ def _parts(group: GroupPlan) -> Iterator[tuple[TableRead | Inputs, list[_Split]]
         yield group.inputs, list(_chain_parts(group.inputs, group.chains))
 
 
-class _Held:
+class _UnassignedSplits:
     """Splits that differ in nothing but their files, and no task has got yet."""
 
     def __init__(self) -> None:

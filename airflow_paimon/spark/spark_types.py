@@ -138,7 +138,7 @@ def sql_text(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-CUT_OFF = "airflow_paimon.cut-off"
+TRUNCATED = "airflow_paimon.cut-off"
 """The mark, in a column's metadata, that Spark has its timestamps cut off after the microsecond."""
 
 
@@ -148,7 +148,7 @@ def spark_schema(fields: Iterable[DataField]) -> st.StructType:
 
 
 def metadata_of(field: DataField) -> dict[str, bool]:
-    return {CUT_OFF: True} if is_finer_than_micros(field.type) else {}
+    return {TRUNCATED: True} if is_finer_than_micros(field.type) else {}
 
 
 def unmarked_schema(fields: Iterable[DataField]) -> st.StructType:

@@ -24,7 +24,7 @@ from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
 from airflow_paimon.spark.jobs import correct_statement
-from airflow_paimon.spark.jobs.correct_rows import correction_on, finish, with_live
+from airflow_paimon.spark.jobs.correct_rows import correction_on, finish, with_files
 from airflow_paimon.spark.jobs.correction import read_base, read_heads
 from airflow_paimon.spark.jobs.correction_tasks import correct_buckets
 from airflow_paimon.spark.statements import keyed, run
@@ -63,7 +63,7 @@ def correct(table: Table, branch: str, rows: Sequence[Row], **more: Any) -> Oper
     request = _request(table, branch, sql="unused", **more)
     context = open_context(request)
     found = read_base(context, request, table.branch(branch))
-    base = with_live(context, found, 1)
+    base = with_files(context, found, 1)
     results = list(correct_buckets(correction_on(request, base), arrow(base.table, rows).to_batches()))
     return finish(context, request, base, results, CommitIdentity())
 

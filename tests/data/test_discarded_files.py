@@ -20,7 +20,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, rewrite, write_arrow
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.write import TableWrite, plan_write, write_rows
-from airflow_paimon.spark.jobs.correction_tasks import Correction, correct_buckets
+from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, correct_buckets
 from tests.data.tables import make_table, rows_of
 from tests.stores import CountingStore, FaultStore
 
@@ -48,7 +48,7 @@ def keyed(folder: Path) -> Table:
 
 
 def correct(write: TableWrite) -> None:
-    correction = Correction(write=write, choice=choose_partitions(write.schema, [], "d.t"), live={})
+    correction = BucketCorrection(write=write, choice=choose_partitions(write.schema, [], "d.t"), live={})
     for _ in correct_buckets(correction, ROWS.to_batches()):
         pass
 

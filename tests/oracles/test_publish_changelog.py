@@ -23,7 +23,7 @@ from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import plan_write
-from airflow_paimon.spark.jobs.correction_tasks import Correction, LiveBucket, correct_buckets
+from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, LiveBucket, correct_buckets
 from airflow_paimon.spark.statements.keyed import without_merging
 from tests.core.tables import run as operate
 from tests.data.tables import rows_of
@@ -61,7 +61,7 @@ def corrected(
         )
         for key, s in known.items()
     }
-    correction = Correction(write=write, choice=choose_partitions(plan.schema, (), ""), live=live, read=read)
+    correction = BucketCorrection(write=write, choice=choose_partitions(plan.schema, (), ""), live=live, read=read)
     correction = replace(correction, writes_changelog=table.branch_name == "main")
     data = rows_of(columns, rows).append_column("_row_kind", pa.array([kind] * len(rows)))
     messages = [r.message for r in correct_buckets(correction, data.to_batches()) if r.message is not None]

@@ -28,7 +28,7 @@ from airflow_paimon.data.scan import plan_read, with_positions
 from airflow_paimon.spark.statements.append import file_parts, outcome_of, plan_rewrite
 from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, INSERTED, MATCHED, UPDATED
 from airflow_paimon.spark.statements.file_changes import rewrite_files
-from airflow_paimon.spark.statements.marked_rows import mark_rows, marked_outcome, marking_of
+from airflow_paimon.spark.statements.row_deletions import delete_marked_rows, deletion_outcome, row_deletion_of
 from airflow_paimon.spark.statements.statement_plan import (
     Assignment,
     Clause,
@@ -198,11 +198,11 @@ def test_marked_rows_are_those_of_files_that_are_written_again(tmp_path: Path, s
             changes = pa.concat_tables([pa.Table.from_pylist(own, changes.schema), changes])
             plan = plan_copy_on_write(table)
             if table is marking:
-                plan_of_tasks = marking_of(plan, counts_matches=True, dry_run=False)
+                plan_of_tasks = row_deletion_of(plan, counts_matches=True, dry_run=False)
                 cut = draw.randint(len(own), changes.num_rows)
                 parts = [changes.slice(0, cut), changes.slice(cut)]
-                results = [mark_rows(plan_of_tasks, part.to_batches(max_chunksize=10)) for part in parts]
-                outcome = marked_outcome(plan_of_tasks, plan, results)
+                results = [delete_marked_rows(plan_of_tasks, part.to_batches(max_chunksize=10)) for part in parts]
+                outcome = deletion_outcome(plan_of_tasks, plan, results)
             else:
                 read, splits = plan_read(plan.scan)
                 rewrite = plan_rewrite(update(*names), plan, with_positions(read), file_parts(splits), False)
@@ -222,14 +222,14 @@ def test_a_row_that_is_matched_twice_is_found_in_one_task_and_in_two(tmp_path: P
     write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
     files = sorted(table.store.walk(""))
     plan = plan_copy_on_write(table)
-    marking = marking_of(plan, counts_matches=True, dry_run=False)
+    marking = row_deletion_of(plan, counts_matches=True, dry_run=False)
     first = changes_of(table, {1: (UPDATED, {"s": "x"}), 2: (MATCHED, {})}, ["id", "s", "r", "dt"])
     second = changes_of(table, {2: (UPDATED, {"s": "y"})}, ["id", "s", "r", "dt"])
     with pytest.raises(InvalidInputError, match=r"MERGE_CARDINALITY_VIOLATION.*row 1 of"):
-        mark_rows(marking, [*first.to_batches(), *second.to_batches()])
-    results = [mark_rows(marking, rows.to_batches()) for rows in (first, second)]
+        delete_marked_rows(marking, [*first.to_batches(), *second.to_batches()])
+    results = [delete_marked_rows(marking, rows.to_batches()) for rows in (first, second)]
     with pytest.raises(InvalidInputError, match=r"MERGE_CARDINALITY_VIOLATION.*row 1 of"):
-        marked_outcome(marking, plan, results)
+        deletion_outcome(marking, plan, results)
     assert sorted(table.store.walk("")) == files, "what was written is deleted"
 
 

@@ -16,7 +16,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
-from airflow_paimon.spark.statements import kept_source, target_files
+from airflow_paimon.spark.statements import materialized_source, target_files
 from tests.randomness import chance, lives
 from tests.spark.jobs.operations import in_tasks
 
@@ -246,7 +246,7 @@ def test_a_life(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_merges_in_tasks(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """The same statements in both ways of finding the rows that match."""
     if place == "joined by Spark":
-        monkeypatch.setattr(kept_source, "KEPT_BYTES", -1)
+        monkeypatch.setattr(materialized_source, "KEPT_BYTES", -1)
     life = Life(spark, tmp_path, "tracked", chance("merges in tasks"))
     with in_tasks():
         for _ in range(MERGES):

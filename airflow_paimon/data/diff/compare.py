@@ -17,8 +17,8 @@ from airflow_paimon.core.table.masking import Masks, columns_to_mask, masks_of
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.data.diff.keyed import Findings, KeyedComparison, Unit, compare_unit
-from airflow_paimon.data.diff.scan import BASE, DiffPlan, Side, Skipped, plan_diff
+from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, RowDifferences, compare_unit
+from airflow_paimon.data.diff.scan import BASE, DiffPlan, DiffSide, Skipped, plan_diff
 from airflow_paimon.data.diff.unkeyed import compare_rows
 from airflow_paimon.data.files.arrow_types import ROW_ID, finer_than_micros
 from airflow_paimon.data.memory_plan import DEFAULT_BYTES, fits
@@ -31,7 +31,7 @@ _NAMED = 5
 
 
 def diff_details(
-    plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]], request: DiffBranches, main: TableSchema
+    plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], RowDifferences]], request: DiffBranches, main: TableSchema
 ) -> dict[str, Any]:
     """Combine the findings by partition; partitions without a difference are only counted.
 
@@ -80,12 +80,12 @@ def diff_details(
 
 
 def by_partition(
-    schema: TableSchema, found: Sequence[tuple[tuple[Any, ...], Findings]], sample: int
-) -> dict[str, Findings]:
+    schema: TableSchema, found: Sequence[tuple[tuple[Any, ...], RowDifferences]], sample: int
+) -> dict[str, RowDifferences]:
     """Add up findings by the partition's name."""
-    by_name: dict[str, Findings] = {}
+    by_name: dict[str, RowDifferences] = {}
     for values, findings in found:
-        by_name.setdefault(shown_partition(schema, values), Findings()).add(findings, sample)
+        by_name.setdefault(shown_partition(schema, values), RowDifferences()).add(findings, sample)
     return by_name
 
 
@@ -96,11 +96,11 @@ def skipped_rows(plan: DiffPlan) -> dict[str, Skipped]:
     return {shown_partition(schema, values_of(stored)): s for stored, s in plan.skipped.items()}
 
 
-def _id(side: Side) -> int | None:
+def _id(side: DiffSide) -> int | None:
     return side.scan.snapshot.id if side.scan.snapshot is not None else None
 
 
-def _partition(name: str, found: Findings, skipped: Skipped, masks: Masks | None) -> dict[str, Any]:
+def _partition(name: str, found: RowDifferences, skipped: Skipped, masks: Masks | None) -> dict[str, Any]:
     """``masks``: what its samples hide; None = it has no samples."""
     out: dict[str, Any] = {
         "partition": name,
@@ -177,7 +177,7 @@ def _not_visible(plan: DiffPlan) -> list[str]:
     return notes
 
 
-Found = list[tuple[tuple[Any, ...], Findings]]
+Found = list[tuple[tuple[Any, ...], RowDifferences]]
 
 
 def small_diff(context: Context, request: DiffBranches, memory_bytes: int = DEFAULT_BYTES) -> OperationResult | None:
@@ -219,12 +219,12 @@ def compare_here(plan: DiffPlan, sample: int) -> Found:
     return [*found, *unchanged(plan, found)]
 
 
-def plan_units(plan: DiffPlan, sample: int) -> tuple[KeyedComparison, list[Unit]]:
+def plan_units(plan: DiffPlan, sample: int) -> tuple[KeyedComparison, list[ComparisonUnit]]:
     """Plan the comparison by key, unit by unit. A bucket can turn out to hold no row."""
     before, old = _read(plan.before, plan)
     after, new = _read(plan.after, plan)
     units = [
-        Unit(
+        ComparisonUnit(
             values=unit.values,
             before=tuple(old[i] for i in unit.before if i in old),
             after=tuple(new[i] for i in unit.after if i in new),
@@ -234,18 +234,18 @@ def plan_units(plan: DiffPlan, sample: int) -> tuple[KeyedComparison, list[Unit]
     return KeyedComparison(keys=plan.keys, before=before, after=after, sample=sample), units
 
 
-def _read(side: Side, plan: DiffPlan) -> tuple[TableRead, dict[int, ReadSplit]]:
+def _read(side: DiffSide, plan: DiffPlan) -> tuple[TableRead, dict[int, ReadSplit]]:
     """Plan the read of one side; returns the splits by bucket number."""
     read, splits = plan_read(side.scan, columns=plan.columns, in_key_order=True)
     number = {(s.partition, s.bucket): i for i, s in enumerate(side.scan.splits)}
     return read, {number[(s.bucket.partition, s.bucket.bucket)]: s for s in splits}
 
 
-def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], Findings]]) -> Found:
+def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], RowDifferences]]) -> Found:
     """Count one side's rows that the other side has as well (tables without primary key)."""
     values = StoredPartitions(plan.after.scan.schema).values
-    out: Found = [(values(stored), Findings(unchanged=rows)) for stored, rows in plan.rows_before.items()]
-    out += [(at, Findings(unchanged=-f.deleted - f.changed)) for at, f in found]
+    out: Found = [(values(stored), RowDifferences(unchanged=rows)) for stored, rows in plan.rows_before.items()]
+    out += [(at, RowDifferences(unchanged=-f.deleted - f.changed)) for at, f in found]
     return out
 
 

@@ -75,7 +75,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(slots=True)
-class Findings:
+class RowDifferences:
     """Counts of rows by kind, and the first few as JSON values; a changed row is ``{before, after}``."""
 
     added: int = 0
@@ -100,7 +100,7 @@ class Findings:
         if before.num_rows:
             self.sample("changed", limit, pairs)
 
-    def add(self, other: Findings, limit: int) -> None:
+    def add(self, other: RowDifferences, limit: int) -> None:
         """Add the findings of other buckets of the same partition."""
         self.added += other.added
         self.changed += other.changed
@@ -121,7 +121,7 @@ class KeyedComparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Unit:
+class ComparisonUnit:
     """The unit of comparison: a bucket, or a partition whose number of buckets differs between the two sides."""
 
     values: tuple[Any, ...]
@@ -138,9 +138,9 @@ class MatchedRows(NamedTuple):
     after: pa.RecordBatch | None = None
 
 
-def compare_unit(comparison: KeyedComparison, unit: Unit) -> Findings:
+def compare_unit(comparison: KeyedComparison, unit: ComparisonUnit) -> RowDifferences:
     """Compare both sides' rows by key."""
-    found = Findings()
+    found = RowDifferences()
     for rows in matched_rows(comparison, unit):
         if rows.deleted is not None:
             _take_all(found, "deleted", rows.deleted, comparison)
@@ -162,7 +162,7 @@ class DifferingRows(NamedTuple):
     before: pa.RecordBatch | None
 
 
-def differing_rows(comparison: KeyedComparison, unit: Unit) -> Iterator[DifferingRows]:
+def differing_rows(comparison: KeyedComparison, unit: ComparisonUnit) -> Iterator[DifferingRows]:
     """Return the rows that ``compare_unit`` counts as added, changed or deleted, in bounded memory."""
     for rows in matched_rows(comparison, unit):
         if rows.deleted is not None:
@@ -176,9 +176,12 @@ def differing_rows(comparison: KeyedComparison, unit: Unit) -> Iterator[Differin
                 yield DifferingRows("changed", rows.after.take(changed), rows.before.take(changed))
 
 
-def matched_rows(comparison: KeyedComparison, unit: Unit) -> Iterator[MatchedRows]:
+def matched_rows(comparison: KeyedComparison, unit: ComparisonUnit) -> Iterator[MatchedRows]:
     """Match both sides' rows by key, in bounded memory."""
-    old, new = _Side(comparison.before, unit.before, comparison), _Side(comparison.after, unit.after, comparison)
+    old, new = (
+        _SortedRows(comparison.before, unit.before, comparison),
+        _SortedRows(comparison.after, unit.after, comparison),
+    )
     while True:
         old.fill()
         new.fill()
@@ -192,7 +195,7 @@ def matched_rows(comparison: KeyedComparison, unit: Unit) -> Iterator[MatchedRow
             yield _match_step(old, new)
 
 
-class _Side:
+class _SortedRows:
     """One side: the rest of its current batch, and the source of the next."""
 
     def __init__(self, read: TableRead, splits: Sequence[ReadSplit], comparison: KeyedComparison) -> None:
@@ -236,12 +239,12 @@ def _sorted_rows(read: TableRead, splits: Sequence[ReadSplit], keys: Sequence[st
         yield whole.take(pa.array(order))
 
 
-def _take_all(found: Findings, kind: str, rows: pa.RecordBatch, comparison: KeyedComparison) -> None:
+def _take_all(found: RowDifferences, kind: str, rows: pa.RecordBatch, comparison: KeyedComparison) -> None:
     setattr(found, kind, getattr(found, kind) + rows.num_rows)
     found.sample(kind, comparison.sample, lambda n: json_rows(rows.slice(0, n)))
 
 
-def _match_step(old: _Side, new: _Side) -> MatchedRows:
+def _match_step(old: _SortedRows, new: _SortedRows) -> MatchedRows:
     """Match up to the lower of the two last keys, up to which both sides are complete."""
     old_keys, new_keys = sort_keys([old.key_columns, new.key_columns])
     end = min(old_keys[-1], new_keys[-1])
@@ -268,7 +271,9 @@ def _rows(batch: pa.RecordBatch, at: Indices) -> pa.RecordBatch:
     return batch if len(at) == batch.num_rows else batch.take(pa.array(at))
 
 
-def _compare_pairs(found: Findings, before: pa.RecordBatch, after: pa.RecordBatch, comparison: KeyedComparison) -> None:
+def _compare_pairs(
+    found: RowDifferences, before: pa.RecordBatch, after: pa.RecordBatch, comparison: KeyedComparison
+) -> None:
     at = np.flatnonzero(changed_rows(before, after, comparison.keys))
     found.changed += len(at)
     found.unchanged += before.num_rows - len(at)

@@ -38,7 +38,7 @@ BASE = "base"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Side:
+class DiffSide:
     """One side: what it is called, and the scan of its differing buckets, with the schema to read it with."""
 
     name: str
@@ -84,8 +84,8 @@ class DiffPlan:
     asked for and that neither side has. ``appended_on_main``: see the function.
     """
 
-    before: Side
-    after: Side
+    before: DiffSide
+    after: DiffSide
     keys: tuple[str, ...]
     columns: tuple[str, ...]
     columns_before_only: tuple[str, ...]
@@ -130,11 +130,11 @@ def plan_diff(context: Context, request: DiffBranches, version: Snapshot | None 
     columns, only_before, only_after = _columns(schema, other_schema)
     head = main.latest_snapshot()
     return DiffPlan(
-        before=Side(
+        before=DiffSide(
             name=request.against,
             scan=replace(state_before, splits=tuple(found.before), index_entries=tuple(found.index_before)),
         ),
-        after=Side(
+        after=DiffSide(
             name=request.branch,
             scan=replace(state_after, splits=tuple(found.after), index_entries=tuple(found.index_after)),
         ),

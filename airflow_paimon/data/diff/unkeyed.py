@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.internal_columns import internal_column
-from airflow_paimon.data.diff.keyed import Findings, differs, in_order, json_rows
+from airflow_paimon.data.diff.keyed import RowDifferences, differs, in_order, json_rows
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead
@@ -73,12 +73,12 @@ def before_and_after(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
 _ROW = internal_column("row")
 
 Values = tuple[Any, ...]
-Side = tuple[TableRead, Sequence[ReadSplit]]
+DiffSide = tuple[TableRead, Sequence[ReadSplit]]
 
 
 def compare_rows(
-    schema: TableSchema, before: Side, after: Side, sample: int, shared_row_ids: int = 0
-) -> list[tuple[Values, Findings]]:
+    schema: TableSchema, before: DiffSide, after: DiffSide, sample: int, shared_row_ids: int = 0
+) -> list[tuple[Values, RowDifferences]]:
     """Count rows that occur more often on one side than on the other: ``added`` and ``deleted`` by partition.
 
     ``shared_row_ids``: rows with the same id below this are the same row on both sides, ``changed`` if they differ; the
@@ -93,19 +93,19 @@ def compare_rows(
     return list(count_surplus(batches, schema, sample).items())
 
 
-def count_surplus(batches: Iterable[pa.RecordBatch], schema: TableSchema, sample: int) -> dict[Values, Findings]:
+def count_surplus(batches: Iterable[pa.RecordBatch], schema: TableSchema, sample: int) -> dict[Values, RowDifferences]:
     """Count, by partition, distinct rows with ``COUNT``: above 0 they were added, below 0 deleted.
 
     Rows with ``PAIRED`` were changed.
     """
     keys, types = schema.partition_keys, [f.type for f in schema.partition_fields]
-    found: dict[Values, Findings] = {}
+    found: dict[Values, RowDifferences] = {}
     for plain, pairs in _divided(batches):
         for values, rows in _by_partition(plain, keys, types):
-            _count(found.setdefault(values, Findings()), rows, sample)
+            _count(found.setdefault(values, RowDifferences()), rows, sample)
         if pairs is not None:
             for values, rows in _by_partition(pairs, keys, types):
-                _count_pairs(found.setdefault(values, Findings()), rows, sample)
+                _count_pairs(found.setdefault(values, RowDifferences()), rows, sample)
     return found
 
 
@@ -124,7 +124,7 @@ def _marked(rows: pa.Table, is_pair: bool) -> pa.Table:
     return rows.append_column(PAIRED, pa.array(np.full(rows.num_rows, is_pair)))
 
 
-def surplus(before: Side, after: Side) -> pa.Table | None:
+def surplus(before: DiffSide, after: DiffSide) -> pa.Table | None:
     """Return the distinct rows that one side has more often, with ``COUNT``: above 0 the later side, below 0 the
     earlier one. None: neither side has rows.
     """
@@ -172,13 +172,13 @@ def _by_partition(
         yield tuple(values), part
 
 
-def _count_pairs(found: Findings, pairs: pa.Table, sample: int) -> None:
+def _count_pairs(found: RowDifferences, pairs: pa.Table, sample: int) -> None:
     before, after = before_and_after(pairs)
     found.changed += before.num_rows
     found.sample_changed(sample, before, after)
 
 
-def _count(found: Findings, rows: pa.Table, sample: int) -> None:
+def _count(found: RowDifferences, rows: pa.Table, sample: int) -> None:
     counts = rows.column(COUNT)
     plain = rows.drop_columns([COUNT])
     for kind, mask in (("added", pc.greater(counts, 0)), ("deleted", pc.less(counts, 0))):

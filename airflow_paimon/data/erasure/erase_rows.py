@@ -71,7 +71,7 @@ def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -
     table = context.table
     search = check_erasure(table, request)
     if request.dry_run:
-        return _planned(context, request, search, _look(table, search))
+        return _planned(context, request, search, _scan(table, search))
     require_committable(table)
     with attempt_of(context, commits=False) as tried:
         return _Erasure(context, request, search, run, tried).execute()
@@ -118,7 +118,7 @@ def _refuse_holds(table: Table, references: Sequence[ReachingRoots]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _ErasureScan:
     """``chain``: of a chain table, what its branches held before the search."""
 
     found: FoundRows
@@ -138,13 +138,13 @@ class _Look:
         return None if self.chain is None else plan_chain_erasure(self.chain, self.found)
 
 
-def _look(table: Table, search: Search) -> _Look:
+def _scan(table: Table, search: Search) -> _ErasureScan:
     main = table.branch(MAIN)
     chain = gather_chain(main) if TableOptions(main.schema().options).chain_table else None
-    return _Look(search_table(table, search), chain)
+    return _ErasureScan(search_table(table, search), chain)
 
 
-def _planned(context: Context, request: EraseRows, search: Search, look: _Look) -> OperationResult:
+def _planned(context: Context, request: EraseRows, search: Search, look: _ErasureScan) -> OperationResult:
     """What a run would do, and what would still hold such rows after it; what it would refuse is refused."""
     found = look.found
     look.planned()
@@ -174,7 +174,7 @@ def _planned(context: Context, request: EraseRows, search: Search, look: _Look) 
     return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
 
 
-def _conflicts(table: Table, look: _Look) -> list[dict[str, str]]:
+def _conflicts(table: Table, look: _ErasureScan) -> list[dict[str, str]]:
     """The open branches whose publish the erasure makes a conflict, and the way out."""
     sharing = {protects(h.name or "") for h in look.found.references if h.kind == PROTECTIVE_TAG}
     open_ones = sorted(({h.branch for h in look.newest} | {name for name in sharing if name}) - {MAIN})
@@ -194,7 +194,7 @@ def _stamp(context: Context, request: EraseRows) -> dict[str, Any]:
     return {"time": context.now_iso, "condition_sha256": condition_digest(request.where)}
 
 
-def _marks(request: EraseRows, table: Table) -> dict[str, str]:
+def _operation_properties(request: EraseRows, table: Table) -> dict[str, str]:
     """What an erasure's snapshots and the audit say of it."""
     return {
         OPERATION_PROPERTY: request.operation,
@@ -244,7 +244,9 @@ class _Erasure:
         }
         changed = bool(self.erased) or any(step["changed"] for step in self.steps.values())
         if found.proven:
-            details["proof"] = keep_proof(table, details, _marks(self.request, self.context.table), changed=changed)
+            details["proof"] = keep_proof(
+                table, details, _operation_properties(self.request, self.context.table), changed=changed
+            )
         after = table.latest_snapshot_id()
         return self.context.result(None, branch=MAIN, changed=changed, before=before, after=after, details=details)
 
@@ -254,7 +256,7 @@ class _Erasure:
         if self.request.writers_stopped:
             self.began = {b: SnapshotRef.of(table.branch(b).latest_snapshot()) for b in (MAIN, *table.branch_names())}
         for _ in range(_ROUNDS):
-            look = _look(table, self.search)
+            look = _scan(table, self.search)
             if not self.erased:  # one that is set later keeps its tag, which is among what stays
                 _refuse_holds(table, look.found.references)
             chain, names = look.planned(), look.names(table)
@@ -280,7 +282,7 @@ class _Erasure:
         guard_options = None if chain is None else CHECKED_BY_CALLER
         options = CommitOptions(
             identity=replace(identity, began=self.began.get(view.branch_name)),
-            properties=_marks(self.request, self.context.table),
+            properties=_operation_properties(self.request, self.context.table),
             guard_options=guard_options,
             writers_stopped=self.request.writers_stopped,
         )
@@ -304,13 +306,13 @@ class _Erasure:
         if tags or any(h.kind == TRASH for h in found.references):
             paths = {r.path for h in tags for r in h.roots}
             ended = end_tags(self._expiring(MAIN, max_deletes=1), paths)
-            self.steps["expired_tags"] = {**ended, "changed": bool(ended["expired"]) or _reaped(ended)}
+            self.steps["expired_tags"] = {**ended, "changed": bool(ended["expired"]) or _has_deleted(ended)}
         for holder in found.references if self.request.expire_history else ():
             if holder.kind == SNAPSHOTS:
                 expired = self._expire_snapshots(holder)
                 self.steps.setdefault("expired_snapshots", {"changed": False, "branches": {}})
                 self.steps["expired_snapshots"]["branches"][holder.branch] = expired
-                self.steps["expired_snapshots"]["changed"] |= bool(expired["expired"]) or _reaped(expired)
+                self.steps["expired_snapshots"]["changed"] |= bool(expired["expired"]) or _has_deleted(expired)
 
     def _expire_snapshots(self, holder: ReachingRoots) -> Mapping[str, Any]:
         """Expire a branch's snapshots up to the last that reaches the rows; no later one."""
@@ -350,5 +352,5 @@ class _Erasure:
         return {**result.details, "changed": result.changed}
 
 
-def _reaped(details: Mapping[str, Any]) -> bool:
+def _has_deleted(details: Mapping[str, Any]) -> bool:
     return any(details["reaped"].values())

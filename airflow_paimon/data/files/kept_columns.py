@@ -24,7 +24,16 @@ from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import write_schema
 from airflow_paimon.data.files.float_bounds import columns_with_nan, without_bounds, without_nan_bounds
-from airflow_paimon.data.files.parquet_footer import I16, MAGIC, Struct, Value, encoded_footer, footer_of, i64, structs
+from airflow_paimon.data.files.parquet_footer import (
+    I16,
+    MAGIC,
+    Struct,
+    ThriftValue,
+    encoded_footer,
+    footer_of,
+    i64,
+    structs,
+)
 from airflow_paimon.data.files.write import (
     FileTarget,
     dictionary_columns,
@@ -53,7 +62,7 @@ _BLOOM_FILTERS = (14, 15)
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
+class _ColumnChunk:
     """A column of a file: its part of the schema, and which of the chunks of a row group are its."""
 
     elements: Sequence[Struct]
@@ -67,7 +76,7 @@ class KeptColumns:
 
     source: Any
     footer: Struct
-    columns: Mapping[str, _Column]
+    columns: Mapping[str, _ColumnChunk]
     target: FileTarget
     replaced: tuple[DataField, ...]
 
@@ -86,13 +95,13 @@ class KeptColumns:
         name = f"{target.prefix}{uuid.uuid4()}-0.parquet"
         path = f"{bucket_folder(target.schema, target.values, target.bucket)}/{name}"
         with target.store.open_output(path) as sink:
-            out = _Output(sink)
+            out = _FileOutput(sink)
             own = self._write_groups(out, rows, name)
             size = out.at
         return self._described(name, size, [own.get(f.name) or stats.get(f.name, ColumnStats())
                                             for f in target.value_fields])  # fmt: skip
 
-    def _write_groups(self, out: _Output, rows: Iterable[pa.RecordBatch], name: str) -> dict[str, ColumnStats]:
+    def _write_groups(self, out: _FileOutput, rows: Iterable[pa.RecordBatch], name: str) -> dict[str, ColumnStats]:
         """Write everything; return the statistics of the replaced columns."""
         out.write(MAGIC)
         fields = self.target.value_fields
@@ -114,7 +123,7 @@ class KeptColumns:
             f.name: merged_stats([(count, stats[i]) for count, stats in collected]) for i, f in enumerate(self.replaced)
         }
 
-    def _group(self, out: _Output, old: Struct, new: Struct, data: bytes, ordinal: int) -> Struct:
+    def _group(self, out: _FileOutput, old: Struct, new: Struct, data: bytes, ordinal: int) -> Struct:
         """Write the chunks of a row group; return what the footer says of it."""
         [group] = new[_GROUPS].value.values
         columns = _columns_of(new)
@@ -129,7 +138,7 @@ class KeptColumns:
         whole = {k: v for k, v in group.items() if k != _SORTED}
         raw = sum(c[_CHUNK].value[_RAW_BYTES].value for c in chunks)
         whole |= {_CHUNKS: structs(chunks), _GROUP_BYTES: i64(raw), _GROUP_START: i64(start)}
-        return whole | {_GROUP_STORED: i64(out.at - start), _ORDINAL: Value(I16, ordinal)}
+        return whole | {_GROUP_STORED: i64(out.at - start), _ORDINAL: ThriftValue(I16, ordinal)}
 
     def _described(self, name: str, size: int, exact: Sequence[ColumnStats]) -> DataFile:
         target, rows = self.target, sum(self.group_rows)
@@ -185,7 +194,7 @@ def kept_columns(
     return KeptColumns(source=source, footer=footer, columns=stored, target=target, replaced=own)
 
 
-_NO_NAME = Value(0, b"")
+_NO_NAME = ThriftValue(0, b"")
 
 
 def _can_be_copied(chunk: Struct) -> bool:
@@ -195,15 +204,15 @@ def _can_be_copied(chunk: Struct) -> bool:
     return _INDEX_AT not in inside.value
 
 
-def _columns_of(footer: Struct) -> dict[str, _Column]:
+def _columns_of(footer: Struct) -> dict[str, _ColumnChunk]:
     """Return the columns by name; the schema is a tree, written from the root on, and its leaves have chunks."""
     elements = footer[_SCHEMA].value.values
-    out: dict[str, _Column] = {}
+    out: dict[str, _ColumnChunk] = {}
     at, first = 1, 0
     while at < len(elements):
         end = _end_of(elements, at)
         leaves = sum(_CHILDREN not in e for e in elements[at:end])
-        out[elements[at][_NAME].value.decode()] = _Column(elements[at:end], first, leaves)
+        out[elements[at][_NAME].value.decode()] = _ColumnChunk(elements[at:end], first, leaves)
         at, first = end, first + leaves
     return out
 
@@ -216,12 +225,12 @@ def _end_of(elements: Sequence[Struct], at: int) -> int:
     return at
 
 
-def _chunks(group: Struct, column: _Column) -> Sequence[Struct]:
+def _chunks(group: Struct, column: _ColumnChunk) -> Sequence[Struct]:
     found: Sequence[Struct] = group[_CHUNKS].value.values
     return found[column.first : column.first + column.count]
 
 
-class _Output:
+class _FileOutput:
     """A file that is written, and how far."""
 
     def __init__(self, sink: BinaryIO) -> None:

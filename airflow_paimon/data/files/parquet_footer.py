@@ -20,18 +20,18 @@ _STOP = 0
 _LONG_LIST = 15
 
 
-class Value(NamedTuple):
-    """``value``: bool, int, float, bytes, ``Struct``, ``Items`` or ``Pairs``."""
+class ThriftValue(NamedTuple):
+    """``value``: bool, int, float, bytes, ``Struct``, ``ThriftList`` or ``ThriftMap``."""
 
     type: int
     value: Any
 
 
-Struct = dict[int, Value]
+Struct = dict[int, ThriftValue]
 
 
 @dataclass(frozen=True, slots=True)
-class Items:
+class ThriftList:
     """A list or set."""
 
     type: int
@@ -39,7 +39,7 @@ class Items:
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class ThriftMap:
     """A map."""
 
     key_type: int
@@ -47,12 +47,12 @@ class Pairs:
     values: Sequence[tuple[Any, Any]]
 
 
-def i64(value: int) -> Value:
-    return Value(I64, value)
+def i64(value: int) -> ThriftValue:
+    return ThriftValue(I64, value)
 
 
-def structs(value: Sequence[Struct]) -> Value:
-    return Value(LIST, Items(STRUCT, value))
+def structs(value: Sequence[Struct]) -> ThriftValue:
+    return ThriftValue(LIST, ThriftList(STRUCT, value))
 
 
 def footer_of(source: Any, path: str) -> Struct:
@@ -85,7 +85,7 @@ def read_struct(data: bytes, path: str) -> Struct:
         FormatError: it ends too early, or has types that the protocol doesn't.
     """
     try:
-        return _Reader(data).struct()
+        return _ThriftReader(data).struct()
     except (IndexError, struct.error, KeyError, RecursionError) as error:
         raise FormatError(f"Data file {path} has a damaged footer ({error}); run check_table") from None
 
@@ -96,7 +96,7 @@ def write_struct(value: Struct) -> bytes:
     return bytes(out)
 
 
-class _Reader:
+class _ThriftReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._at = 0
@@ -107,7 +107,7 @@ class _Reader:
         while (head := self._byte()) != _STOP:
             field = field + (head >> 4) if head >> 4 else self._signed()
             kind = head & 15
-            out[field] = Value(kind, kind == TRUE if kind in (TRUE, FALSE) else self._value(kind))
+            out[field] = ThriftValue(kind, kind == TRUE if kind in (TRUE, FALSE) else self._value(kind))
         return out
 
     def _byte(self) -> int:
@@ -154,16 +154,16 @@ class _Reader:
     def _element(self, kind: int) -> Any:
         return self._byte() == TRUE if kind in (TRUE, FALSE) else self._value(kind)
 
-    def _items(self) -> Items:
+    def _items(self) -> ThriftList:
         head = self._byte()
         count = head >> 4 if head >> 4 != _LONG_LIST else self._unsigned()
-        return Items(head & 15, [self._element(head & 15) for _ in range(count)])
+        return ThriftList(head & 15, [self._element(head & 15) for _ in range(count)])
 
-    def _pairs(self) -> Pairs:
+    def _pairs(self) -> ThriftMap:
         count = self._unsigned()
         kinds = self._byte() if count else 0
         key, value = kinds >> 4, kinds & 15
-        return Pairs(key, value, [(self._element(key), self._element(value)) for _ in range(count)])
+        return ThriftMap(key, value, [(self._element(key), self._element(value)) for _ in range(count)])
 
 
 def _write_struct(out: bytearray, value: Struct) -> None:
@@ -217,7 +217,7 @@ def _write_element(out: bytearray, kind: int, value: Any) -> None:
         _write_value(out, kind, value)
 
 
-def _write_items(out: bytearray, items: Items) -> None:
+def _write_items(out: bytearray, items: ThriftList) -> None:
     count = len(items.values)
     out.append(min(count, _LONG_LIST) << 4 | items.type)
     if count >= _LONG_LIST:
@@ -226,7 +226,7 @@ def _write_items(out: bytearray, items: Items) -> None:
         _write_element(out, items.type, value)
 
 
-def _write_pairs(out: bytearray, pairs: Pairs) -> None:
+def _write_pairs(out: bytearray, pairs: ThriftMap) -> None:
     _write_unsigned(out, len(pairs.values))
     if pairs.values:
         out.append(pairs.key_type << 4 | pairs.value_type)

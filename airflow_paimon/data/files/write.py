@@ -108,7 +108,7 @@ class RollingWriter:
         self._pending_bytes = 0
         self._next_sequence = first_sequence
         self._size_limit = TableOptions(target.schema.options).target_file_size
-        self._open: _OpenFile | None = None
+        self._open: _UnfinishedFile | None = None
         self._paths: list[str] = []
         self._files: list[DataFile] = []
 
@@ -152,7 +152,7 @@ class RollingWriter:
                 name = self._target.file_name or f"{self._name}-{len(self._paths)}.parquet"
                 path = f"{folder}/{name}"
                 self._paths.append(path)
-                self._open = _OpenFile(self._target, path, piece, self._next_sequence)
+                self._open = _UnfinishedFile(self._target, path, piece, self._next_sequence)
             self._open.write(piece)
             self._next_sequence += piece.num_rows
             if self._open.size >= self._size_limit and not self._target.is_changelog:
@@ -199,7 +199,7 @@ def _cut(rows: pa.Table, group_bytes: int) -> list[pa.Table]:
     return [rows.slice(start, size) for start in range(0, rows.num_rows, size)]
 
 
-class _OpenFile:
+class _UnfinishedFile:
     """One Parquet file being written, with the statistics of its row groups."""
 
     def __init__(self, target: FileTarget, path: str, sample: pa.Table, first_sequence: int) -> None:

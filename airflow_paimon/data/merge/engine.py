@@ -16,7 +16,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.overlay import Change, overlaid
+from airflow_paimon.data.merge.overlay import OverlayChange, overlaid
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge.versions import (
     DELETE,
@@ -159,7 +159,7 @@ def _merge_into(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], base: in
         put = live & ((winners < first) | (winners >= first + len(touched)))
         winners = np.where(winners < first, winners, winners - len(touched))
         pieces = [s for n, s in enumerate(slices) if n != base]
-    change = Change(_picked(pieces, winners[put]), at[put], hit[put], at[hit & ~live])
+    change = OverlayChange(_picked(pieces, winners[put]), at[put], hit[put], at[hit & ~live])
     return overlaid(_without_level(rows), change)
 
 

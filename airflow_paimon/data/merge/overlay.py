@@ -14,7 +14,7 @@ from airflow_paimon.data.merge.versions import Indices, Mask, gather
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class OverlayChange:
     """``rows``: those to put, in key order, each ``at`` a place of the base: instead of its row if ``replaces``, else
     before it. ``gone``: the places of rows that are left out.
     """
@@ -25,7 +25,7 @@ class Change:
     gone: Indices
 
 
-def overlaid(base: pa.RecordBatch, change: Change) -> pa.RecordBatch:
+def overlaid(base: pa.RecordBatch, change: OverlayChange) -> pa.RecordBatch:
     """Return the rows of a base with a change in them."""
     if len(change.gone) or not change.replaces.all():
         order = _order(base.num_rows, change)
@@ -35,7 +35,7 @@ def overlaid(base: pa.RecordBatch, change: Change) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([_overwritten(b, change, c) for b, c in pairs], schema=base.schema)
 
 
-def _order(rows: int, change: Change) -> Indices:
+def _order(rows: int, change: OverlayChange) -> Indices:
     """Return the positions, in base and change concatenated, of the resulting rows."""
     order: Indices = np.arange(rows)
     order[change.at[change.replaces]] = rows + np.flatnonzero(change.replaces)
@@ -46,7 +46,7 @@ def _order(rows: int, change: Change) -> Indices:
     return order[order >= 0] if len(change.gone) else order
 
 
-def _overwritten(column: pa.Array, change: Change, new: pa.Array) -> pa.Array:
+def _overwritten(column: pa.Array, change: OverlayChange, new: pa.Array) -> pa.Array:
     if _is_exact(column.type) and gather([column], change.at).equals(new):
         return column
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)

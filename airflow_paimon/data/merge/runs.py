@@ -135,7 +135,7 @@ def align_runs(
     Raises:
         FormatError: a run is not sorted by the key.
     """
-    inputs = [_Input(run, rules) for run in runs]
+    inputs = [_RunReader(run, rules) for run in runs]
     while True:
         for one in inputs:
             one.fill()
@@ -156,14 +156,14 @@ def align_runs(
         yield slices, keys
 
 
-def _keys_of(inputs: Sequence[_Input], rules: MergeRules) -> list[Keys]:
+def _keys_of(inputs: Sequence[_RunReader], rules: MergeRules) -> list[Keys]:
     columns = [[one.batch.column(name) for name in rules.keys] for one in inputs]
     if not are_stable(columns[0]):
         return sort_keys(columns)
     return [sort_keys([own])[0] if one.is_new else one.keys for one, own in zip(inputs, columns, strict=True)]
 
 
-class _Input:
+class _RunReader:
     """One run: the rest of its current batch, and the source of the next."""
 
     def __init__(self, run: Iterator[pa.RecordBatch], rules: MergeRules) -> None:

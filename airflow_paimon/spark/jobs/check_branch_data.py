@@ -37,7 +37,7 @@ from airflow_paimon.spark.jobs.correction_sources import further_views, may_ment
 from airflow_paimon.spark.jobs.diff_branches import find_differences
 from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.analysed import REACHES
-from airflow_paimon.spark.statements.reach import check_reach
+from airflow_paimon.spark.statements.restricted_sql import check_restricted_sql
 from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class _Checks:
         restricted = self._request.restricted_sql or rule.digest in self._required
         with self._naming_reach(rule):
             if restricted:
-                check_reach(self._spark, self._request, rule.sql, {*VIEWS, *self._views.further})
+                check_restricted_sql(self._spark, self._request, rule.sql, {*VIEWS, *self._views.further})
             frames = sql_views(rule, self._views)
         with registered(self._spark, frames, marked=restricted):
             with self._naming_reach(rule):

@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 
 from airflow_paimon.core.format.types import DataField, RowType
 from airflow_paimon.data.diff.compare import plan_units
-from airflow_paimon.data.diff.keyed import KeyedComparison, Unit, differing_rows
+from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, differing_rows
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.jobs.small_input import is_small_view
@@ -37,7 +37,9 @@ def diff_frame(spark: SparkSession, plan: DiffPlan) -> DataFrame:
     return filled_frame(_stored_rows(spark, plan, comparison, units), [*comparison.after.fields, before])
 
 
-def _stored_rows(spark: SparkSession, plan: DiffPlan, comparison: KeyedComparison, units: Sequence[Unit]) -> DataFrame:
+def _stored_rows(
+    spark: SparkSession, plan: DiffPlan, comparison: KeyedComparison, units: Sequence[ComparisonUnit]
+) -> DataFrame:
     columns = spark_schema(comparison.after.fields).fields
     about = [st.StructField(CHANGE, st.StringType()), st.StructField(BEFORE, spark_schema(comparison.before.fields))]
     schema = st.StructType([*columns, *about])
@@ -57,7 +59,7 @@ def _arrow_schema(comparison: KeyedComparison) -> pa.Schema:
     return pa.schema([*columns, pa.field(CHANGE, pa.string()), pa.field(BEFORE, pa.struct(list(before)))])
 
 
-def _shipped_rows(comparison: KeyedComparison, unit: Unit) -> Iterator[pa.RecordBatch]:
+def _shipped_rows(comparison: KeyedComparison, unit: ComparisonUnit) -> Iterator[pa.RecordBatch]:
     """Return a unit's differing rows in Spark's types; a deleted one has the columns' types of the branch."""
     schema = _arrow_schema(comparison)
     columns, before = (shipped_schema(side.fields) for side in (comparison.after, comparison.before))

@@ -29,7 +29,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.compare import Found, by_partition, compare_here, diff_fits, skipped_rows
-from airflow_paimon.data.diff.keyed import Findings
+from airflow_paimon.data.diff.keyed import RowDifferences
 from airflow_paimon.data.diff.scan import DiffPlan, Skipped
 from airflow_paimon.data.memory_plan import DEFAULT_BYTES
 from airflow_paimon.spark.jobs.correction_sources import further_views
@@ -200,6 +200,6 @@ def inexact_partitions(limits: Sequence[RowLimits], plan: DiffPlan, found: Found
     return {p for p, s in plan.skipped.items() if not s.exact and stored.text(p) in differing}
 
 
-def _differing(plan: DiffPlan, found: Found) -> dict[str, Findings]:
+def _differing(plan: DiffPlan, found: Found) -> dict[str, RowDifferences]:
     by_name = by_partition(plan.after.scan.schema, found, 0)
     return {name: f for name, f in by_name.items() if f.added or f.changed or f.deleted}

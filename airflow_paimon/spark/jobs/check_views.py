@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.scan import plan_state
-from airflow_paimon.data.diff.scan import DiffPlan, Side
+from airflow_paimon.data.diff.scan import DiffPlan, DiffSide
 from airflow_paimon.data.diff.unkeyed import COUNT
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.check_diff import BEFORE, CHANGE, diff_frame
@@ -81,7 +81,7 @@ class CheckViews:
             return self._side(side, view_columns(side.scan.schema, sql), None)
         return self.other(self.request.table if name == MAIN_VIEW else self.further[name])
 
-    def _side(self, side: Side, columns: Sequence[str] | None, partitions: Selection | None) -> DataFrame:
+    def _side(self, side: DiffSide, columns: Sequence[str] | None, partitions: Selection | None) -> DataFrame:
         chosen = plan_state(side.scan, partitions)
         return view_frame(self.spark, [plan_read(chosen, columns=columns)])
 

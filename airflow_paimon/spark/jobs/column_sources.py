@@ -57,7 +57,7 @@ def sources_in(text: str, names: Sequence[str], views: Mapping[str, Sequence[str
     if any(_ID.search(name) for columns in (names, *views.values()) for name in columns):
         return {}
     try:
-        plan = _Plan(_nodes(text), views)
+        plan = _ColumnPlan(_nodes(text), views)
         top = plan.output(0)
         if top is None or len(top) != len(names):
             return {}
@@ -86,7 +86,7 @@ def _nodes(text: str) -> list[_Node]:
 
 
 @dataclass
-class _Plan:
+class _ColumnPlan:
     nodes: list[_Node]
     views: Mapping[str, Sequence[str]]
     columns: dict[int, str] = field(default_factory=dict)

@@ -28,15 +28,15 @@ from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.column_sources import column_sources
 from airflow_paimon.spark.jobs.correct_by_connector import correct_by_connector
 from airflow_paimon.spark.jobs.correct_rows import (
-    LiveBase,
+    CorrectionBaseWithFiles,
     correction_on,
     finish,
-    with_live,
+    with_files,
 )
 from airflow_paimon.spark.jobs.correct_statement import Rows, StatementViews, correct_by_statement, statement_of
 from airflow_paimon.spark.jobs.correct_statements import correct_by_statements, statements_of
 from airflow_paimon.spark.jobs.correction import (
-    Base,
+    CorrectionBase,
     branch_to_correct,
     correct_idempotently,
     made_of,
@@ -60,7 +60,7 @@ from airflow_paimon.spark.jobs.correction_sources import (
 )
 from airflow_paimon.spark.jobs.correction_tasks import BucketResult, correct_buckets
 from airflow_paimon.spark.jobs.live_buckets import touched_files
-from airflow_paimon.spark.jobs.query_views import View, branch_view, is_large, needed_frames, other_view
+from airflow_paimon.spark.jobs.query_views import QueryView, branch_view, is_large, needed_frames, other_view
 from airflow_paimon.spark.jobs.small_input import few_rows, view_frame
 from airflow_paimon.spark.jvm import has_jvm, nullable_schema
 from airflow_paimon.spark.progress import progress
@@ -110,7 +110,7 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
             check_frame(rows, heads.schema, branch.label)
             sources = column_sources(rows, {name: frame.columns for name, frame in frames.items()})
             few = _few_rows(spark, request, rows)
-            base = with_live(context, heads, cores_of(spark), only=_written_by(request, heads, few))
+            base = with_files(context, heads, cores_of(spark), only=_written_by(request, heads, few))
             results = _run_tasks(spark, request, base, rows, few)
         done = finish(context, request, base, results, identity, made)
         return with_column_sources(done, sources)
@@ -126,7 +126,7 @@ def _tables(spark: SparkSession, request: CorrectBranch, branch: Table, sql: str
 
 
 def _inputs(
-    spark: SparkSession, request: CorrectBranch, base: Base, further: Mapping[str, str], sql: str | None
+    spark: SparkSession, request: CorrectBranch, base: CorrectionBase, further: Mapping[str, str], sql: str | None
 ) -> tuple[dict[str, DataFrame], Callable[[str], DataFrame]]:
     """Return the views that the query can mean, each of one pinned snapshot, and what runs the query."""
     tables, found = _tables(spark, request, base.table, sql), _views(request, base, further, sql)
@@ -144,7 +144,7 @@ def _few_rows(spark: SparkSession, request: CorrectBranch, rows: DataFrame) -> p
         return few_rows(rows)
 
 
-def _written_by(request: CorrectBranch, base: Base, few: pa.Table | None) -> frozenset[bytes] | None:
+def _written_by(request: CorrectBranch, base: CorrectionBase, few: pa.Table | None) -> frozenset[bytes] | None:
     """Return the partitions that an upsert of few rows writes, in canonical form; None: the chosen ones, or all.
 
     Where the row of a key may be in any partition, all have to be known.
@@ -164,7 +164,7 @@ def correct_by_rows(spark: SparkSession, context: Context, request: CorrectBranc
     branch = branch_to_correct(context, request)
 
     def correct(identity: CommitIdentity) -> OperationResult:
-        base = with_live(context, read_base(context, request, branch), cores_of(spark))
+        base = with_files(context, read_base(context, request, branch), cores_of(spark))
         check_frame(rows, base.schema, branch.label)
         results = _run_tasks(spark, request, base, rows, _few_rows(spark, request, rows))
         return finish(context, request, base, results, identity)
@@ -202,14 +202,14 @@ def _by_statement(
     identity: CommitIdentity,
 ) -> OperationResult:
     def overwrite(request: CorrectBranch, identity: CommitIdentity, rows: Rows) -> OperationResult:
-        base = with_live(context, read_heads(context, request, branch), cores_of(spark))
+        base = with_files(context, read_heads(context, request, branch), cores_of(spark))
         with rows(base) as frame:
             check_frame(frame, base.schema, branch.label)
             made = made_of(request, branch, statement.text)
             results = _run_tasks(spark, request, base, frame, _few_rows(spark, request, frame))
             return finish(context, request, base, results, identity, made)
 
-    def frames(base: Base) -> dict[str, DataFrame]:
+    def frames(base: CorrectionBase) -> dict[str, DataFrame]:
         found = _views(request, base, views, statement.text)
         return _frames(spark, {name: plan for name, plan in found.items() if name not in given}, statement.text)
 
@@ -222,15 +222,15 @@ def _by_statement(
     return correct_by_statement(spark, context, request, branch, statement, usable, overwrite, identity)
 
 
-def _frames(spark: SparkSession, views: Mapping[str, Callable[[], View]], sql: str | None) -> dict[str, DataFrame]:
+def _frames(spark: SparkSession, views: Mapping[str, Callable[[], QueryView]], sql: str | None) -> dict[str, DataFrame]:
     """Return all rows of each view that the query can mean."""
     return {name: view_frame(spark, view().plan(None)) for name, view in views.items() if may_mention(sql, name)}
 
 
 def _views(
-    request: CorrectBranch, base: Base, further: Mapping[str, str], sql: str | None
-) -> dict[str, Callable[[], View]]:
-    def other(table: str) -> View:
+    request: CorrectBranch, base: CorrectionBase, further: Mapping[str, str], sql: str | None
+) -> dict[str, Callable[[], QueryView]]:
+    def other(table: str) -> QueryView:
         return other_view(request.warehouse, table, request.storage_options, sql)
 
     return {
@@ -241,7 +241,7 @@ def _views(
 
 
 def _run_tasks(
-    spark: SparkSession, request: CorrectBranch, base: LiveBase, rows: DataFrame, few: pa.Table | None
+    spark: SparkSession, request: CorrectBranch, base: CorrectionBaseWithFiles, rows: DataFrame, few: pa.Table | None
 ) -> list[BucketResult]:
     """``few``: what ``_few_rows`` gave of the rows."""
     correction = correction_on(request, base)
@@ -267,17 +267,17 @@ def _frame_of(few: pa.Table, rows: DataFrame) -> DataFrame:
     return frame_of_arrow(rows.sparkSession, few, nullable_schema(rows))
 
 
-def _rows_to_read(request: CorrectBranch, base: LiveBase) -> int | None:
+def _rows_to_read(request: CorrectBranch, base: CorrectionBaseWithFiles) -> int | None:
     sql = read_sql(request) if request.sql is not None else None
     return rows_to_read(base.live, base.choice, sql, request.mode)
 
 
-def _discard(base: LiveBase, results: Sequence[BucketResult]) -> None:
+def _discard(base: CorrectionBaseWithFiles, results: Sequence[BucketResult]) -> None:
     """Delete what the other tasks wrote when one of them refuses."""
     discard_files(base.write, [r.message for r in results if r.message is not None])
 
 
-def _touches_little(request: CorrectBranch, base: LiveBase, rows: pa.Table) -> bool:
+def _touches_little(request: CorrectBranch, base: CorrectionBaseWithFiles, rows: pa.Table) -> bool:
     """Whether the live rows that an upsert of these rows has to merge with are few as well."""
     if request.mode == "overwrite":
         return True

@@ -27,9 +27,8 @@ from airflow_paimon.core.table.partitions import StoredPartitions, shown_partiti
 from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import invisible_files
-from airflow_paimon.spark.cut_off import refuse_finer
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS, StatementViews
-from airflow_paimon.spark.jobs.correction import Base, made_of, properties, read_heads, result_of
+from airflow_paimon.spark.jobs.correction import CorrectionBase, made_of, properties, read_heads, result_of
 from airflow_paimon.spark.jobs.correction_sources import MAIN_VIEW
 from airflow_paimon.spark.jvm import planned_frame
 from airflow_paimon.spark.progress import progress
@@ -40,6 +39,7 @@ from airflow_paimon.spark.statements.parse import parse_plan, with_target
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import warehouse_tables
 from airflow_paimon.spark.statements.views import registered
+from airflow_paimon.spark.truncated_times import refuse_finer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,7 +107,7 @@ def correct_by_connector(
 def _execute(
     spark: SparkSession,
     request: CorrectBranch,
-    base: Base,
+    base: CorrectionBase,
     statement: Statement,
     branch_rows: DataFrame,
     target: Sequence[str],
@@ -145,7 +145,7 @@ def _rows(spark: SparkSession, catalog: str, view: Table, snapshot: Snapshot | N
     return spark.read.options(**pinned).table(".".join(map(sql_name, _parts(catalog, view))))
 
 
-def _check_table(base: Base, statement: Statement) -> None:
+def _check_table(base: CorrectionBase, statement: Statement) -> None:
     """Refuse tables that the connector would not change right on a branch, or of which it doesn't see all rows.
 
     Raises:
@@ -177,7 +177,7 @@ def _check_table(base: Base, statement: Statement) -> None:
     _require_visible(base)
 
 
-def _require_visible(base: Base) -> None:
+def _require_visible(base: CorrectionBase) -> None:
     """Refuse a branch with committed rows that no query sees before they are compacted."""
     hidden = invisible_files(live_entries(base.table, base.head).values(), base.schema)
     if not hidden:
@@ -195,7 +195,7 @@ def _require_visible(base: Base) -> None:
     )
 
 
-def _require_compacted(staging: Staging, base: Base) -> None:
+def _require_compacted(staging: Staging, base: CorrectionBase) -> None:
     """Refuse files written by the connector whose rows the branch would not show."""
     before = {e.identifier for e in live_entries(base.table, base.head).values()}
     staged = live_entries(staging.view, staging.view.latest_snapshot()).values()

@@ -30,13 +30,13 @@ from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
-from airflow_paimon.spark.jobs.correction import Base, properties, result_of
-from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction
+from airflow_paimon.spark.jobs.correction import CorrectionBase, properties, result_of
+from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult
 from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiveBase(Base):
+class CorrectionBaseWithFiles(CorrectionBase):
     """With what the built-in engine needs: live buckets, and their highest sequence numbers at the branch point."""
 
     live: ScanPlan
@@ -44,7 +44,9 @@ class LiveBase(Base):
     limits: dict[BucketKey, int]
 
 
-def with_live(context: Context, found: Base, cores: int, only: frozenset[bytes] | None = None) -> LiveBase:
+def with_files(
+    context: Context, found: CorrectionBase, cores: int, only: frozenset[bytes] | None = None
+) -> CorrectionBaseWithFiles:
     """Read the live buckets in the chosen partitions, and their numbers at the branch point.
 
     ``cores``: how many tasks write at once. ``only``: the partitions that get rows, if known.
@@ -55,7 +57,7 @@ def with_live(context: Context, found: Base, cores: int, only: frozenset[bytes] 
     base = head if chain_part(branch) is not None else branch_point(context.table, branch)
     at_base = plan_snapshot(branch, base, schema, chosen)
     live = at_base if base is not None and base.id == head.id else plan_snapshot(branch, head, schema, chosen)
-    return LiveBase(
+    return CorrectionBaseWithFiles(
         table=branch,
         schema=schema,
         head=head,
@@ -74,7 +76,7 @@ def with_live(context: Context, found: Base, cores: int, only: frozenset[bytes] 
     )
 
 
-def _refuse_lost_deletes(base: LiveBase) -> None:
+def _refuse_lost_deletes(base: CorrectionBaseWithFiles) -> None:
     """Refuse to overwrite partitions of a chain table that hold deletes, which a SELECT doesn't return.
 
     Raises:
@@ -97,7 +99,7 @@ def _may_hold_deletes(file: DataFile) -> bool:
     return file.delete_row_count is None or file.delete_row_count > 0
 
 
-def correction_on(request: CorrectBranch, base: LiveBase) -> Correction:
+def correction_on(request: CorrectBranch, base: CorrectionBaseWithFiles) -> BucketCorrection:
     """Return what all that write buckets have in common.
 
     Raises:
@@ -109,7 +111,7 @@ def correction_on(request: CorrectBranch, base: LiveBase) -> Correction:
     splits: Sequence[ReadSplit] = ()
     if request.mode == "upsert":
         read, splits = plan_read(base.live, whole_buckets=base.write.is_keyed)
-    return Correction(
+    return BucketCorrection(
         write=base.write,
         choice=base.choice,
         live=live_buckets(base.live, base.write, splits, base.limits),
@@ -123,7 +125,7 @@ def correction_on(request: CorrectBranch, base: LiveBase) -> Correction:
 def finish(
     context: Context,
     request: CorrectBranch,
-    base: LiveBase,
+    base: CorrectionBaseWithFiles,
     results: Sequence[BucketResult],
     identity: CommitIdentity,
     made: Mapping[str, str] | None = None,
@@ -160,7 +162,9 @@ def finish(
     return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
 
 
-def _messages(request: CorrectBranch, base: LiveBase, results: Sequence[BucketResult]) -> list[CommitMessage]:
+def _messages(
+    request: CorrectBranch, base: CorrectionBaseWithFiles, results: Sequence[BucketResult]
+) -> list[CommitMessage]:
     """Say for each bucket which files it loses and which it gets; several tasks may have written one of them."""
     key_of = bucket_keys(base.schema)
     live = {key_of(s): s for s in base.live.splits}
@@ -188,7 +192,10 @@ def _messages(request: CorrectBranch, base: LiveBase, results: Sequence[BucketRe
 
 
 def _details(
-    request: CorrectBranch, base: LiveBase, results: Sequence[BucketResult], messages: Sequence[CommitMessage]
+    request: CorrectBranch,
+    base: CorrectionBaseWithFiles,
+    results: Sequence[BucketResult],
+    messages: Sequence[CommitMessage],
 ) -> dict[str, Any]:
     rows: dict[str, int] = {}
     for result in results:

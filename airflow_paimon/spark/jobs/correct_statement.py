@@ -27,7 +27,7 @@ from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.correction_files import selection_for
 from airflow_paimon.spark.jobs.correction import (
-    Base,
+    CorrectionBase,
     made_of,
     properties,
     read_heads,
@@ -58,10 +58,10 @@ class StatementViews:
     """The names that a statement may use: ``own`` of the branch, and what the ``others`` are beside a state of it."""
 
     own: Collection[str]
-    others: Callable[[Base], Mapping[str, DataFrame]]
+    others: Callable[[CorrectionBase], Mapping[str, DataFrame]]
 
 
-Rows = Callable[[Base], AbstractContextManager["DataFrame"]]
+Rows = Callable[[CorrectionBase], AbstractContextManager["DataFrame"]]
 """Returns the rows of an INSERT OVERWRITE on a state of the branch, to be run inside the context."""
 
 
@@ -131,14 +131,16 @@ def correct_by_statement(
         return _change(spark, context, request, statement, base, tables, identity)
 
 
-def _rows_to_read(base: Base, statement: Statement) -> int | None:
+def _rows_to_read(base: CorrectionBase, statement: Statement) -> int | None:
     scope = read_sql(statement.text, base.schema)
     selection = selection_for(scope, "overwrite", base.choice, base.schema)
     return rows_to_read(plan_snapshot(base.table, base.head, base.schema, selection), base.choice, statement.text)
 
 
 @contextmanager
-def _inserted(spark: SparkSession, statement: Statement, base: Base, tables: NamedTables) -> Iterator[DataFrame]:
+def _inserted(
+    spark: SparkSession, statement: Statement, base: CorrectionBase, tables: NamedTables
+) -> Iterator[DataFrame]:
 
     def own() -> DataFrame:
         return own_rows(spark, statement.text, plan_snapshot(base.table, base.head, base.schema))
@@ -147,7 +149,7 @@ def _inserted(spark: SparkSession, statement: Statement, base: Base, tables: Nam
         yield insert_rows(spark, bound, base.schema)
 
 
-def _as_select(request: CorrectBranch, statement: Statement, base: Base, dynamic: bool) -> CorrectBranch:
+def _as_select(request: CorrectBranch, statement: Statement, base: CorrectionBase, dynamic: bool) -> CorrectBranch:
     """Return the request that replaces what the INSERT OVERWRITE replaces."""
     mode, partition = overwritten(statement, base.schema, dynamic)
     if mode == "dynamic_overwrite":
@@ -164,7 +166,7 @@ def _change(
     context: Context,
     request: CorrectBranch,
     statement: Statement,
-    base: Base,
+    base: CorrectionBase,
     tables: NamedTables,
     identity: CommitIdentity,
 ) -> OperationResult:
@@ -182,7 +184,7 @@ def _change(
 
 
 def _result(
-    context: Context, request: CorrectBranch, base: Base, receipt: Receipt, details: dict[str, Any]
+    context: Context, request: CorrectBranch, base: CorrectionBase, receipt: Receipt, details: dict[str, Any]
 ) -> OperationResult:
     if receipt.snapshot is None:
         return base.result(context, request, details, changed=False)
@@ -191,7 +193,7 @@ def _result(
     return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
 
 
-def _limits(context: Context, base: Base) -> Limits | None:
+def _limits(context: Context, base: CorrectionBase) -> Limits | None:
     """Return what finds the highest sequence number of buckets at the branch point; None: it is what they hold now.
 
     See docs/contributing/publishing.md, A running writer keeps winning. The branches of a chain table are not
@@ -208,7 +210,7 @@ def _limits(context: Context, base: Base) -> Limits | None:
     return found
 
 
-def _details(statement: Statement, base: Base, outcome: StatementOutcome) -> dict[str, Any]:
+def _details(statement: Statement, base: CorrectionBase, outcome: StatementOutcome) -> dict[str, Any]:
     values = StoredPartitions(base.schema).values
     names = sorted({shown_partition(base.schema, values(m.partition)) for m in outcome.messages})
     notes = notes_of(statement, outcome)

@@ -49,7 +49,7 @@ _NAMED_PARTITIONS = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Base:
+class CorrectionBase:
     """The state of the branch that a correction starts from; its commit fails where that state has changed."""
 
     table: Table
@@ -129,21 +129,21 @@ def branch_to_correct(context: Context, request: CorrectBranch) -> Table:
     return branch
 
 
-def read_base(context: Context, request: CorrectBranch, branch: Table) -> Base:
+def read_base(context: Context, request: CorrectBranch, branch: Table) -> CorrectionBase:
     """Read the heads of the branch and of main, and check the request against the schema."""
     found = read_heads(context, request, branch)
     check_mode(found.schema, request.mode, request.partitions, branch.label)
     return found
 
 
-def read_heads(context: Context, request: CorrectBranch, branch: Table) -> Base:
+def read_heads(context: Context, request: CorrectBranch, branch: Table) -> CorrectionBase:
     """Like ``read_base``, but without partitions to replace: a statement says itself which rows it changes."""
     schema, head = branch.schema(), branch.latest_snapshot()
     if head is None:
         raise UnsafeOperationError(
             f"{branch.label} is empty, so there is nothing to correct: create it from a tag or a snapshot of main"
         )
-    return Base(
+    return CorrectionBase(
         table=branch,
         schema=schema,
         head=head,

@@ -107,10 +107,10 @@ def check_sql(spark: SparkSession, request: CorrectBranch, sql: str | None, view
         UnsafeOperationError: names what reaches further.
     """
     # It loads PySpark, which what is refused before Spark starts does without.
-    from airflow_paimon.spark.statements.reach import check_reach
+    from airflow_paimon.spark.statements.restricted_sql import check_restricted_sql
 
     if request.restricted_sql and sql is not None:
-        check_reach(spark, request, sql, {BRANCH_VIEW, MAIN_VIEW, *views})
+        check_restricted_sql(spark, request, sql, {BRANCH_VIEW, MAIN_VIEW, *views})
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class LiveBucket:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
+class BucketCorrection:
     """What all tasks of a correction have in common. Picklable.
 
     ``live`` holds pickled ``LiveBucket``s under the partition's bytes as we write them, and the bucket; a task
@@ -73,7 +73,7 @@ class BucketResult:
     kinds: Mapping[str, int] = field(default_factory=dict)
 
 
-def correct_buckets(correction: Correction, batches: Iterable[pa.RecordBatch]) -> Iterator[BucketResult]:
+def correct_buckets(correction: BucketCorrection, batches: Iterable[pa.RecordBatch]) -> Iterator[BucketResult]:
     """Take all rows of some buckets, and write what those buckets shall hold, in bounded memory.
 
     Raises:
@@ -129,7 +129,7 @@ def _check_keys(sorter: RowSorter, buckets: Iterable[BucketKey]) -> dict[BucketK
 
 
 def _rewrite_all(
-    correction: Correction, sorter: RowSorter, buckets: Mapping[BucketKey, tuple[Any, ...]]
+    correction: BucketCorrection, sorter: RowSorter, buckets: Mapping[BucketKey, tuple[Any, ...]]
 ) -> dict[BucketKey, CommitMessage]:
     messages: dict[BucketKey, CommitMessage] = {}
     try:
@@ -143,7 +143,7 @@ def _rewrite_all(
     return messages
 
 
-def _write_plain(correction: Correction, batches: Iterator[pa.RecordBatch]) -> Iterator[BucketResult]:
+def _write_plain(correction: BucketCorrection, batches: Iterator[pa.RecordBatch]) -> Iterator[BucketResult]:
     """Write rows of a table without primary key as they arrive."""
     write = correction.write
     messages = write_rows(write, batches)
@@ -161,7 +161,7 @@ def _write_plain(correction: Correction, batches: Iterator[pa.RecordBatch]) -> I
     yield from results
 
 
-def check_partition(correction: Correction, values: Sequence[Any]) -> None:
+def check_partition(correction: BucketCorrection, values: Sequence[Any]) -> None:
     """Refuse rows of a partition that was not chosen."""
     if not correction.choice.matches(values):
         schema = correction.write.schema
@@ -172,7 +172,7 @@ def check_partition(correction: Correction, values: Sequence[Any]) -> None:
 
 
 def _rewrite(
-    correction: Correction, key: BucketKey, values: tuple[Any, ...], changes: Iterable[pa.RecordBatch]
+    correction: BucketCorrection, key: BucketKey, values: tuple[Any, ...], changes: Iterable[pa.RecordBatch]
 ) -> CommitMessage:
     write = correction.write
     if write.only is not None and key.partition not in write.only:  # what is live there was not read
@@ -190,7 +190,7 @@ def _rewrite(
     return _with_changelog(correction, message, kept)
 
 
-def _with_changelog(correction: Correction, message: CommitMessage, before: BucketState | None) -> CommitMessage:
+def _with_changelog(correction: BucketCorrection, message: CommitMessage, before: BucketState | None) -> CommitMessage:
     """Add the changelog, against all files of the bucket, which the driver names as replaced."""
     if not correction.writes_changelog:
         return message

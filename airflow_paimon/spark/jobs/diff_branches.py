@@ -17,7 +17,7 @@ import pyarrow as pa
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.data.diff.compare import Found, compare_here, diff_result, is_small, plan_units, unchanged
-from airflow_paimon.data.diff.keyed import KeyedComparison, Unit, compare_unit
+from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, compare_unit
 from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.failures import task_errors
@@ -73,7 +73,7 @@ def _compare_keyed(spark: SparkSession, plan: DiffPlan, sample: int) -> Found:
     return collect(map_tasks(spark, groups, partial(_compare, comparison), SCHEMA))
 
 
-def _compare(comparison: KeyedComparison, unit: Unit) -> Iterator[pa.RecordBatch]:
+def _compare(comparison: KeyedComparison, unit: ComparisonUnit) -> Iterator[pa.RecordBatch]:
     return ship(lambda: [(unit.values, compare_unit(comparison, unit))])
 
 

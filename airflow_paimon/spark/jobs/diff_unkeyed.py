@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.internal_columns import internal_column
-from airflow_paimon.data.diff.keyed import Findings
-from airflow_paimon.data.diff.unkeyed import COUNT, PAIRED, Side, Values, count_surplus
+from airflow_paimon.data.diff.keyed import RowDifferences
+from airflow_paimon.data.diff.unkeyed import COUNT, PAIRED, DiffSide, Values, count_surplus
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.spark.read import frame_of
 from airflow_paimon.spark.spark_types import sql_name
@@ -25,8 +25,8 @@ _ROWS = internal_column("rows")
 
 
 def count_differences(
-    spark: SparkSession, schema: TableSchema, before: Side, after: Side, sample: int, shared_row_ids: int = 0
-) -> list[tuple[Values, Findings]]:
+    spark: SparkSession, schema: TableSchema, before: DiffSide, after: DiffSide, sample: int, shared_row_ids: int = 0
+) -> list[tuple[Values, RowDifferences]]:
     """Like ``data.diff.unkeyed.compare_rows``, in parts."""
     old, new = (frame_of(spark, [(read, list(splits))]) for read, splits in (before, after))
     grouped = surplus(old, new, before[0].columns)

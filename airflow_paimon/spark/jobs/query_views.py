@@ -23,7 +23,7 @@ from airflow_paimon.data.read_groups import IN_SPARK
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.spark.jobs.correction import Base
+from airflow_paimon.spark.jobs.correction import CorrectionBase
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.read import Planned
 from airflow_paimon.spark.statements.pruning import needed_of, placeholder, read_by, united
@@ -38,7 +38,7 @@ Running = Callable[[Mapping[str, "DataFrame"], Callable[[str], "DataFrame"]], Ab
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class QueryView:
     """A table at one snapshot. ``schema``: the columns that the query can mean; ``plan``: plans the read of the rows
     for which a predicate holds, and perhaps of others (None: of all).
     """
@@ -48,7 +48,7 @@ class View:
     plan: Callable[[Predicate | None], Planned]
 
 
-def branch_view(base: Base, sql: str | None) -> View:
+def branch_view(base: CorrectionBase, sql: str | None) -> QueryView:
     """Return the branch as it is corrected: what is replaced, rows that wait for a compaction among it."""
     schema, columns = base.schema, view_columns(base.schema, sql)
 
@@ -56,15 +56,15 @@ def branch_view(base: Base, sql: str | None) -> View:
         scan = plan_snapshot(base.table, base.head, schema, partitions_where(predicate, schema))
         return [plan_read(scan, columns=columns, whole_buckets=bool(schema.primary_keys))]
 
-    return View(schema=_with(schema, columns), is_large=is_large(base), plan=plan)
+    return QueryView(schema=_with(schema, columns), is_large=is_large(base), plan=plan)
 
 
-def is_large(base: Base) -> bool:
+def is_large(base: CorrectionBase) -> bool:
     """Whether the branch has so many files that it pays to know which are needed before they are read."""
     return bool(base.schema.partition_keys) and count_live_files(base.table, base.head) > FEW_FILES
 
 
-def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | None, sql: str | None) -> View:
+def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | None, sql: str | None) -> QueryView:
     """Return ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``.
 
     Raises:
@@ -72,11 +72,11 @@ def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | N
     """
     table, version = viewed_table(warehouse, text, storage_options)
     if is_chain_read(table, version):
-        return View(schema=table.schema(), is_large=False, plan=lambda _: plan_read_for(table, sql, version))
+        return QueryView(schema=table.schema(), is_large=False, plan=lambda _: plan_read_for(table, sql, version))
     state = pin_branches(table, version)
     schema = state.states[0].schema
     columns = view_columns(schema, sql)
-    return View(
+    return QueryView(
         schema=_with(schema, columns),
         is_large=state.whole is None,
         plan=lambda predicate: plan_branches(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK),
@@ -88,7 +88,12 @@ def _with(schema: TableSchema, columns: Sequence[str] | None) -> TableSchema:
 
 
 def needed_frames(
-    spark: SparkSession, views: Mapping[str, View], base: Base, sql: str, tables: NamedTables, running: Running
+    spark: SparkSession,
+    views: Mapping[str, QueryView],
+    base: CorrectionBase,
+    sql: str,
+    tables: NamedTables,
+    running: Running,
 ) -> tuple[dict[str, DataFrame], Callable[[], DataFrame]]:
     """Return the rows of the views that a query can need; and what gives those of the branch under its own name.
 
@@ -124,5 +129,5 @@ def needed_frames(
     return frames, lambda: own_rows(spark, sql, _scan(base, selection))
 
 
-def _scan(base: Base, selection: Selection | None) -> ScanPlan:
+def _scan(base: CorrectionBase, selection: Selection | None) -> ScanPlan:
     return plan_snapshot(base.table, base.head, base.schema, selection)

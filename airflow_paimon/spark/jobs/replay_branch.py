@@ -31,7 +31,7 @@ from airflow_paimon.spark.jobs.replay_check import Replay, keep_record, plan_rep
 from airflow_paimon.spark.jobs.replay_tables import ReplayRun, ReplaySource, ReplayTarget
 from airflow_paimon.spark.source_api import HAS_DATA_SOURCES, require_data_sources
 from airflow_paimon.spark.statements.parse import TAKEN, parse_statement
-from airflow_paimon.spark.statements.reach import check_reach
+from airflow_paimon.spark.statements.restricted_sql import check_restricted_sql
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -81,7 +81,7 @@ def _replay(
 
 def _check_statement(spark: SparkSession, request: ReplayBranch, text: str, sources: Collection[str]) -> None:
     if request.restricted_sql:
-        check_reach(spark, request, text, {BRANCH_VIEW, MAIN_VIEW, *sources})
+        check_restricted_sql(spark, request, text, {BRANCH_VIEW, MAIN_VIEW, *sources})
     try:
         statement = parse_statement(spark, text)
     except InvalidInputError as error:

@@ -205,7 +205,7 @@ class ReplayTarget:
         run.require_streams(f"targets[{self.name!r}].write_stream()")
         checkpoint = checkpoint_folder(run.request, run.replay, f"{self.name}-{name}" if name else self.name)
         options = {**run.naming(self._view), "checkpointLocation": checkpoint}
-        stream = _Stream(self.name, run)
+        stream = _RunningStream(self.name, run)
 
         def start() -> StreamingQuery:
             writer = rows.writeStream.format(NAME).options(**options).trigger(availableNow=True)
@@ -239,7 +239,7 @@ def _until_reached(run: ReplayRun, start: Any) -> int:
             time.sleep(POLL_S)
 
 
-class _Stream:
+class _RunningStream:
     """Follows the runs of one query: its id, and how far behind the sources it is."""
 
     def __init__(self, target: str, run: ReplayRun) -> None:

@@ -29,7 +29,6 @@ from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import RowTargets, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
-from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
@@ -38,16 +37,28 @@ from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.evaluate import Evaluation
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
-from airflow_paimon.spark.statements.kept_source import Keys, kept_source, keys_of_source, unmatched_rows
-from airflow_paimon.spark.statements.marked_rows import Marked, Marking, mark_rows, marked_outcome, marking_of
+from airflow_paimon.spark.statements.materialized_source import (
+    Keys,
+    keys_of_source,
+    materialized_source,
+    unmatched_rows,
+)
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import StatementOutcome
+from airflow_paimon.spark.statements.row_deletions import (
+    DeletionOutput,
+    RowDeletion,
+    delete_marked_rows,
+    deletion_outcome,
+    row_deletion_of,
+)
 from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.target_files import TargetFiles
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import map_in_arrow
+from airflow_paimon.spark.truncated_times import refuse_truncated_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,11 +88,11 @@ def change_append(
         ids = whole and TableOptions(target.schema.options).row_tracking
         identity = [*POSITION_COLUMNS, *((ROW_ID,) if ids else ())]
         evaluation = Evaluation(spark, bound, target.schema, identity, whole=whole)
-        return _Statement(spark, bound, target, evaluation, dry_run).run()
+        return _AppendStatement(spark, bound, target, evaluation, dry_run).run()
 
 
 @dataclass(frozen=True, slots=True)
-class _Statement:
+class _AppendStatement:
     """One statement on one head, of which it reads only files that can matter."""
 
     spark: SparkSession
@@ -95,12 +106,12 @@ class _Statement:
         if statement.insert is not None:
             plan = self._plan(target.those(frozenset()))
             rows = inserted(self.spark, statement, schema, list(POSITION_COLUMNS))
-            refuse_cut_off(rows, schema.fields, target.table.label)
+            refuse_truncated_times(rows, schema.fields, target.table.label)
             return self._on(plan).insert(rows)
         found = self.evaluation.run(self.evaluation.empty_target())
-        refuse_cut_off(found.rows, schema.fields, target.table.label)
+        refuse_truncated_times(found.rows, schema.fields, target.table.label)
         if statement.kind == "MERGE" and not target.is_small(found.predicate):
-            with kept_source(self.spark, statement, self.evaluation) as kept:
+            with materialized_source(self.spark, statement, self.evaluation) as kept:
                 if kept is not None:
                     return self._merge(kept, keys_of_source(self.evaluation, kept))
         plan = self._plan(target.selection(found.predicate))
@@ -120,8 +131,8 @@ class _Statement:
     def _plan(self, selection: Selection | None) -> CopyOnWrite:
         return plan_on(self.target, self.statement, selection)
 
-    def _on(self, plan: CopyOnWrite) -> _Change:
-        return _Change(self.spark, self.statement, plan, self.evaluation, self.dry_run)
+    def _on(self, plan: CopyOnWrite) -> _AppendChange:
+        return _AppendChange(self.spark, self.statement, plan, self.evaluation, self.dry_run)
 
 
 def marks_rows(statement: Statement, schema: TableSchema) -> bool:
@@ -163,7 +174,7 @@ def outcome_of(plan: CopyOnWrite, results: Sequence[Rewritten]) -> StatementOutc
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _AppendChange:
     """One statement on the files of one snapshot; each method evaluates it and writes the files again."""
 
     spark: SparkSession
@@ -216,7 +227,7 @@ class _Change:
         statement, plan = self.statement, self.plan
         if not marks_rows(statement, plan.write.schema):
             return _Rewriting(plan, self._rewrite(read, splits))
-        marking = marking_of(plan, counts_matches=statement.counts_matches, dry_run=self.dry_run)
+        marking = row_deletion_of(plan, counts_matches=statement.counts_matches, dry_run=self.dry_run)
         return _MarkingRows(plan, marking, statement.kind != "DELETE")
 
     def _read(
@@ -253,26 +264,26 @@ class _MarkingRows:
     """Changed rows are marked as deleted, and written anew. ``writes``: some may be."""
 
     plan: CopyOnWrite
-    marking: Marking
+    marking: RowDeletion
     writes: bool
 
-    def run(self, rows: DataFrame, *, kept: bool = False) -> list[Marked]:
+    def run(self, rows: DataFrame, *, kept: bool = False) -> list[DeletionOutput]:
         few = few_rows(rows, kept=kept)
         if few is not None:
-            return [mark_rows(self.marking, few.to_batches(BATCH_ROWS))]
+            return [delete_marked_rows(self.marking, few.to_batches(BATCH_ROWS))]
         marking = self.marking
 
         def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return ship(lambda: [mark_rows(marking, batches)])
+            return ship(lambda: [delete_marked_rows(marking, batches)])
 
-        def discard(done: Sequence[Marked]) -> None:
+        def discard(done: Sequence[DeletionOutput]) -> None:
             discard_files(marking.plan.write, [m for r in done for m in r.messages])
 
         moved = rebalanced(rows, self.plan.write.schema.partition_keys) if self.writes else rows
         return collect(map_in_arrow(moved, work, SCHEMA), refused=discard)
 
-    def outcome(self, results: Sequence[Marked]) -> StatementOutcome:
-        return marked_outcome(self.marking, self.plan, results)
+    def outcome(self, results: Sequence[DeletionOutput]) -> StatementOutcome:
+        return deletion_outcome(self.marking, self.plan, results)
 
 
 def file_parts(splits: Sequence[ReadSplit]) -> list[ReadSplit]:

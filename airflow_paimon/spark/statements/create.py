@@ -27,7 +27,6 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_or_place
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.write import TableWrite, WriteMode
-from airflow_paimon.spark.cut_off import cut_off_columns, lossy
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items, type_of_json
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import paimon_type
@@ -36,6 +35,7 @@ from airflow_paimon.spark.statements.figures import OPERATION
 from airflow_paimon.spark.statements.select import query
 from airflow_paimon.spark.statements.sql_request import SqlRequest, parts_of
 from airflow_paimon.spark.statements.written import write_query, write_statement
+from airflow_paimon.spark.truncated_times import lossy, truncated_columns
 from airflow_paimon.spark.write import write_files
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def _check_rows(new: NewTable, frame: DataFrame) -> None:
     check_writable(schema, table=new.name)
     check_frame(frame, schema, new.name)
     times = {f.name for f in schema.fields if "TIMESTAMP" in str(f.type)}
-    for lost in cut_off_columns(frame, times):
+    for lost in truncated_columns(frame, times):
         raise lossy(new.name, lost)
 
 

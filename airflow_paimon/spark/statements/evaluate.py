@@ -20,7 +20,6 @@ from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.data.files.arrow_types import finer_than_micros
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, with_row_columns
 from airflow_paimon.spark.char_columns import filled_frame, stored_char
-from airflow_paimon.spark.cut_off import inexact_column
 from airflow_paimon.spark.filters import condition_predicate, equal_columns
 from airflow_paimon.spark.jvm import (
     alias_of_parts,
@@ -46,6 +45,7 @@ from airflow_paimon.spark.statements.statement_plan import (
     fixed_columns,
     update_columns,
 )
+from airflow_paimon.spark.truncated_times import inexact_column
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -72,7 +72,7 @@ def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewrit
     Raises:
         InvalidInputError: a row is matched twice.
     """
-    changes = _Changes(batches)
+    changes = _ChangedFiles(batches)
     task = _FileTask(rewrite)
     written: list[CommitMessage] = []
     try:
@@ -91,7 +91,7 @@ def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewrit
     )
 
 
-class _Changes:
+class _ChangedFiles:
     """Divides ordered changes into the inserted rows and those of each file."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:

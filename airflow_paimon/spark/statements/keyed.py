@@ -36,8 +36,7 @@ from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import fits_in_process, plan_read
 from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import frame_of_arrow
-from airflow_paimon.spark.cut_off import refuse_cut_off
-from airflow_paimon.spark.jobs.correction_tasks import BucketResult, Correction, correct_buckets
+from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult, correct_buckets
 from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets, touched_files
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, distributed, temporary_conf
@@ -54,7 +53,7 @@ from airflow_paimon.spark.statements.evaluate import (
     stored_chars,
 )
 from airflow_paimon.spark.statements.insert import inserted
-from airflow_paimon.spark.statements.kept_source import KnownSource, known_source
+from airflow_paimon.spark.statements.materialized_source import MaterializedSource, materialized_source_of
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.statement_plan import Statement
@@ -63,6 +62,7 @@ from airflow_paimon.spark.statements.target_files import Limits, TargetFiles, pa
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import cores_of, map_in_arrow
+from airflow_paimon.spark.truncated_times import refuse_truncated_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -94,12 +94,12 @@ def change_keyed(
         tables.bound(statement, lambda: own_rows(spark, statement.text, target.whole())) as bound,
         temporary_conf(spark, BATCH_CONF),
     ):
-        change = _Change(spark, bound, target, limits, dry_run)
+        change = _KeyedChange(spark, bound, target, limits, dry_run)
         return change.insert() if bound.insert is not None else change.change()
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _KeyedChange:
     """One statement on one head."""
 
     spark: SparkSession
@@ -112,7 +112,7 @@ class _Change:
         schema = self.target.schema
         merges = TableOptions(schema.options).merge_engine != "deduplicate"
         rows = _with_kinds(inserted(self.spark, self.statement, schema, ()))
-        refuse_cut_off(rows, schema.fields, self.target.table.label)
+        refuse_truncated_times(rows, schema.fields, self.target.table.label)
         few = few_rows(rows)
         partitions = None if few is None else partitions_of(few, self.target.table, schema)
         selection = self.target.those(partitions)
@@ -128,7 +128,7 @@ class _Change:
         empty = evaluation.run(evaluation.empty_target())
         self._refuse_cut_off(empty)
         if self.statement.kind == "MERGE" and target.has_many():
-            with known_source(self.spark, self.statement, evaluation, target.table, target.schema) as known:
+            with materialized_source_of(self.spark, self.statement, evaluation, target.table, target.schema) as known:
                 if known is not None:
                     again = self._evaluation(known.statement)
                     return self._on(again, again.run(again.empty_target()), known)
@@ -139,15 +139,15 @@ class _Change:
         schema, label = self.target.schema, self.target.table.label
         keys = {*schema.primary_keys, *schema.partition_keys}
         if self.statement.kind != "DELETE":
-            refuse_cut_off(empty.rows, schema.fields, label, fixed=keys)
+            refuse_truncated_times(empty.rows, schema.fields, label, fixed=keys)
             return
         names = keys | {*TableOptions(schema.options).sequence_fields}
-        refuse_cut_off(empty.rows, [f for f in schema.fields if f.name in names], label, fixed=names)
+        refuse_truncated_times(empty.rows, [f for f in schema.fields if f.name in names], label, fixed=names)
 
     def _evaluation(self, statement: Statement) -> Evaluation:
         return Evaluation(self.spark, statement, self.target.schema, (), whole=True)
 
-    def _on(self, evaluation: Evaluation, empty: Evaluated, known: KnownSource | None) -> StatementOutcome:
+    def _on(self, evaluation: Evaluation, empty: Evaluated, known: MaterializedSource | None) -> StatementOutcome:
         """``empty``: evaluated on no rows."""
         predicate = empty.predicate if known is None else known.predicate
         new = frozenset[bytes]() if known is None else known.inserted
@@ -164,7 +164,7 @@ class _Change:
         few = few_rows(rows, kept=known is not None)
         return self._written(rows, few, plan, write, selection, merges=False)
 
-    def _selection(self, predicate: Predicate | None, known: KnownSource | None) -> Selection | None:
+    def _selection(self, predicate: Predicate | None, known: MaterializedSource | None) -> Selection | None:
         """Return the partitions of rows that can change, and those of rows that can be inserted."""
         if known is None:
             anywhere = any(c.action == "insert" for c in self.statement.clauses)
@@ -234,11 +234,11 @@ def _with_kinds(rows: DataFrame) -> DataFrame:
 
 def correction_on(
     plan: ScanPlan, write: TableWrite, limits: Mapping[BucketKey, int] | None, dry_run: bool
-) -> Correction:
+) -> BucketCorrection:
     """Return what the tasks that write buckets again have in common."""
     read, splits = plan_read(plan, layered=True, whole_buckets=True)
     everywhere = choose_partitions(plan.schema, (), plan.table.label)
-    return Correction(
+    return BucketCorrection(
         write=write,
         choice=everywhere,
         live=live_buckets(plan, write, splits, limits),
@@ -249,7 +249,7 @@ def correction_on(
     )
 
 
-def _run(rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: Correction) -> list[BucketResult]:
+def _run(rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: BucketCorrection) -> list[BucketResult]:
     """``few``: the rows, if they are few enough to be here."""
     write = correction.write
     placed = replace(correction, write=write.after_look_up())

@@ -24,7 +24,6 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.write import TableWrite, WriteMode
-from airflow_paimon.spark.cut_off import refuse_cut_off
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.statements.call import run_call
 from airflow_paimon.spark.statements.commands import run_command
@@ -41,6 +40,7 @@ from airflow_paimon.spark.statements.statement_plan import Statement, check_stat
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
 from airflow_paimon.spark.statements.views import check_view_names, plan_view, registered
 from airflow_paimon.spark.statements.written import write_query, write_statement
+from airflow_paimon.spark.truncated_times import refuse_truncated_times
 from airflow_paimon.spark.write import write_files
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ def _insert(
     def files(write: TableWrite) -> list[CommitMessage]:
         with statement_errors(statement), tables.bound(statement, lambda: own(write)) as bound:
             rows = insert_rows(spark, bound, write.schema)
-            refuse_cut_off(rows, write.schema.fields, table.label)
+            refuse_truncated_times(rows, write.schema.fields, table.label)
             return write_files(rows, write)
 
     receipt, figures = write_query(

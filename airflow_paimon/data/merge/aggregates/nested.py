@@ -261,7 +261,7 @@ Row = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Rows:
+class _NestedRows:
     """The nested rows of all records: the code of their key (or of all fields), and their rank by sequence.
 
     ``usable``: those that are not null, and whose key is not null where such rows are ignored.
@@ -274,11 +274,11 @@ class _Rows:
     group: Indices
     usable: Flags
 
-    def only_usable(self) -> _Rows:
+    def only_usable(self) -> _NestedRows:
         at = np.flatnonzero(self.usable)
         retract, usable = self.retract[at], self.usable[at]
         elements = self.elements.kept(self.usable)
-        return _Rows(elements, self.codes[at], self.ranks[at], retract, self.group[at], usable)
+        return _NestedRows(elements, self.codes[at], self.ranks[at], retract, self.group[at], usable)
 
     @property
     def slots(self) -> Slots:
@@ -289,7 +289,7 @@ class _Rows:
 class _Nested(Aggregate):
     order_bound: ClassVar[bool] = True
 
-    def _rows(self, records: Records) -> _Rows:
+    def _rows(self, records: Records) -> _NestedRows:
         elements = explode(records.values)
         inner = pc.take(records.values.values, pa.array(elements.at))
         key = [pc.struct_field(inner, name) for name in self.options.nested_key]
@@ -302,7 +302,7 @@ class _Nested(Aggregate):
             usable = usable & complete
         codes = element_codes(pa.StructArray.from_arrays(key, self.options.nested_key) if key else inner)
         retract, group = records.retract[elements.record], records.group[elements.record]
-        return _Rows(elements, codes, self._ranks(inner), retract, group, usable)
+        return _NestedRows(elements, codes, self._ranks(inner), retract, group, usable)
 
     def _ranks(self, inner: pa.Array) -> Indices:
         words = [w for n in self.options.nested_sequence for w in order_values(pc.struct_field(inner, n), False)]
@@ -328,22 +328,22 @@ class _Nested(Aggregate):
             tables.append(held)
         return _table_array(records, rows, tables)
 
-    def _field_elements(self, records: Records, rows: _Rows) -> list[Row]:
+    def _field_elements(self, records: Records, rows: _NestedRows) -> list[Row]:
         """Return each nested row as the elements of its fields, itself first; -1: the field is null."""
         inner = pc.take(records.values.values, pa.array(rows.elements.at))
         at = np.arange(len(inner))
         columns = [at, *(np.where(validity(child), at, -1) for child in inner.flatten())]
         return [tuple(row) for row in np.stack(columns, axis=1).tolist()]
 
-    def _without(self, held: list[Row], own: list[Row], rows: _Rows) -> list[Row]:
+    def _without(self, held: list[Row], own: list[Row], rows: _NestedRows) -> list[Row]:
         gone = {rows.codes[row[0]] for row in own if rows.usable[row[0]]}
         return [row for row in self._by_key(held, rows) if rows.codes[row[0]] not in gone]
 
-    def _by_key(self, held: list[Row], rows: _Rows) -> list[Row]:
+    def _by_key(self, held: list[Row], rows: _NestedRows) -> list[Row]:
         return [row for row in held if rows.usable[row[0]]]
 
     @abstractmethod
-    def _added(self, held: list[Row] | None, own: list[Row] | None, rows: _Rows) -> list[Row] | None:
+    def _added(self, held: list[Row] | None, own: list[Row] | None, rows: _NestedRows) -> list[Row] | None:
         """Add one table to another, as Paimon's function does."""
 
 
@@ -368,11 +368,11 @@ class NestedUpdate(_Nested):
         present = records.any_of(records.valid & ~records.retract)
         return implode(records.values, rows.elements.at[chosen], rows.group[chosen], present)
 
-    def _limited(self, rows: _Rows, left: Flags) -> Indices:
+    def _limited(self, rows: _NestedRows, left: Flags) -> Indices:
         chosen = np.flatnonzero(left)
         return chosen[_place_in_group(rows.group[chosen]) < self.options.count_limit]
 
-    def _winners(self, rows: _Rows, slots: Slots, left: Flags) -> Indices:
+    def _winners(self, rows: _NestedRows, slots: Slots, left: Flags) -> Indices:
         first = slots.first_of(~rows.retract)
         in_order = np.lexsort([first, slots.group])
         admitted = np.zeros(slots.count, bool)
@@ -382,7 +382,7 @@ class NestedUpdate(_Nested):
         slot = slots.slot[order]
         return np.sort(order[np.append(slot[1:] != slot[:-1], True)]) if len(order) else order
 
-    def _added(self, held: list[Row] | None, own: list[Row] | None, rows: _Rows) -> list[Row] | None:
+    def _added(self, held: list[Row] | None, own: list[Row] | None, rows: _NestedRows) -> list[Row] | None:
         if own is None:
             return held
         limit = self.options.count_limit
@@ -396,12 +396,12 @@ class NestedUpdate(_Nested):
         self._put(table, new, rows, limit)
         return list(table.values())
 
-    def _by_key(self, held: list[Row], rows: _Rows) -> list[Row]:
+    def _by_key(self, held: list[Row], rows: _NestedRows) -> list[Row]:
         usable = [row for row in held if rows.usable[row[0]]]
         return list({rows.codes[row[0]]: row for row in usable}.values()) if self.options.nested_key else usable
 
     @staticmethod
-    def _put(table: dict[int, Row], new: list[Row], rows: _Rows, limit: int) -> None:
+    def _put(table: dict[int, Row], new: list[Row], rows: _NestedRows, limit: int) -> None:
         for row in new:
             code = rows.codes[row[0]]
             known = table.get(code)
@@ -421,7 +421,7 @@ class NestedPartialUpdate(_Nested):
         present = records.any_of(records.valid)
         return _assembled(records, inner, fields, slots.group, present)
 
-    def _added(self, held: list[Row] | None, own: list[Row] | None, rows: _Rows) -> list[Row] | None:
+    def _added(self, held: list[Row] | None, own: list[Row] | None, rows: _NestedRows) -> list[Row] | None:
         if own is None:
             return held
         table: dict[int, Row] = {}
@@ -437,7 +437,7 @@ def _place_in_group(group: Indices) -> Indices:
     return np.arange(len(group)) - np.searchsorted(group, group)
 
 
-def _table_array(records: Records, rows: _Rows, tables: list[list[Row] | None]) -> pa.Array:
+def _table_array(records: Records, rows: _NestedRows, tables: list[list[Row] | None]) -> pa.Array:
     inner = pc.take(records.values.values, pa.array(rows.elements.at))
     present = np.array([one is not None for one in tables], bool)
     held = validity(inner)

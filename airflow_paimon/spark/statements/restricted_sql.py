@@ -75,7 +75,7 @@ _VALUES = (
 """Classes, by the beginning of their names, in which no plan and no expression can stand."""
 
 
-def check_reach(spark: SparkSession, request: Request, text: str, views: Collection[str]) -> None:
+def check_restricted_sql(spark: SparkSession, request: Request, text: str, views: Collection[str]) -> None:
     """Refuse SQL that reaches beyond the tables of the warehouse and the ``views``.
 
     Raises:
@@ -96,12 +96,12 @@ def check_reach(spark: SparkSession, request: Request, text: str, views: Collect
     except ParseException as error:
         raise InvalidInputError(f"sql (--sql): Spark can't parse it: {fault_at(str(error))}") from None
 
-    _Reach(
+    _RestrictedSql(
         spark, views, lambda name: open_table(request.warehouse, name, storage_options=request.storage_options)
     ).check(plan)
 
 
-class _Reach:
+class _RestrictedSql:
     """Walks through everything that a parsed plan holds."""
 
     def __init__(self, spark: SparkSession, views: Collection[str], find: Find) -> None:

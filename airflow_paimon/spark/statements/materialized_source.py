@@ -68,7 +68,7 @@ def _literal(value: Any) -> Column:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownSource:
+class MaterializedSource:
     """A MERGE of which the source is evaluated. ``statement``: with these rows as its source; ``predicate``: holds for
     every row of the target that can change, ``nothing``: none can; ``inserted``: the partitions that can get new rows.
     """
@@ -80,11 +80,11 @@ class KnownSource:
 
 
 @contextmanager
-def known_source(
+def materialized_source_of(
     spark: SparkSession, statement: Statement, evaluation: Evaluation, table: Table, schema: TableSchema
-) -> Iterator[KnownSource | None]:
+) -> Iterator[MaterializedSource | None]:
     """Evaluate the source of a MERGE, once, and find out which partitions it concerns; None if that isn't known."""
-    with kept_source(spark, statement, evaluation) as kept:
+    with materialized_source(spark, statement, evaluation) as kept:
         inserted = None if kept is None else _inserted(spark, statement, kept, table, schema)
         if kept is None or inserted is None:
             yield None
@@ -92,7 +92,7 @@ def known_source(
         keys = keys_of_source(evaluation, kept)
         rows = evaluation.named_as(kept.drop(SOURCE_ROW), kept)
         assert statement.source is not None
-        yield KnownSource(
+        yield MaterializedSource(
             statement=replace(statement, source=replace(statement.source, node=analyzed(rows))),
             predicate=keys.predicate,
             nothing=keys.nothing,
@@ -124,7 +124,9 @@ def _inserted(
 
 
 @contextmanager
-def kept_source(spark: SparkSession, statement: Statement, evaluation: Evaluation) -> Iterator[DataFrame | None]:
+def materialized_source(
+    spark: SparkSession, statement: Statement, evaluation: Evaluation
+) -> Iterator[DataFrame | None]:
     """Evaluate the source of a MERGE, once, and keep its rows for the context; None if it is large."""
     source = evaluation.source()
     if _names_hidden_columns(source, statement) or estimated_bytes(source) > _READ_BYTES:

@@ -13,9 +13,9 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.spark import read_table, sql, write_table
-from airflow_paimon.spark.cut_off import cut_off_columns
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.statements.views import registered
+from airflow_paimon.spark.truncated_times import truncated_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -124,10 +124,10 @@ def test_values_are_followed_through_queries(spark: SparkSession, tmp_path: Path
     table = make(tmp_path)
     frame = read_table(spark, str(tmp_path), "d.t")
     with registered(spark, {"x": frame}):
-        found = {text: bool(cut_off_columns(spark.sql(text), ["t"])) for text in QUERIES}
+        found = {text: bool(truncated_columns(spark.sql(text), ["t"])) for text in QUERIES}
     assert found == QUERIES
-    assert cut_off_columns(frame.mapInArrow(lambda rows: rows, "t timestamp_ntz"), ["t"]) == ["t"]
-    assert cut_off_columns(frame.cache(), frame.columns) == ["t", "r"]
+    assert truncated_columns(frame.mapInArrow(lambda rows: rows, "t timestamp_ntz"), ["t"]) == ["t"]
+    assert truncated_columns(frame.cache(), frame.columns) == ["t", "r"]
     with pytest.raises(UnsupportedFeatureError, match="'t' is finer"):
         write_table(frame.selectExpr("k", "v", "coalesce(t, m) AS t", "NULL AS r", "m"), str(tmp_path), "d.t")
     own = frame.selectExpr("k", "v", "m AS t", "CAST(NULL AS STRUCT<a: INT, t: TIMESTAMP_NTZ>) AS r", "m")

@@ -33,7 +33,7 @@ FilePositions = dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marking:
+class RowDeletion:
     """What all tasks of a statement have in common. Picklable. ``full``: the schema without default values, as a
     statement that says NULL means it.
     """
@@ -46,7 +46,7 @@ class Marking:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marked:
+class DeletionOutput:
     """The result of one task. ``gone``: the rows that are updated or deleted; ``matched``: those that are left as they
     are, where matches are counted. ``sources``: see ``Rewritten``.
     """
@@ -59,20 +59,20 @@ class Marked:
     sources: tuple[Indices, ...]
 
 
-def mark_rows(marking: Marking, batches: Iterable[pa.RecordBatch]) -> Marked:
+def delete_marked_rows(marking: RowDeletion, batches: Iterable[pa.RecordBatch]) -> DeletionOutput:
     """Write the new and the changed rows of a statement's changes, in any order, and find out which rows go.
 
     Raises:
         InvalidInputError: a value that a column can't hold.
     """
-    task = _Task(marking)
+    task = _DeletionTask(marking)
     with abandoned_on_failure(task.writers):
         for batch in batches:
             task.add(batch)
         return task.finish()
 
 
-class _Places:
+class _DeletedPositions:
     """Rows of files, by their positions; a row may come several times."""
 
     def __init__(self) -> None:
@@ -99,15 +99,15 @@ class _Places:
         return None
 
 
-class _Task:
-    def __init__(self, marking: Marking) -> None:
+class _DeletionTask:
+    def __init__(self, marking: RowDeletion) -> None:
         self._marking = marking
         plan = marking.plan
         fresh = RowsWriter(plan.write)  # rows with ids never share a file with new ones
         self._fresh = fresh
         self._changed = RowsWriter(kept_write(plan)) if plan.tracks_rows else fresh
         self.writers = [fresh, self._changed] if plan.tracks_rows else [fresh]
-        self._gone, self._matched, self._all = _Places(), _Places(), _Places()
+        self._gone, self._matched, self._all = _DeletedPositions(), _DeletedPositions(), _DeletedPositions()
         self._sources: list[Indices] = []
         self._updated = self._inserted = 0
 
@@ -137,11 +137,11 @@ class _Task:
             ids = rows.column(ROW_ID) if with_ids else None
             writer.add(changed_rows(self._marking.plan, values, ids))
 
-    def finish(self) -> Marked:
+    def finish(self) -> DeletionOutput:
         twice = self._all.twice()
         if twice is not None:
             raise matched_twice(self._marking.label, *twice)
-        return Marked(
+        return DeletionOutput(
             messages=tuple(m for w in self.writers for m in w.finish()),
             gone=self._gone.bitmaps(),
             matched=self._matched.bitmaps(),
@@ -151,7 +151,7 @@ class _Task:
         )
 
 
-def marked_outcome(marking: Marking, plan: CopyOnWrite, results: Sequence[Marked]) -> StatementOutcome:
+def deletion_outcome(marking: RowDeletion, plan: CopyOnWrite, results: Sequence[DeletionOutput]) -> StatementOutcome:
     """Write the deletion vectors of what the tasks found. ``plan``: with its files.
 
     Raises:
@@ -187,7 +187,7 @@ def _merged(tasks: Iterable[FilePositions]) -> dict[str, Positions]:
     return {name: found[0] if len(found) == 1 else np.unique(np.concatenate(found)) for name, found in parts.items()}
 
 
-def _check_matches(marking: Marking, results: Sequence[Marked]) -> None:
+def _check_matches(marking: RowDeletion, results: Sequence[DeletionOutput]) -> None:
     """A task has seen to its own rows; those of one row may have come to several tasks."""
     parts: dict[str, list[Positions]] = {}
     for result in results:
@@ -200,10 +200,10 @@ def _check_matches(marking: Marking, results: Sequence[Marked]) -> None:
             raise matched_twice(marking.label, name, int(rows[times > 1][0]))
 
 
-def marking_of(plan: CopyOnWrite, *, counts_matches: bool, dry_run: bool) -> Marking:
+def row_deletion_of(plan: CopyOnWrite, *, counts_matches: bool, dry_run: bool) -> RowDeletion:
     """Plan the tasks of a statement."""
     schema = plan.write.schema
     full = schema.without_defaults()
-    return Marking(
+    return RowDeletion(
         plan=plan.for_tasks(), full=full, label=plan.scan.table.label, counts_matches=counts_matches, dry_run=dry_run
     )

@@ -1,6 +1,6 @@
 """Values of timestamps finer than microseconds, which Spark has cut off, are not written as if they were whole.
 
-The columns that this package gives to Spark carry a mark (``CUT_OFF``) if they lose digits so. Here it is followed
+The columns that this package gives to Spark carry a mark (``TRUNCATED``) if they lose digits so. Here it is followed
 through the plan of the rows that are to be written.
 """
 
@@ -13,7 +13,7 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.data.files.arrow_types import is_finer_than_micros
 from airflow_paimon.spark.jvm import analyzed, has_jvm, id_of, ids_of, kind_of, references, sequence_items
-from airflow_paimon.spark.spark_types import CUT_OFF
+from airflow_paimon.spark.spark_types import TRUNCATED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +36,9 @@ _BY_PLACE = ("Union", "CTERelationRef")
 """Plans whose columns are those of others, place by place."""
 
 
-def refuse_cut_off(frame: DataFrame, fields: Iterable[DataField], label: str, fixed: Collection[str] = ()) -> None:
+def refuse_truncated_times(
+    frame: DataFrame, fields: Iterable[DataField], label: str, fixed: Collection[str] = ()
+) -> None:
     """Refuse rows that have, for one of these columns, values that Spark has cut off. The others are exact.
 
     ``fixed``: columns to which a statement can't give other values.
@@ -45,7 +47,7 @@ def refuse_cut_off(frame: DataFrame, fields: Iterable[DataField], label: str, fi
         UnsupportedFeatureError: names the column.
     """
     finer = {f.name: f.type.root for f in fields if is_finer_than_micros(f.type)}
-    for name in cut_off_columns(frame, finer):
+    for name in truncated_columns(frame, finer):
         raise lossy(label, name, None if name in fixed else _ON_PURPOSE.get(finer[name]))
 
 
@@ -55,7 +57,7 @@ def refuse_marked(found: StructType, fields: Iterable[DataField], label: str) ->
     Raises:
         UnsupportedFeatureError: names the column.
     """
-    marked = {f.name for f in found.fields if (f.metadata or {}).get(CUT_OFF)}
+    marked = {f.name for f in found.fields if (f.metadata or {}).get(TRUNCATED)}
     for field in fields:
         if field.name in marked and is_finer_than_micros(field.type):
             raise lossy(label, field.name, "airflow_paimon.spark.write_table, which checks where each value comes from")
@@ -82,7 +84,7 @@ def lossy(label: str, column: str, other_way: str | None = None) -> UnsupportedF
     )
 
 
-def cut_off_columns(frame: DataFrame, names: Collection[str]) -> list[str]:
+def truncated_columns(frame: DataFrame, names: Collection[str]) -> list[str]:
     """Return which of these columns of a DataFrame have values that Spark has cut off.
 
     What is no timestamp is none of theirs any more: an hour, a day, a text. Without a JVM of its own (Spark Connect)
@@ -92,7 +94,7 @@ def cut_off_columns(frame: DataFrame, names: Collection[str]) -> list[str]:
     if not among:
         return []
     if not has_jvm(frame.sparkSession):
-        return [f.name for f in frame.schema.fields if f.name in among and (f.metadata or {}).get(CUT_OFF)]
+        return [f.name for f in frame.schema.fields if f.name in among and (f.metadata or {}).get(TRUNCATED)]
     plan = analyzed(frame)
     output = [id_of(a) for a in sequence_items(plan.output())]
     origins = _Origins()
@@ -144,7 +146,7 @@ class _Origins:
     def marked(self, plan: Any, wanted: set[int]) -> bool:
         """Whether one of these columns of a plan comes from a marked one."""
         output = sequence_items(plan.output())
-        if any(id_of(a) in wanted and a.metadata().contains(CUT_OFF) for a in output):
+        if any(id_of(a) in wanted and a.metadata().contains(TRUNCATED) for a in output):
             return True
         kind = kind_of(plan)
         if kind == "WithCTE":
