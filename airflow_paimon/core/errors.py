@@ -9,7 +9,7 @@ PaimonError                       exit  kind              what a caller does
 │   ├── UnsupportedStorageError
 │   └── UnsupportedCatalogError
 │       └── NotPaimonError                            a table of another format in a Hive metastore
-├── ConflictError                 3     conflict          another writer was faster: plan again, retry
+├── ConflictError                 3     conflict          another writer was faster: see the code
 ├── UnsafeOperationError          4     unsafe            refused by a safety rule; a person decides
 ├── OutcomeUnknownError           5     outcome-unknown   retry with the same operation id, which looks first
 ├── FormatError                   1     corrupt           the table's files contradict themselves
@@ -53,7 +53,7 @@ class PaimonError(Exception):
 
     kind: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
-    retryable: ClassVar[bool] = True
+    retryable: bool = True
 
     def __init__(self, message: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
         super().__init__(message)
@@ -130,10 +130,17 @@ class NotPaimonError(UnsupportedCatalogError):
 
 
 class ConflictError(PaimonError):
-    """A precondition no longer holds and nothing was published by the step that raised."""
+    """A precondition no longer holds and nothing was published by the step that raised.
+
+    A code other than ``commit-lost`` is of a conflict that a retry would meet again: a person decides.
+    """
 
     kind = "conflict"
     exit_code = 3
+
+    def __init__(self, message: str, *, code: str | None = None, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message, code=code, details=details)
+        self.retryable = code in (None, "commit-lost")
 
 
 class UnsafeOperationError(PaimonError):

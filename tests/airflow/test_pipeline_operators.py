@@ -125,6 +125,14 @@ def test_all_are_published_and_undone_the_last_one_first(mains: tuple[Table, Tab
     assert [files(main) for main in mains] == before
 
 
+def test_a_conflict_that_a_retry_would_meet_again_fails_the_task_at_once(
+    mains: tuple[Table, Table], run_dag: RunDag
+) -> None:
+    with DAG("outdated", schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+        MergeBranchOperator(task_id="t", table="d.up", branch="fix", expected_branch_snapshot=1, retries=3)
+    assert run_dag(dag).tasks == {"t": ("failed", 1)}
+
+
 class Compared(DiffBranchesOperator):
     """Returns what a comparison of placeholder files might have returned."""
 
