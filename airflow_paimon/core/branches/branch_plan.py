@@ -7,7 +7,7 @@ first schema is put, and a deletion begins with its schemas.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
@@ -125,9 +125,9 @@ def _protect(branch: str, source: BranchSource, known: Tag | None) -> tuple[Acti
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreatePlan:
-    """The steps of a creation. The source is checked again before ``show``, and that the claim is there.
+    """The steps of a creation. The source is checked again before ``schemas``, and that the lock is there.
 
-    ``claim`` puts the record with state ``creating``: two creators exclude each other, and our commits are refused.
+    ``lock`` puts the record with state ``creating``: two creators exclude each other, and our commits are refused.
     ``record``: that one. ``protective_path``: the tag that protects the base; an earlier try may have set it, so that
     it is in no step. ``outline``: the plan without its actions.
     """
@@ -135,19 +135,19 @@ class CreatePlan:
     record: BranchRecord
     protective_path: str | None
     outline: Plan
-    claim: PutNew | Replace
+    lock: PutNew | Replace
     protect: tuple[Action, ...]
-    fill: tuple[Action, ...]
-    show: tuple[Action, ...]
+    files: tuple[Action, ...]
+    schemas: tuple[Action, ...]
     finish: tuple[Action, ...]
 
     @property
     def branch(self) -> str:
         return self.record.branch
 
-    def whole(self, before: Iterable[Action] = (), after: Iterable[Action] = ()) -> Plan:
+    def full_plan(self, before: Iterable[Action] = (), after: Iterable[Action] = ()) -> Plan:
         """Return the creation as one plan, for people and for the dry run."""
-        actions = (*before, self.claim, *self.protect, *self.fill, *self.show, *self.finish, *after)
+        actions = (*before, self.lock, *self.protect, *self.files, *self.schemas, *self.finish, *after)
         return replace(self.outline, actions=actions)
 
 
@@ -182,16 +182,16 @@ def plan_create_branch(
         record=record,
         protective_path=protect[0].path if protect else tag,
         outline=Plan(operation=operation, table=table, preconditions=(precondition,), summary=summary),
-        claim=PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="marks the branch as being created"),
+        lock=PutNew(path=path, data=record.to_bytes(), same_ok=True, reason="marks the branch as being created"),
         protect=protect,
-        fill=tuple(_snapshot_actions(paths, source, written=written)),
-        show=tuple(_saved_schemas(record, f"schema of {source.branch}")),
+        files=tuple(_snapshot_actions(paths, source, written=written)),
+        schemas=tuple(_put_schemas(record, f"schema of {source.branch}")),
         finish=(_ready(record, record.in_state(READY)),),
     )
 
 
-def _ready(claimed: BranchRecord, ready: BranchRecord) -> Replace:
-    data, expected = ready.to_bytes(), claimed.to_bytes()
+def _ready(creating: BranchRecord, ready: BranchRecord) -> Replace:
+    data, expected = ready.to_bytes(), creating.to_bytes()
     return Replace(path=branch_record_path(ready.branch), data=data, expected=expected, reason="the branch is ready")
 
 
@@ -241,39 +241,51 @@ class DeletePlan:
         """The remaining steps once the branch is hidden."""
         return *self.remove, *self.end
 
-    def whole(self) -> Plan:
+    def full_plan(self) -> Plan:
         """Return the deletion as one plan, for people and for the dry run."""
         return replace(self.outline, actions=(*self.hide, *self.rest))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredBranch:
+    """What was read of a branch. ``record``: its record, in state ``ready``; ``record_bytes``: as it is stored.
+
+    ``files``: all of its files by path, None for a content that nobody compares. ``schemas``: its schema files by id,
+    also those that an interrupted deletion has deleted. ``head``: its newest snapshot id.
+    """
+
+    record: BranchRecord
+    record_bytes: bytes | None
+    files: Mapping[str, bytes | None]
+    schemas: Mapping[int, bytes] = field(default_factory=dict)
+    head: int | None = None
 
 
 def plan_delete_branch(
     operation: str,
     table: str,
-    record: BranchRecord,
-    files: Mapping[str, bytes | None],
-    schemas: Mapping[int, bytes],
+    branch: StoredBranch,
     protective: Mapping[str, bytes],
     for_others: Sequence[PutNew] = (),
     *,
-    recorded: bytes | None,
-    head: int | None = None,
     since: str | None = None,
     successor: BranchRecord | None = None,
     peer: str | None = None,
 ) -> DeletePlan:
     """Plan the deletion of a branch's metadata; no data file is touched.
 
-    ``record``: the branch's record to restore if the deletion is undone. ``files``: its files and their content, None
-    where the branch's name is used only once. ``schemas``: its schema files. ``protective``: the tags that retain its
-    files, by path. ``for_others``: tags that other branches need in their place. ``recorded``: the stored record.
-    ``since``: when the deletion began. ``successor``: the record of the branch that takes over its name.
+    ``protective``: the tags that retain its files, by path. ``for_others``: tags that other branches need in their
+    place. ``since``: when the deletion began. ``successor``: the record of the branch that takes over its name.
     ``peer``: the branch that it is renamed to.
     """
+    record, recorded, files = branch.record, branch.record_bytes, branch.files
     name, path, paths = record.branch, branch_record_path(record.branch), BranchPaths(record.branch)
-    deleting = replace(record.in_state(DELETING, peer=peer), head=head, schemas=_saved(schemas), since=since)
+    deleting = replace(
+        record.in_state(DELETING, peer=peer), head=branch.head, schemas=_schema_texts(branch.schemas), since=since
+    )
     deleted = replace(record.in_state(DELETED, peer=peer), since=since)
-    known = {paths.schema(i): data for i, data in sorted(schemas.items())}
-    hide: list[Action] = [mark(path, deleting.to_bytes(), recorded, "marks the branch as being deleted")]
+    known = {paths.schema(i): data for i, data in sorted(branch.schemas.items())}
+    hide: list[Action] = [lock(path, deleting.to_bytes(), recorded, "marks the branch as being deleted")]
     hide += [Delete(path=f, expected=d, reason="no engine can load the branch any more") for f, d in known.items()]
     hide += for_others
     remove: list[Action] = [
@@ -291,7 +303,7 @@ def plan_delete_branch(
         DeleteFolders(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
         _record_action(path, successor, "the branch's record", deleted.to_bytes()),
     )
-    undo = _saved_schemas(deleting, "the branch got new commits")
+    undo = _put_schemas(deleting, "the branch got new commits")
     back = record if record.outlives_changes else None
     undo.append(_record_action(path, back, "the branch is restored", deleting.to_bytes()))
     return DeletePlan(
@@ -309,7 +321,7 @@ def _deletions(paths: BranchPaths, files: Mapping[str, bytes | None], reason: st
     return [Delete(path=f, expected=None if f in hints else d, reason=reason) for f, d in sorted(files.items())]
 
 
-def mark(path: str, data: bytes, recorded: bytes | None, reason: str) -> PutNew | Replace:
+def lock(path: str, data: bytes, recorded: bytes | None, reason: str) -> PutNew | Replace:
     """Write a record in the place of the one that is known, None: there is none."""
     if recorded is None:
         return PutNew(path=path, data=data, reason=reason)
@@ -326,41 +338,39 @@ def _record_action(path: str, record: BranchRecord | None, reason: str, marked: 
 def plan_copy_branch(
     operation: str,
     table: str,
-    record: BranchRecord,
+    branch: StoredBranch,
     to_branch: str,
-    files: Mapping[str, bytes],
-    schemas: Mapping[int, bytes],
-    there: Collection[str],
-    protect: Sequence[Action],
     *,
+    copied: Collection[str],
+    protect: Sequence[Action],
     since: str,
     recorded: bytes | None,
 ) -> CreatePlan:
     """Plan a branch that has all files of another one, schemas last. Its record names that one until that is gone.
 
-    ``record``: of the other one, in state ``ready``. ``files``: that one's, and its ``schemas`` by id. ``there``: the
-    paths of what an interrupted try has copied. ``protect``: the protective tags. ``since``: when this try began.
-    ``recorded``: the record that an interrupted try has left.
+    ``branch``: the other one. ``copied``: the paths of what an interrupted try has copied. ``protect``: the protective
+    tags. ``since``: when this try began. ``recorded``: the record that an interrupted try has left.
     """
-    name, old, new = record.branch, BranchPaths(record.branch), BranchPaths(to_branch)
-    fill: list[Action] = []
-    for path, data in sorted(files.items()):
+    name, old, new = branch.record.branch, BranchPaths(branch.record.branch), BranchPaths(to_branch)
+    copies: list[Action] = []
+    for path, data in sorted(branch.files.items()):
+        assert data is not None
         target, reason = new.root + path.removeprefix(old.root), f"copy of {path}"
         if is_history(old, path):
-            fill.append(PutNew(path=target, data=data, same_ok=True, reason=reason))
-        elif not path.startswith(old.schema_dir) and target not in there:
-            fill.append(Replace(path=target, data=data, reason=reason))
-    copied = replace(record, branch=to_branch)
-    claimed = replace(copied.in_state(CREATING, peer=name), since=since, schemas=_saved(schemas))
+            copies.append(PutNew(path=target, data=data, same_ok=True, reason=reason))
+        elif not path.startswith(old.schema_dir) and target not in copied:
+            copies.append(Replace(path=target, data=data, reason=reason))
+    record = replace(branch.record, branch=to_branch)
+    creating = replace(record.in_state(CREATING, peer=name), since=since, schemas=_schema_texts(branch.schemas))
     return CreatePlan(
-        record=claimed,
+        record=creating,
         protective_path=None,
         outline=Plan(operation=operation, table=table, summary={"branch": name, "to_branch": to_branch}),
-        claim=mark(branch_record_path(to_branch), claimed.to_bytes(), recorded, "marks the branch as made by a rename"),
+        lock=lock(branch_record_path(to_branch), creating.to_bytes(), recorded, "marks the branch as made by a rename"),
         protect=tuple(protect),
-        fill=tuple(fill),
-        show=tuple(_saved_schemas(claimed, f"schema of {name}")),
-        finish=(_ready(claimed, copied.in_state(READY, peer=name)),),
+        files=tuple(copies),
+        schemas=tuple(_put_schemas(creating, f"schema of {name}")),
+        finish=(_ready(creating, record.in_state(READY, peer=name)),),
     )
 
 
@@ -371,14 +381,14 @@ def is_history(paths: BranchPaths, file: str) -> bool:
     return not hint and not file.startswith((f"{paths.schema_dir}/", f"{paths.consumer_dir}/"))
 
 
-def plan_settle(record: BranchRecord, recorded: bytes | None) -> list[Action]:
+def plan_completion(record: BranchRecord, recorded: bytes | None) -> list[Action]:
     """Plan the end of a branch's making: all but its schemas is there. ``recorded``: its record, as stored."""
     ready = record.in_state(READY) if record.outlives_changes else None
     end = _record_action(branch_record_path(record.branch), ready, "the branch is ready", recorded)
-    return [*_saved_schemas(record, "the branch is to be complete"), end]
+    return [*_put_schemas(record, "the branch is to be complete"), end]
 
 
-def _saved(schemas: Mapping[int, bytes]) -> dict[str, str]:
+def _schema_texts(schemas: Mapping[int, bytes]) -> dict[str, str]:
     """Return schema files as a record keeps them."""
     return {str(i): data.decode() for i, data in sorted(schemas.items())}
 
@@ -388,7 +398,7 @@ def saved_schemas(record: BranchRecord) -> dict[int, bytes]:
     return {int(i): text.encode() for i, text in record.schemas.items()}
 
 
-def _saved_schemas(record: BranchRecord, reason: str) -> list[Action]:
+def _put_schemas(record: BranchRecord, reason: str) -> list[Action]:
     """Put the schemas that a record keeps, the latest first: it determines how other engines treat the branch."""
     paths = BranchPaths(record.branch)
     return [
@@ -418,7 +428,7 @@ def new_branch_record(
         protected=request.protected,
         protected_by=request.owner if request.protected else None,
     )
-    new = replace(new, schemas=_saved(_branch_schemas(source, new.created_ms or 0)))
+    new = replace(new, schemas=_schema_texts(_branch_schemas(source, new.created_ms or 0)))
     if parent is None:
         return replace(new, family=new.family_name)
     known = parent.record

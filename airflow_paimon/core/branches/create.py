@@ -25,10 +25,10 @@ from airflow_paimon.core.branches.delete import (
     remove_branch,
 )
 from airflow_paimon.core.branches.ownership import (
-    being_changed,
+    changed_meanwhile,
     checked_retention,
-    described,
-    is_marked,
+    holds_lock,
+    ownership_details,
     refuse_protected,
     stored_record,
 )
@@ -169,7 +169,7 @@ def recheck_source(table: Table, source: BranchSource) -> None:
     if snapshot is None:
         return
     if source.branch != MAIN and not {i for i in view.schema_ids() if i <= snapshot.schema_id} <= source.schemas.keys():
-        raise being_changed(table, source.branch)
+        raise changed_meanwhile(table, source.branch)
     require_ready(view)  # an operation that deletes or renames the source from here on finds our protective tag on it
     try:
         still = view.tag(source.tag.name).snapshot if source.tag is not None else view.snapshot(snapshot.id)
@@ -237,7 +237,7 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
     gone = _removal(context, plan, record) if replaced else None
     if not request.dry_run:
         try:
-            stale = stale_record(context.table, name) if existing is None else []
+            stale = delete_stale_record(context.table, name) if existing is None else []
             _execute(context.table, plan, source, gone, stale=stale, resumed=existing is not None and not replaced)
         except AlreadyExistsError as error:
             raise ConflictError(
@@ -245,8 +245,10 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
             ) from error
     after = source.snapshot.id if source.snapshot else None
     tag = plan.protective_path
-    details = _details(record) | {"protective_tag": tag.rpartition(f"/{TAG_PREFIX}")[2] if tag is not None else None}
-    whole = plan.whole(gone.plan.whole().actions if gone is not None else ())
+    details = _record_details(record) | {
+        "protective_tag": tag.rpartition(f"/{TAG_PREFIX}")[2] if tag is not None else None
+    }
+    whole = plan.full_plan(gone.plan.full_plan().actions if gone is not None else ())
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
 
 
@@ -266,8 +268,8 @@ def _execute(
     made: list[Action] = []
     try:
         if gone is None:
-            execute(table, (*stale, plan.claim))
-            made.append(plan.claim)
+            execute(table, (*stale, plan.lock))
+            made.append(plan.lock)
         execute(table, plan.protect)
         made += plan.protect
         recheck_source(table, source)
@@ -275,35 +277,35 @@ def _execute(
             remove_branch(table, gone)
     except (AlreadyExistsError, ConflictError, FormatError, NotFoundError, StorageError, UnsafeOperationError):
         if not resumed:
-            _take_back(table, made)
+            _delete_put_files(table, made)
             if _has_same_base(table, plan):  # another creator of the branch may rely on the same tag
                 execute(table, plan.protect)
         raise
-    show_branch(table, plan)
+    publish_files(table, plan)
 
 
-def show_branch(table: Table, plan: CreatePlan, recheck: Callable[[], None] | None = None) -> None:
-    """Put the files of a branch that is claimed and protected, and show it to engines.
+def publish_files(table: Table, plan: CreatePlan, check_source: Callable[[], None] | None = None) -> None:
+    """Put the files of a branch that is locked and protected, its schemas last: engines see it by them.
 
-    ``recheck``: what raises if the source has gone before the branch's own files keep it.
+    ``check_source``: what raises if the source has gone before the branch's own files keep it.
 
     Raises:
         ConflictError: it was deleted meanwhile. AlreadyExistsError: a file of it has another content.
     """
     try:
-        execute_at_once(table, plan.fill)
-        if recheck is not None:
-            recheck()
-        _check_claim(table, plan)
-        execute(table, plan.show)
-        _check_claim(table, plan)
+        execute_at_once(table, plan.files)
+        if check_source is not None:
+            check_source()
+        _check_lock(table, plan)
+        execute(table, plan.schemas)
+        _check_lock(table, plan)
     except (AlreadyExistsError, ConflictError):
-        _withdraw(table, plan)
+        _delete_own_files(table, plan)
         raise
     execute(table, plan.finish)
 
 
-def _take_back(table: Table, made: list[Action]) -> None:
+def _delete_put_files(table: Table, made: list[Action]) -> None:
     """Delete the files put by this call before it was refused. A failure is harmless: check_table lists leftovers."""
     put = [a for a in reversed(made) if isinstance(a, PutNew | Replace)]
     actions = [Delete(path=a.path, expected=a.data, reason="the branch was not created") for a in put]
@@ -313,20 +315,20 @@ def _take_back(table: Table, made: list[Action]) -> None:
         log.warning("%s: could not delete %s (%s)", table.name, ", ".join(a.path for a in actions), error)
 
 
-def _check_claim(table: Table, plan: CreatePlan) -> None:
+def _check_lock(table: Table, plan: CreatePlan) -> None:
     """Check, before the branch becomes visible, that it was not deleted meanwhile, together with its protective tag."""
     tag = plan.protective_path
     protected = [] if tag is None else [partial(table.store.exists, tag)]
-    if not all(run_parallel(table.store, [partial(is_marked, table, plan.branch, plan.claim), *protected])):
+    if not all(run_parallel(table.store, [partial(holds_lock, table, plan.branch, plan.lock), *protected])):
         raise ConflictError(f"{table.name}: the branch was deleted while it was being created; run it again")
 
 
-def _withdraw(table: Table, plan: CreatePlan) -> None:
-    """Delete the first files of a branch whose claim was lost, unless they belong to the branch that exists now."""
+def _delete_own_files(table: Table, plan: CreatePlan) -> None:
+    """Delete the first files of a branch whose lock was lost, unless they belong to the branch that exists now."""
     if _has_same_base(table, plan):
         return
-    mine = [a for a in (*plan.fill, *plan.show) if isinstance(a, PutNew) and _holds(table, a)]
-    _take_back(table, [*mine])
+    mine = [a for a in (*plan.files, *plan.schemas) if isinstance(a, PutNew) and _has_content(table, a)]
+    _delete_put_files(table, [*mine])
 
 
 def _has_same_base(table: Table, plan: CreatePlan) -> bool:
@@ -335,7 +337,7 @@ def _has_same_base(table: Table, plan: CreatePlan) -> bool:
     return now is not None and now.state != DELETED and now.same_base(plan.record)
 
 
-def _holds(table: Table, action: PutNew) -> bool:
+def _has_content(table: Table, action: PutNew) -> bool:
     return read_if_exists(table.store, action.path) == action.data
 
 
@@ -349,14 +351,14 @@ def _removal(context: Context, plan: CreatePlan, record: BranchRecord) -> Remova
     return gather_removal(context.table, name, context.now_iso, "create_branch", keep=keep, successor=record)
 
 
-def _details(record: BranchRecord) -> dict[str, object]:
+def _record_details(record: BranchRecord) -> dict[str, object]:
     return {
         "from_branch": record.from_branch,
         "from_tag": record.from_tag,
         "base_snapshot": record.snapshot_id,
         "base_identity": record.identity,
         "created_at": record.created_at,
-        **described(record),
+        **ownership_details(record),
     }
 
 
@@ -390,13 +392,13 @@ def _existing(table: Table, name: str) -> _Existing | None:
     return _Existing(record if half else matching_branch_record(table, name), state, half, head)
 
 
-def stale_record(table: Table, name: str) -> list[Action]:
+def delete_stale_record(table: Table, name: str) -> list[Action]:
     """Delete the record of a branch that another engine has dropped."""
     seen, record = stored_record(table, name), read_branch_record(table, name)
     if record is None or record.state != READY:
         return []
     if table.store.walk(BranchPaths(name).root.rstrip("/")):
-        return []  # just created by another operation: our claim will find its record
+        return []  # just created by another operation: our lock will find its record
     return [Delete(path=branch_record_path(name), expected=seen, reason="record of a deleted branch")]
 
 
@@ -424,7 +426,7 @@ def _reuse(
     if accepted and existing.incomplete and is_empty_or_at_base(context.table.branch(wanted.branch), wanted):
         return None
     if accepted and record is not None and not existing.incomplete:
-        details = _details(record) | {"already_exists": True}
+        details = _record_details(record) | {"already_exists": True}
         after = existing.head.id if existing.head else None
         return context.result(None, branch=wanted.branch, changed=ours, before=None, after=after, details=details)
     raise AlreadyExistsError(_exists_message(context, existing, wanted), code="branch-exists")

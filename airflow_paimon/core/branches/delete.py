@@ -10,13 +10,19 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
-from airflow_paimon.core.branches.branch_plan import DeletePlan, is_history, plan_delete_branch, saved_schemas
+from airflow_paimon.core.branches.branch_plan import (
+    DeletePlan,
+    StoredBranch,
+    is_history,
+    plan_delete_branch,
+    saved_schemas,
+)
 from airflow_paimon.core.branches.ownership import (
-    being_changed,
-    is_marked,
+    changed_meanwhile,
+    holds_lock,
     refuse_protected,
     stored_record,
-    write_mark,
+    take_lock,
 )
 from airflow_paimon.core.branches.tags import relying_branches
 from airflow_paimon.core.commit.committer import execute
@@ -79,7 +85,7 @@ def delete_branch(context: Context, request: DeleteBranch) -> OperationResult:
 
 def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retried: bool) -> OperationResult:
     table = context.table
-    if not is_there(table, name):
+    if not has_branch_to_delete(table, name):
         finished = "/" not in name and not request.dry_run and _finish(context, request)
         if retried:
             details = {"already_deleted": True, "replayed": True}
@@ -94,22 +100,27 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
     _refuse_other_head(table, removal, request.expected_branch_snapshot)
     if not request.dry_run:
         remove_branch(table, removal)
-    plan = removal.plan.whole()
-    return context.result(plan, branch=name, changed=True, before=removal.head, details={"files": len(removal.files)})
+    plan = removal.plan.full_plan()
+    return context.result(
+        plan, branch=name, changed=True, before=removal.head, details={"files": len(removal.stored.files)}
+    )
 
 
 def _finish(context: Context, request: DeleteBranch) -> bool:
     """Remove the record and the tags of a branch without a folder; return whether there was a record."""
     table, name = context.table, request.branch
     removal = gather_removal(table, name, context.now_iso, request.operation)
-    if removal.record is None:
+    if removal.stored.record_bytes is None:
         return False
-    if not removal.files:
+    if not removal.stored.files:
         remove_branch(table, removal)
     elif removal.is_under_way:  # another engine's branch of that name has come since
-        execute(table, [Delete(path=branch_record_path(name), expected=removal.record, reason="the branch's record")])
+        execute(
+            table,
+            [Delete(path=branch_record_path(name), expected=removal.stored.record_bytes, reason="the branch's record")],
+        )
     else:
-        raise being_changed(table, name)  # made since it was looked for
+        raise changed_meanwhile(table, name)  # made since it was looked for
     return True
 
 
@@ -119,7 +130,7 @@ def _refuse_other_head(table: Table, removal: Removal, expected: int | str | Non
         return
     known, head = SnapshotRef.named(expected), removal.head or 0
     path = BranchPaths(removal.branch).snapshot(head)
-    if head == known.id and (not head or known.is_of(parse_snapshot(removal.files[path], path))):
+    if head == known.id and (not head or known.is_of(parse_snapshot(removal.stored.files[path] or b"", path))):
         return
     raise ConflictError(
         f"{table.name}: branch {removal.branch!r} is at snapshot {removal.head}, not at {known.beside(head)} as "
@@ -128,7 +139,7 @@ def _refuse_other_head(table: Table, removal: Removal, expected: int | str | Non
     )
 
 
-def is_there(table: Table, name: str) -> bool:
+def has_branch_to_delete(table: Table, name: str) -> bool:
     """Whether there is a branch to delete: its folder exists, not recreated by another engine since our deletion."""
     if "/" in name or name not in table.branch_names():
         return False
@@ -140,21 +151,22 @@ def is_there(table: Table, name: str) -> bool:
 class Removal:
     """A branch to delete.
 
-    The removal is valid for this ``record`` (as stored; ``before``: in state ``ready``) and the newest snapshot among
-    these ``files``, by path. ``schemas``: all of its, also those that an interrupted deletion has deleted.
-    ``copied_to``: the branch that has all of it. ``head``: its newest snapshot id.
-    ``is_under_way``: an interrupted deletion can't be undone any more.
+    The removal is valid for this stored record and the newest snapshot among these files. ``copied_to``: the branch
+    that has all of it. ``is_under_way``: an interrupted deletion can't be undone any more.
     """
 
-    branch: str
-    head: int | None
+    stored: StoredBranch
     plan: DeletePlan
-    files: Mapping[str, bytes]
-    schemas: Mapping[int, bytes]
-    record: bytes | None
-    before: BranchRecord
     copied_to: str | None
     is_under_way: bool
+
+    @property
+    def branch(self) -> str:
+        return self.stored.record.branch
+
+    @property
+    def head(self) -> int | None:
+        return self.stored.head
 
     def undo_of(self, recorded: bytes) -> list[Action]:
         """Return the steps that undo an interrupted deletion, which left this record."""
@@ -194,33 +206,20 @@ def gather_removal(
         record = BranchRecord(branch=name, created_at=now_iso, known_origin=False)
     if record.state == DELETING:
         schemas |= saved_schemas(record)
-    before = record.in_state(READY) if record.state in (DELETING, DELETED) else record
+    ready = record.in_state(READY) if record.state in (DELETING, DELETED) else record
+    stored = StoredBranch(record=ready, record_bytes=seen, files=files, schemas=schemas, head=head)
     protective = {p: data for p, data in protective_tags(table, name).items() if p != keep}
     plan = plan_delete_branch(
         operation,
         table.name,
-        before,
-        files,
-        schemas,
+        stored,
         protective,
         _tags_for_others(table, name, protective) if copied_to is None else (),
-        recorded=seen,
-        head=head,
         since=now_iso,
         successor=successor,
         peer=copied_to,
     )
-    return Removal(
-        branch=name,
-        head=head,
-        plan=plan,
-        files=files,
-        schemas=schemas,
-        record=seen,
-        before=before,
-        copied_to=copied_to,
-        is_under_way=record.state == DELETED,
-    )
+    return Removal(stored=stored, plan=plan, copied_to=copied_to, is_under_way=record.state == DELETED)
 
 
 def remove_branch(table: Table, removal: Removal) -> None:
@@ -232,36 +231,36 @@ def remove_branch(table: Table, removal: Removal) -> None:
         ConflictError: it was written; nothing was deleted. UnsafeOperationError: another branch was created from it.
     """
     _refuse_if_written(table, removal)
-    mark = removal.plan.hide[0]
-    write_mark(table, removal.branch, mark)
+    lock = removal.plan.hide[0]
+    take_lock(table, removal.branch, lock)
 
-    def still_hiding(_: Action) -> None:
-        if not is_marked(table, removal.branch, mark):
-            _give_way(table, removal)
+    def check_lock(_: Action) -> None:
+        if not holds_lock(table, removal.branch, lock):
+            _leave_to_other_operation(table, removal)
 
     try:
-        execute(table, removal.plan.hide[1:], still_hiding)
+        execute(table, removal.plan.hide[1:], check_lock)
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
         if removal.copied_to is None:
             refuse_legal_hold(table, removal.branch)
         elif not removal.is_under_way:
-            _refuse_uncopied(table, removal.branch, removal.copied_to)
+            _check_copied(table, removal.branch, removal.copied_to)
     except (ConflictError, UnsafeOperationError):
-        if is_marked(table, removal.branch, mark):
+        if holds_lock(table, removal.branch, lock):
             _put_schemas_back(table, removal)
             execute(table, removal.plan.undo[-1:])
         raise
-    still_hiding(mark)
+    check_lock(lock)
     execute(table, removal.plan.remove[:1])
     removed = removal.plan.remove[0]
     assert isinstance(removed, Replace)
-    execute_while(table, removal.branch, removed.data, removal.plan.remove[1:])
-    _clear_folder(table, removal.branch, removed.data)
+    delete_while_locked(table, removal.branch, removed.data, removal.plan.remove[1:])
+    _delete_late_files(table, removal.branch, removed.data)
     execute(table, removal.plan.end[1:])
 
 
-def execute_while(table: Table, branch: str, mark: bytes, actions: Sequence[Action]) -> None:
+def delete_while_locked(table: Table, branch: str, lock: bytes, actions: Sequence[Action]) -> None:
     """Carry out the deletions of an operation on a branch, as long as the branch's record is the operation's own.
 
     Who stalls between two of them may find that another run has completed the operation, and that the branch was made
@@ -274,33 +273,33 @@ def execute_while(table: Table, branch: str, mark: bytes, actions: Sequence[Acti
         deleted = isinstance(action, Delete) and delete_one(table, action)
         if not isinstance(action, Delete):
             execute(table, [action])
-        if stored_record(table, branch) == mark:
+        if stored_record(table, branch) == lock:
             continue
         if deleted and isinstance(action, Delete) and action.expected is not None:
             _put_back_if_needed(table.branch(branch), action.path, action.expected)
-        raise being_changed(table, branch)
+        raise changed_meanwhile(table, branch)
 
 
-def _clear_folder(table: Table, branch: str, mark: bytes) -> None:
+def _delete_late_files(table: Table, branch: str, lock: bytes) -> None:
     """Delete what commits have put into a deleted branch's folder since its files were listed, then the folders.
 
     No such commit is acknowledged: a writer looks at the branch's record after its put. What stayed would be part of
     the next branch of that name.
 
     Raises:
-        ConflictError: as of ``execute_while``; or commits came during each look. A retry goes on.
+        ConflictError: as of ``delete_while_locked``; or commits came during each look. A retry goes on.
     """
     root = BranchPaths(branch).root.rstrip("/")
     for _ in range(_LOOKS):
-        execute_while(table, branch, mark, [DeleteFolders(path=root, reason="the branch's empty folders")])
+        delete_while_locked(table, branch, lock, [DeleteFolders(path=root, reason="the branch's empty folders")])
         late = read_existing(table.store, table.store.walk(root))
         if not late:
             return
-        if stored_record(table, branch) != mark:  # else nothing of what was read belongs to a new branch
-            raise being_changed(table, branch)
+        if stored_record(table, branch) != lock:  # else nothing of what was read belongs to a new branch
+            raise changed_meanwhile(table, branch)
         reason = "a commit put it while the branch was being deleted"
-        execute_while(table, branch, mark, [Delete(path=p, expected=d, reason=reason) for p, d in late.items()])
-    raise being_changed(table, branch)
+        delete_while_locked(table, branch, lock, [Delete(path=p, expected=d, reason=reason) for p, d in late.items()])
+    raise changed_meanwhile(table, branch)
 
 
 def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
@@ -323,14 +322,14 @@ def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
             execute(view, [PutNew(path=path, data=data, reason="of the recreated branch")])
 
 
-def _give_way(table: Table, removal: Removal) -> NoReturn:
+def _leave_to_other_operation(table: Table, removal: Removal) -> NoReturn:
     """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore those of its
     schemas that are gone.
     """
     now = read_branch_record(table, removal.branch)
     if now is not None and now.state == READY:
         _put_schemas_back(table, removal)
-    raise being_changed(table, removal.branch)
+    raise changed_meanwhile(table, removal.branch)
 
 
 def _put_schemas_back(table: Table, removal: Removal) -> None:
@@ -346,7 +345,7 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
     if newest is None:
         return  # nothing is left to be lost
     now = read_if_exists(table.store, view.paths.snapshot(newest))
-    if now is None or newest != removal.head or now != removal.files.get(view.paths.snapshot(newest)):
+    if now is None or newest != removal.head or now != removal.stored.files.get(view.paths.snapshot(newest)):
         copied = "" if removal.copied_to is None else f", and {removal.copied_to!r} exists as well"
         raise ConflictError(
             f"{table.name}: branch {removal.branch!r} was written meanwhile; nothing was deleted{copied}. Stop its "
@@ -354,7 +353,7 @@ def _refuse_if_written(table: Table, removal: Removal) -> None:
         )
 
 
-def _refuse_uncopied(table: Table, branch: str, copy: str) -> None:
+def _check_copied(table: Table, branch: str, copy: str) -> None:
     """Look, once its schemas are gone, whether its copy has all that is there of a branch. A schema that is there was
     put since they were listed: engines can load the branch by it.
     """
@@ -378,10 +377,12 @@ def protective_tags(table: Table, branch: str) -> dict[str, bytes]:
     return read_existing(table.store, paths)
 
 
-def _tags_for_others(table: Table, branch: str, going: Mapping[str, bytes]) -> list[PutNew]:
+def _tags_for_others(table: Table, branch: str, deleted_tags: Mapping[str, bytes]) -> list[PutNew]:
     """Plan protective tags for the branches of another engine that only tags of this branch keep so far."""
     main = table.branch(MAIN).with_cached_tags()
-    tags = [parse_tag(data, path.rpartition(f"/{TAG_PREFIX}")[2]) for path, data in _on(main, going).items()]
+    tags = [
+        parse_tag(data, path.rpartition(f"/{TAG_PREFIX}")[2]) for path, data in _tags_on(main, deleted_tags).items()
+    ]
     names = [tag.name for tag in tags]
     relying = {other: tag.snapshot for tag in tags for other in relying_branches(main, tag, names) if other != branch}
     return [
@@ -395,7 +396,7 @@ def _tags_for_others(table: Table, branch: str, going: Mapping[str, bytes]) -> l
     ]
 
 
-def _on(view: Table, tags: Mapping[str, bytes]) -> dict[str, bytes]:
+def _tags_on(view: Table, tags: Mapping[str, bytes]) -> dict[str, bytes]:
     return {path: data for path, data in tags.items() if path.startswith(f"{view.paths.tag_dir}/")}
 
 

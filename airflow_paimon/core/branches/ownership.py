@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from airflow_paimon.core.branches.branch_plan import mark, protection_text
+from airflow_paimon.core.branches.branch_plan import lock, protection_text
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
@@ -50,7 +50,7 @@ def refuse_protected(table: Table, branch: str, verb: str, *, force: bool) -> Br
     )
 
 
-def being_changed(table: Table, name: str) -> ConflictError:
+def changed_meanwhile(table: Table, name: str) -> ConflictError:
     """Return the error for a branch whose record another operation has changed meanwhile."""
     return ConflictError(f"{table.name}: branch {name!r} is being changed by another operation; run it again")
 
@@ -60,12 +60,12 @@ def stored_record(table: Table, name: str) -> bytes | None:
     return read_if_exists(table.store, branch_record_path(name))
 
 
-def is_marked(table: Table, name: str, action: Action) -> bool:
+def holds_lock(table: Table, name: str, action: Action) -> bool:
     """Whether a branch's record is still the one written by this operation: no other one is changing the branch."""
     return isinstance(action, Replace | PutNew) and stored_record(table, name) == action.data
 
 
-def write_mark(table: Table, branch: str, action: Action) -> None:
+def take_lock(table: Table, branch: str, action: Action) -> None:
     """Mark a branch, unless another operation has changed its record.
 
     Raises:
@@ -74,7 +74,7 @@ def write_mark(table: Table, branch: str, action: Action) -> None:
     try:
         execute(table, [action])
     except (AlreadyExistsError, ConflictError) as error:
-        raise being_changed(table, branch) from error
+        raise changed_meanwhile(table, branch) from error
 
 
 def checked_retention(text: str | None, table: str) -> str | None:
@@ -107,17 +107,17 @@ def alter_branch(context: Context, request: AlterBranch) -> OperationResult:
     before = known or BranchRecord(branch=name, created_at=context.now_iso, known_origin=False)
     after = _altered(before, request, table.name)
     if after == before:
-        return context.result(None, branch=name, changed=False, details={"branch": described(before)})
+        return context.result(None, branch=name, changed=False, details={"branch": ownership_details(before)})
     reason = "owner, reason, retention and protection of the branch"
-    action = mark(branch_record_path(name), after.to_bytes(), recorded, reason)
+    action = lock(branch_record_path(name), after.to_bytes(), recorded, reason)
     plan = Plan(operation=request.operation, table=table.name, actions=(action,), summary={"branch": name})
     if not request.dry_run:
         _write(table, view, action)
-    details = {"before": described(before), "branch": described(after)}
+    details = {"before": ownership_details(before), "branch": ownership_details(after)}
     return context.result(plan, branch=name, changed=True, details=details)
 
 
-def described(record: BranchRecord) -> dict[str, object]:
+def ownership_details(record: BranchRecord) -> dict[str, object]:
     """Return what people want to know of a branch's record."""
     return {
         "owner": record.owner,
@@ -160,10 +160,10 @@ def _write(table: Table, view: Table, action: Replace | PutNew) -> None:
     that has removed the schemas, and is finished by running it again.
     """
     name = view.branch_name
-    write_mark(table, name, action)
-    there, marked = view.exists(), is_marked(table, name, action)
+    take_lock(table, name, action)
+    there, marked = view.exists(), holds_lock(table, name, action)
     if marked and not there:
         reason = "the branch was deleted or renamed meanwhile"
         execute(table, [Delete(path=action.path, expected=action.data, reason=reason)])
     if not (there and marked):
-        raise being_changed(table, name)
+        raise changed_meanwhile(table, name)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_copy_branch, plan_settle
-from airflow_paimon.core.branches.create import show_branch, stale_record
+from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_completion, plan_copy_branch
+from airflow_paimon.core.branches.create import delete_stale_record, publish_files
 from airflow_paimon.core.branches.delete import (
     Removal,
     all_views,
@@ -19,11 +19,11 @@ from airflow_paimon.core.branches.delete import (
     remove_branch,
 )
 from airflow_paimon.core.branches.ownership import (
-    being_changed,
-    is_marked,
+    changed_meanwhile,
+    holds_lock,
     refuse_protected,
     stored_record,
-    write_mark,
+    take_lock,
 )
 from airflow_paimon.core.branches.retention_tags import missing_tags_of_copy
 from airflow_paimon.core.commit.committer import execute
@@ -73,8 +73,8 @@ def _is_renamed(table: Table, old: str, new: str) -> bool:
 
 
 def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) -> OperationResult:
-    table, begun = context.table, _is_begun(context.table, old, new)
-    if not begun:
+    table, resumed = context.table, _is_interrupted(context.table, old, new)
+    if not resumed:
         require_ready(table.branch(old).require())
         if table.store.walk(BranchPaths(new).root.rstrip("/")):
             raise AlreadyExistsError(f"{table.name}: branch {new!r} exists; choose another name")
@@ -86,24 +86,22 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
     copy = plan_copy_branch(
         request.operation,
         table.name,
-        removal.before,
+        removal.stored,
         to_branch=new,
-        files=removal.files,
-        schemas=removal.schemas,
-        there=table.store.walk(root) if begun else (),
+        copied=table.store.walk(root) if resumed else (),
         protect=_protection(table, old, new),
         since=context.now_iso,
-        recorded=stored_record(table, new) if begun else None,
+        recorded=stored_record(table, new) if resumed else None,
     )
     if not request.dry_run:
         if not removal.is_under_way:  # else all of it was copied before
-            if begun and not _continues(table, removal, new):
+            if resumed and not _continues(table, removal, new):
                 raise _keep_both(table, removal, new)
-            _copy(context, copy, removal, begun=begun)
+            _copy(context, copy, removal, resumed=resumed)
             execute(table, _protection(table, old, new))  # a repair may have taken one for a stale one
         remove_branch(table, removal)
-        _settle(table, new)
-    plan = copy.whole(after=removal.plan.whole().actions)
+        _end_rename(table, new)
+    plan = copy.full_plan(after=removal.plan.full_plan().actions)
     return context.result(
         plan, branch=new, changed=True, before=removal.head, after=removal.head, details={"renamed_from": old}
     )
@@ -113,8 +111,8 @@ def _protection(table: Table, old: str, new: str) -> list[PutNew]:
     return [t for v in all_views(table) if v.branch_name != old for t in missing_tags_of_copy(v, old, new)]
 
 
-def _is_begun(table: Table, old: str, new: str) -> bool:
-    """Whether an interrupted rename of this very branch has begun the new one."""
+def _is_interrupted(table: Table, old: str, new: str) -> bool:
+    """Whether an interrupted rename of this very branch has made the new one, or a part of it."""
     made, known = read_branch_record(table, new), read_branch_record(table, old)
     if made is None or made.peer != old or made.state not in (CREATING, READY):
         return False
@@ -124,32 +122,32 @@ def _is_begun(table: Table, old: str, new: str) -> bool:
     return same and (known.state == READY or known.peer == new)
 
 
-def _copy(context: Context, copy: CreatePlan, removal: Removal, *, begun: bool) -> None:
+def _copy(context: Context, copy: CreatePlan, removal: Removal, *, resumed: bool) -> None:
     table, new = context.table, copy.branch
 
-    def recheck() -> None:
+    def check_source() -> None:
         """Give way to who deletes the old branch: its files are kept only if the copy stood before. A deletion that was
         taken back has put back the record, and schemas that it had hidden while the branch was copied.
         """
         head = BranchPaths(removal.branch).snapshot(removal.head or 0)
-        there = removal.head is None or read_if_exists(table.store, head) == removal.files.get(head)
-        all_copied = removal.schemas.keys() >= {*table.branch(removal.branch).schema_ids()}
-        if there and all_copied and stored_record(table, removal.branch) == removal.record:
+        there = removal.head is None or read_if_exists(table.store, head) == removal.stored.files.get(head)
+        all_copied = removal.stored.schemas.keys() >= {*table.branch(removal.branch).schema_ids()}
+        if there and all_copied and stored_record(table, removal.branch) == removal.stored.record_bytes:
             return
         made = gather_removal(table, new, context.now_iso, context.request.operation)
-        if not begun and made.record == copy.record.to_bytes():  # else another run goes on with it
+        if not resumed and made.stored.record_bytes == copy.record.to_bytes():  # else another run goes on with it
             remove_branch(table, made)
-        raise being_changed(table, removal.branch)
+        raise changed_meanwhile(table, removal.branch)
 
-    if not begun:
-        execute(table, stale_record(table, new))
-    write_mark(table, new, copy.claim)
+    if not resumed:
+        execute(table, delete_stale_record(table, new))
+    take_lock(table, new, copy.lock)
     execute(table, copy.protect)
     try:
-        show_branch(table, copy, recheck)
+        publish_files(table, copy, check_source)
     except AlreadyExistsError as error:
-        if not is_marked(table, new, copy.claim):
-            raise being_changed(table, new) from error
+        if not holds_lock(table, new, copy.lock):
+            raise changed_meanwhile(table, new) from error
         raise _keep_both(table, removal, new) from error
 
 
@@ -161,26 +159,31 @@ def _continues(table: Table, removal: Removal, new: str) -> bool:
     old_dir, paths = BranchPaths(removal.branch).snapshot_dir, BranchPaths(new)
     copied = set(table.branch(new).snapshot_ids())
     own = set(
-        numbered([p.removeprefix(f"{old_dir}/") for p in removal.files if p.startswith(old_dir)], SNAPSHOT_PREFIX)
+        numbered(
+            [p.removeprefix(f"{old_dir}/") for p in removal.stored.files if p.startswith(old_dir)], SNAPSHOT_PREFIX
+        )
     )
     if copied <= own or removal.head is None:
         return True
-    head = removal.files[BranchPaths(removal.branch).snapshot(removal.head)]
+    head = removal.stored.files[BranchPaths(removal.branch).snapshot(removal.head)]
     return min(copied - own) > removal.head and read_if_exists(table.store, paths.snapshot(removal.head)) == head
 
 
 def _keep_both(table: Table, removal: Removal, new: str) -> ConflictError:
     """Let the branch and its copy be two branches, and return the error that says so."""
-    _settle(table, new)
-    if removal.record is not None and BranchRecord.parse(removal.record, removal.branch).state == DELETING:
-        execute(table, removal.undo_of(removal.record))
+    _end_rename(table, new)
+    if (
+        removal.stored.record_bytes is not None
+        and BranchRecord.parse(removal.stored.record_bytes, removal.branch).state == DELETING
+    ):
+        execute(table, removal.undo_of(removal.stored.record_bytes))
     return ConflictError(
         f"{table.name}: branch {removal.branch!r} was being renamed to {new!r}, and both were written since the "
         f"rename was interrupted; both stay as they are. Merge one of them, delete it, and rename the other"
     )
 
 
-def _settle(table: Table, new: str) -> None:
+def _end_rename(table: Table, new: str) -> None:
     """End the relation of a copy to the other branch. It means nothing any more, should the record change meanwhile."""
     data = stored_record(table, new)
     record = BranchRecord.parse(data, new) if data is not None else None
@@ -188,4 +191,4 @@ def _settle(table: Table, new: str) -> None:
         ids = table.branch(new).schema_ids()  # the latest was put first, or is of who made the branch since
         missing = {i: text for i, text in record.schemas.items() if not ids or (int(i) not in ids and int(i) < ids[-1])}
         with suppress(ConflictError):
-            execute(table, plan_settle(replace(record, schemas=missing), data))
+            execute(table, plan_completion(replace(record, schemas=missing), data))

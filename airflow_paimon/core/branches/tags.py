@@ -389,10 +389,11 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
     )
 
 
-def check_deletable(view: Table, tag: Tag, going: Collection[str] = ()) -> None:
+def check_deletable(view: Table, tag: Tag, deleted_tags: Collection[str] = ()) -> None:
     """Refuse to delete a tag under a legal hold, or one that retains needed files.
 
-    A tag of this package whose manifest list is gone retains none. ``going``: the names of others that go with it.
+    A tag of this package whose manifest list is gone retains none. ``deleted_tags``: the names of others that go with
+    it.
 
     Raises:
         UnsafeOperationError: names what needs them, or the legal hold.
@@ -416,7 +417,7 @@ def check_deletable(view: Table, tag: Tag, going: Collection[str] = ()) -> None:
             f"{view.label}: tag {tag.name!r} keeps files that a publish or rollback brought back, and {needed} would "
             f"delete them. repair_table removes the tag when it is safe"
         )
-    for name in relying_branches(view, tag, {tag.name, *going}):
+    for name in relying_branches(view, tag, {tag.name, *deleted_tags}):
         raise UnsafeOperationError(
             f"{view.label}: branch {name!r} starts from snapshot {tag.snapshot.id}, and only tag {tag.name!r} "
             f"keeps its files; delete the branch first"
@@ -437,13 +438,17 @@ def refuse_tag_of_set(view: Table, tag: Tag) -> None:
         )
 
 
-def relying_branches(view: Table, tag: Tag, going: Collection[str]) -> list[str]:
-    """Branches of another engine, without our protective tag, whose base is retained only by this tag. ``going``: the
-    names of the tags that go with it.
+def relying_branches(view: Table, tag: Tag, deleted_tags: Collection[str]) -> list[str]:
+    """Branches of another engine, without our protective tag, whose base is retained only by this tag.
+    ``deleted_tags``: the names of the tags that go with it.
     """
     if view.branch_name != MAIN:
         return []
-    held = {t.name: t.snapshot.identity for t in view.cached_tags() if t.name not in going and t.time_retained is None}
+    held = {
+        t.name: t.snapshot.identity
+        for t in view.cached_tags()
+        if t.name not in deleted_tags and t.time_retained is None
+    }
     if tag.snapshot.identity in held.values():
         return []
     found = []

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from airflow_paimon.core.branches.branch_plan import plan_delete_branch, plan_settle
+from airflow_paimon.core.branches.branch_plan import plan_completion
 from airflow_paimon.core.branches.create import is_empty_or_at_base
 from airflow_paimon.core.branches.delete import gather_removal
 from airflow_paimon.core.branches.ownership import stored_record
+from airflow_paimon.core.commit.staging import plan_staging_deletion
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
@@ -68,11 +69,11 @@ def _half_created(table: Table, record: BranchRecord) -> Finding:
         repair = "leave it to the engine that wrote to it, as a branch that starts empty"
         actions = [Delete(path=branch_record_path(name), expected=seen, reason="the branch has another origin")]
     elif view.exists() and (head is not None or record.snapshot_id is None):
-        repair, actions = "finish it", plan_settle(record, seen)
+        repair, actions = "finish it", plan_completion(record, seen)
         if record.peer is not None:
             repair += f"; {record.peer!r} stays as well (or run {again})"
     elif record.peer is not None or head in (None, record.snapshot_id):
-        actions = gather_removal(table, name, record.created_at, "repair_table").plan.whole().actions
+        actions = gather_removal(table, name, record.created_at, "repair_table").plan.full_plan().actions
     message = f"Branch {name!r} was to {was_to} of {record.peer or record.from_branch}, and is not complete. "
     return _half_done(table, "made", name, message, repair if actions else None, actions)
 
@@ -90,7 +91,7 @@ def _half_deleted(table: Table, record: BranchRecord) -> Finding:
     else:
         removal = gather_removal(table, name, record.created_at, "repair_table")
         plan = removal.plan
-        actions = plan.rest if record.state == DELETED else plan.whole().actions
+        actions = plan.rest if record.state == DELETED else plan.full_plan().actions
         if record.state == DELETING and head > (record.head or 0):
             what = f"is being deleted, and another engine wrote snapshot {head} to it meanwhile"
             repair = "keep the branch (delete_branch deletes it after all)"
@@ -181,9 +182,6 @@ def _own_snapshots(view: Table) -> list[int]:
 
 def staging_finding(view: Table) -> Finding:
     name = view.branch_name
-    files = view.store.walk(BranchPaths(name).root.rstrip("/"))
-    record, recorded = BranchRecord(branch=name, created_at=""), stored_record(view, name)
-    plan = plan_delete_branch("repair_table", view.name, record, dict.fromkeys(files), {}, {}, recorded=recorded)
     return Finding(
         kind="staging-branch",
         subject=name,
@@ -192,7 +190,7 @@ def staging_finding(view: Table) -> Finding:
         f"was cut off",
         at_risk="nothing; files that were not taken over take up space until orphan cleaning finds them",
         repair="delete it",
-        actions=plan.whole().actions,
+        actions=plan_staging_deletion(view).actions,
         by_name_only=True,
     )
 

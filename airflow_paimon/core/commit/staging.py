@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.branches.branch_plan import plan_delete_branch
+from airflow_paimon.core.branches.branch_plan import StoredBranch, plan_delete_branch
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit_at, execute
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions
@@ -26,7 +26,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.plan import Action, HeadIs, PutNew, Replace
+from airflow_paimon.core.plan import Action, HeadIs, Plan, PutNew, Replace
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_index
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
 from airflow_paimon.core.store.base import read_if_exists
@@ -166,12 +166,8 @@ def discard_staging(view: Table) -> None:
 
     A failure is harmless: check_table lists the leftovers.
     """
-    record = BranchRecord(branch=view.branch_name, created_at="")
     try:
-        files = view.store.walk(BranchPaths(view.branch_name).root.rstrip("/"))
-        recorded = read_if_exists(view.store, branch_record_path(view.branch_name))
-        plan = plan_delete_branch("stage", view.name, record, dict.fromkeys(files), {}, {}, recorded=recorded)
-        execute(view, plan.whole().actions)
+        execute(view, plan_staging_deletion(view).actions)
     except PaimonError as error:  # hides no failure of the operation
         log.warning("%s: could not delete the staging branch %s (%s)", view.name, view.branch_name, error)
 
@@ -289,3 +285,12 @@ def _merged(staging: Staging) -> _Change:
             bucket_of = StoredPartitions(staging.schema).bucket
             index = merged_index(read_index_entries(onto, head), index, changes, bucket_of)
     return [e for c in changes for e in c.delete], [e for c in changes for e in c.add], index
+
+
+def plan_staging_deletion(view: Table) -> Plan:
+    """Plan the deletion of a staging branch, whose name is used only once."""
+    name = view.branch_name
+    files = view.store.walk(BranchPaths(name).root.rstrip("/"))
+    record, stored = BranchRecord(branch=name, created_at=""), read_if_exists(view.store, branch_record_path(name))
+    branch = StoredBranch(record=record, record_bytes=stored, files=dict.fromkeys(files))
+    return plan_delete_branch("stage", view.name, branch, {}).full_plan()

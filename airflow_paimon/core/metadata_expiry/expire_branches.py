@@ -151,8 +151,8 @@ def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
             # As it was when its expiry was decided? remove_branch looks again before it deletes.
             if (
                 removal.head != age.head
-                or removal.record is None
-                or BranchRecord.parse(removal.record, age.name) != record
+                or removal.stored.record_bytes is None
+                or BranchRecord.parse(removal.stored.record_bytes, age.name) != record
             ):
                 raise ConflictError(
                     f"{table.name}: branch {age.name!r} was changed while it was checked and stays; the next run "

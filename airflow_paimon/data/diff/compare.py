@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from airflow_paimon.core.branches.ownership import described
+from airflow_paimon.core.branches.ownership import ownership_details
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.required_checks import outcomes_of
@@ -264,7 +264,7 @@ def _open_writers(context: Context, plan: DiffPlan) -> dict[str, Any]:
 def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: Found) -> OperationResult:
     """Build the result, whose details ``shown.diff_markdown.render_markdown`` renders. A diff changes nothing."""
     record = read_branch_record(context.table, plan.after.scan.table.branch_name)
-    about = {"about": described(record)} if record is not None else {}
+    about = {"about": ownership_details(record)} if record is not None else {}
     details = diff_details(plan, found, request, context.table.schema()) | about | _open_writers(context, plan)
     snapshot = plan.after.scan.snapshot
     head = snapshot.id if snapshot is not None else None
