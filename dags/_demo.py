@@ -247,7 +247,7 @@ class _Person:
         shown = [(t if index < 0 else f"{t} {index + 1}", state, duration) for t, index, state, _, duration in states]
         for line in self._progress.lines(shown, time.monotonic()):
             self.say(line)
-        for task_id, _, state, run_id, _ in shown:
+        for task_id, _, state, run_id, _ in states:
             if state == "awaiting_input" and self.seen is None:
                 self.seen = self.look()
                 self._approve(f"/api/v2/dags/{self.dag_id}/dagRuns/{run_id}/taskInstances/{task_id}/-1/hitlDetails")

@@ -99,10 +99,10 @@ def start(
     database: str,
     kinds: dict[str, str],
     *,
-    apart: bool = False,
+    one_job_each: bool = False,
     settings: Mapping[str, str] | None = None,
 ) -> World:
-    """Make a table of each kind, and start a job that writes all of them, or one for each (``apart``)."""
+    """Make a table of each kind, and start a job that writes all of them, or one for each (``one_job_each``)."""
     flink.sql(f"CREATE DATABASE {database}")
     flink.sql(f"USE {database}")
     flink.source(f"feed_{database}", "dt STRING, id BIGINT, v BIGINT, w BIGINT")
@@ -114,7 +114,7 @@ def start(
             f"CREATE TABLE {name} (dt STRING, id BIGINT, v BIGINT, w BIGINT{key}) PARTITIONED BY (dt) WITH ({given})"
         )
     inserts = {name: f"INSERT INTO {name} SELECT * FROM feed_{database}" for name in kinds}
-    if apart:
+    if one_job_each:
         jobs = {name: flink.insert(insert, settings) for name, insert in inserts.items()}
     else:
         together = f"EXECUTE STATEMENT SET BEGIN {'; '.join(inserts.values())}; END"
@@ -191,7 +191,7 @@ def test_a_bucket_that_a_job_writes_at_each_checkpoint_is_corrected_by_key(flink
     """The jobs are not stopped: the publishes bring the branch's keys, and the jobs' later rows come on top."""
     alone = "'write-only'='true'"
     kinds = {"pk": "", "pk_alone": alone, "partial_alone": f"'merge-engine'='partial-update', {alone}"}
-    world = start(flink, "hot", kinds | {"sum_alone": f"{SUM}, {alone}"}, tasks_share_buckets=True)
+    world = start(flink, "hot", kinds | {"sum_alone": f"{SUM}, {alone}"}, one_job_each=True)
     world.commit(*WRONG)
 
     def commit(row: Row) -> None:
@@ -253,7 +253,7 @@ def combinations() -> dict[str, str]:
 @pytest.mark.parametrize("quiet", [0, 1, 2])
 def test_the_tables_that_refuse_are_those_that_would_be_wrong(flink: Flink, quiet: int) -> None:
     """Pins what Paimon 1.4.2's writers do to replaced files, with the refusal switched off by ``writers_stopped``."""
-    world = start(flink, f"matrix_{quiet}", combinations(), tasks_share_buckets=True)
+    world = start(flink, f"matrix_{quiet}", combinations(), one_job_each=True)
     world.commit(*WRONG)
     for n in range(quiet):
         world.commit(("d1", n, n, n))
