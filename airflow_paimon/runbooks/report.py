@@ -354,8 +354,8 @@ def _outcome_of(main: Table, planned: Mapping[str, Any]) -> tuple[str, list[str]
         lines = [f"Published: {outcome}", *undo_hint(planned, published[-1].undo_tag)]
     else:
         outcome = f"{onto} of {main.name} is untouched"
-        run_owner_of = "Main" if onto == MAIN else f"Branch {onto}"
-        lines = [f"{run_owner_of} of {main.name} is untouched by this run: it published nothing"]
+        whose = "Main" if onto == MAIN else f"Branch {onto}"
+        lines = [f"{whose} of {main.name} is untouched by this run: it published nothing"]
     return outcome, [*lines, *_leftover_lines(main, planned)]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
 from airflow_paimon.core.publish.hold import put_hold
-from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main, verify_publish
+from airflow_paimon.core.publish.undoable_publishes import last_publish, publishes_still_on_main, verify_publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact, DiffBranches
@@ -209,6 +209,13 @@ def test_the_tag_of_a_publish_is_no_undo_tag_and_goes_for_good(tmp_path: Path) -
     run(table, "delete_tag", tag=tags["one"]["publish"])
     assert run(table, "check_table").details["findings"] == [] and not run(table, "repair_table").changed
     assert tags["one"]["publish"] not in table.tag_names()
+    undone = run(table, "rollback_to", tag=tags["two"]["undo"], keep_later=True)
+    run(table, "delete_tag", tag=undone.details["undo_tag"])
+    write_arrow(table, pa.table({"k": pa.array([3], pa.int32()), "v": ["late"]}))
+    expire_snapshots(table, 1)
+    assert [p.branch for p in publishes_still_on_main(table)] == ["one"], "a record tells what has expired"
+    with pytest.raises(InvalidInputError, match="undone already, by snapshot 5"):
+        last_publish(table)
     theirs, published = table.branch("theirs"), table.tag(tags["two"]["publish"]).snapshot
     theirs.store.create(theirs.paths.schema(0), table.schema(0).to_bytes())
     theirs.store.create(theirs.paths.snapshot(published.id), published.to_bytes())

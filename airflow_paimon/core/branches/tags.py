@@ -461,7 +461,7 @@ def relying_branches(view: Table, tag: Tag, deleted_tags: Collection[str]) -> li
 
 def past_tags(view: Table, now: datetime, prefix: str = "") -> Iterator[Tag]:
     """Find the tags whose retention has passed (``now``: local time, no zone) and that nothing needs any more."""
-    view = view if view.known_tags is not None else view.with_cached_tags()  # each tag is compared with all others
+    view = view.with_cached_tags()  # each tag is compared with all others
     for tag in view.tags(prefix):
         end = tag.expires_at()
         if end is None or end >= now:

@@ -10,7 +10,7 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundE
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer, overlapping_buckets, within_reach
 from airflow_paimon.core.publish.compare import gather_sides, merge_branch_files, undo_files
-from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, publish_scope, undone_snapshots
+from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, main_since, publish_scope, undone_snapshots
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.partial_publish import is_partial, left_of
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
@@ -18,7 +18,6 @@ from airflow_paimon.core.table.history import (
     Difference,
     branch_point,
     difference,
-    existing_snapshots,
     find_retained,
     retained_snapshot,
 )
@@ -108,16 +107,18 @@ def undone_by(points: Sequence[UndoablePublish]) -> dict[str, UndoablePublish]:
 def publishes_still_on_main(view: Table) -> list[UndoablePublish]:
     """Find the publishes of branches that no later rollback has undone, oldest first.
 
-    Reads the snapshots since the oldest publish: a rollback counts even when its own undo tag is gone already.
+    A rollback counts even when its own undo tag is gone already, and its snapshot has expired.
     """
+    view = view.with_cached_tags()
     points = undoable_publishes(view)
-    if not points:
-        return []
-    oldest = points[0].before
-    existing = existing_snapshots(view, [i for i in view.snapshot_ids() if i > oldest.id])
-    later = {s.id: s for s in (*(p.snapshot for p in points), *existing)}
-    undone = undone_snapshots([later[i] for i in sorted(later)])
+    undone = _undone(view, points)
     return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
+
+
+def _undone(view: Table, points: Sequence[UndoablePublish]) -> dict[int, int]:
+    """Return what ``undone_snapshots`` does. The tags of a rollback may have gone before those of what it undid."""
+    head = view.latest_snapshot() if points else None
+    return {} if head is None else undone_snapshots(main_since(view, points[0].before, head))
 
 
 def is_fully_published(
@@ -152,11 +153,12 @@ def last_publish(main: Table) -> UndoablePublish:
             f"{main.label}: nothing to undo: there is no undo tag ({UNDO_TAG_PREFIX}...) with its publish "
             f"after it. Name a tag to go back to"
         )
-    undone = undone_by(known).get(latest.undo_tag)
+    undone = _undone(main, known).get(latest.snapshot.id)
     if undone is not None:
+        tag = next((f" (tag {p.undo_tag})" for p in known if p.snapshot.id == undone), "")
         raise InvalidInputError(
             f"{main.label}: the last publish, snapshot {latest.snapshot.id}, was undone already, by snapshot "
-            f"{undone.snapshot.id}. To go back further, or to undo the undo (tag {undone.undo_tag}), name the tag"
+            f"{undone}. To go back further, or to undo the undo{tag}, name the tag"
         )
     return latest
 

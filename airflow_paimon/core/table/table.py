@@ -82,7 +82,7 @@ class Table:
 
     def with_cached_tags(self) -> Self:
         """Return the same view for one call in which ``cached_tags`` reads each tag once, of any branch."""
-        return replace(self, known_tags={})
+        return self if self.known_tags is not None else replace(self, known_tags={})
 
     # -- schemas ---------------------------------------------------------------------------------------------------
 
