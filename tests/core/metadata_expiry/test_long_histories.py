@@ -328,7 +328,7 @@ def test_the_same_files_go_as_if_all_were_read(case: int, monkeypatch: pytest.Mo
                                      "all_branches": random.random() < 0.3}  # fmt: skip
             other = copied(table)
             with monkeypatch.context() as patch:
-                patch.setattr(expiry_run, "RootReader", lambda table, since, whole: RootReader(table, since))
+                patch.setattr(expiry_run, "RootReader", lambda table, since, reads_snapshots: RootReader(table, since))
                 all_read = expire(other, **asked)
             ends_read = expire(table, **asked)
             assert table.store.walk("") == other.store.walk("")
