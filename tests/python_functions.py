@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import airflow_paimon
-from airflow_paimon.core.requests.operations import OPERATIONS, Operation
+from airflow_paimon.core.requests.operations import OPERATIONS, OperationSpec
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.execution import in_python
 from tests import python_operators
@@ -123,7 +123,7 @@ def _job(name: str) -> str:
     )
 
 
-def functions() -> dict[str, Operation]:
+def functions() -> dict[str, OperationSpec]:
     """The operations that have a function: all but those that run SQL or functions of the user in Spark."""
     return {
         name: operation for name, operation in OPERATIONS.items() if not operation.needs_spark or operation.in_python
@@ -139,7 +139,7 @@ def source() -> str:
     return f"{_HEAD}__all__ = [\n{listed}]\n\n\n{made}{tail}"
 
 
-def _function(name: str, operation: Operation) -> str:
+def _function(name: str, operation: OperationSpec) -> str:
     own = [f for f in dataclasses.fields(operation.request) if f.name not in COMMON]
     required = [_parameter(f) for f in own if f.default == ""]
     optional = [_parameter(f) for f in own if f.default != ""]

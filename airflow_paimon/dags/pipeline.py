@@ -25,7 +25,7 @@ from airflow_paimon.operators.correction import CorrectFromBaseOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator
 from airflow_paimon.runbooks import pipeline
 from airflow_paimon.runbooks.fields import choice, shared, switch, text, texts
-from airflow_paimon.runbooks.form import in_airflows_terms, needs_four_eyes, report_lines, xcom_value
+from airflow_paimon.runbooks.form import check_form_four_eyes, in_airflows_terms, report_lines, xcom_value
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.runbooks.pipeline_plan import EXAMPLE
 from airflow_paimon.runbooks.tasks import CATCH_UP, DEFAULTS, MERGE, PUBLISH, SPARK, check_form
@@ -114,7 +114,7 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
         planned = pipeline.plan_pipeline(
             context["params"], context["dag"].dag_id, context["run_id"], locked_names(context["dag"].params)
         )
-        four_eyes = needs_four_eyes(context["params"], [one["table"] for one in planned], triggering_user(context))
+        four_eyes = check_form_four_eyes(context["params"], [one["table"] for one in planned], triggering_user(context))
     planned = [{**one, "four_eyes": four_eyes} for one in planned]
     line = "{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}"
     report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned), *pipeline.preview_lines(planned))

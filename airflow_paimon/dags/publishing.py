@@ -19,7 +19,7 @@ from airflow_paimon.operators.branch import (
     DiffBranchesOperator,
 )
 from airflow_paimon.runbooks import advice
-from airflow_paimon.runbooks import report as pages
+from airflow_paimon.runbooks import report as run_report
 from airflow_paimon.runbooks.form import (
     end_as_failed,
     error_lines,
@@ -107,15 +107,15 @@ def results_of(context: Context, number: int, *names: str) -> dict[str, Any]:
     return {name: ti.xcom_pull(task_ids=name, map_indexes=index) for name in names}
 
 
-def _results(context: Context, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _results_by_table(context: Context, planned: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return what the tasks have found about each table, as ``plan_publishes`` takes it."""
     ti, found = context["ti"], list[dict[str, Any]]()
     replayed = ti.xcom_pull(task_ids="replay")
     for number, one in enumerate(planned):
-        its = results_of(context, number, "correct", "wait", "check", "diff")
-        wrote = replayed[number] if one.get("replay") else its["correct"]
-        notice = pages.affected_readers(one["preview"])
-        found.append({**its, "wrote": wrote, "wait": its["wait"]["snapshot_id"], "notice": notice})
+        results = results_of(context, number, "correct", "wait", "check", "diff")
+        wrote = replayed[number] if one.get("replay") else results["correct"]
+        notice = run_report.affected_readers(one["preview"])
+        found.append({**results, "wrote": wrote, "wait": results["wait"]["snapshot_id"], "notice": notice})
     return found
 
 
@@ -127,8 +127,8 @@ def report(**context: Any) -> dict[str, Any]:
     """
     form, planned = with_stopped(context, form_of(context)), tables_of(context) or []
     with in_airflows_terms():
-        done = _results(context, planned)
-        made = pages.plan_publishes(form, planned, done, triggering_user(context))
+        done = _results_by_table(context, planned)
+        made = run_report.plan_publishes(form, planned, done, triggering_user(context))
     if not made["changes"]:
         cleaned = clean_up_unpublished(form, planned)
         report_lines("Nothing to publish: main already has the rows of its branch", *cleaned)
@@ -138,13 +138,13 @@ def report(**context: Any) -> dict[str, Any]:
     return made
 
 
-def outcome_lines(context: Context) -> tuple[str, list[str]]:
+def clean_up_rejected(context: Context) -> tuple[str, list[str]]:
     """Clean up after a rejection; returns the outcome, and lines about what stands."""
     params, planned = form_of(context), tables_of(context) or []
     cleaned = clean_up_run(params, planned, {})
-    outcome, standing = pages.describe_outcome(params, planned)
+    outcome, standing = run_report.describe_outcome(params, planned)
     helps = [line for one in planned for line in advice.removal_advice(form_of_table(params, one), one)]
-    return outcome, [*cleaned, *standing, pages.TO_CORRECT_DIFFERENTLY, *helps]
+    return outcome, [*cleaned, *standing, run_report.TO_CORRECT_DIFFERENTLY, *helps]
 
 
 @task(multiple_outputs=False, show_return_value_in_logs=False, trigger_rule="none_failed_min_one_success")
@@ -153,7 +153,7 @@ def verify(**context: Any) -> dict[str, Any]:
     params, planned = form_of(context), tables_of(context) or []
     published = context["ti"].xcom_pull(task_ids=params.get("publish", "publish"))
     with in_airflows_terms():
-        found = pages.verify_published(params, planned, published if isinstance(published, list) else [published])
+        found = run_report.verify_published(params, planned, published if isinstance(published, list) else [published])
     report_lines(*found["lines"])
     return found
 
@@ -171,13 +171,13 @@ def report_failure(**context: Any) -> None:
         params = form_of(context)
         kinds = {name.partition("[")[0]: error["kind"] if error else None for name, error in errors.items()}
         cleaned = clean_up_run(params, planned, kinds)
-        outcome, standing = pages.describe_outcome(params, planned)
+        outcome, standing = run_report.describe_outcome(params, planned)
         steps = advice.next_steps(params, planned, first.partition("[")[0], errors[first])
         steps += advice.check_advice(params, errors)
     end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *cleaned, *standing, *steps)
 
 
-def add_in_order(
+def add_publish_tasks(
     steps: Sequence[Any],
     rejected: Any,
     quiet: Any,
@@ -220,7 +220,7 @@ def add_correction(
     """Add the tasks of a correction around those that write and check the branches (``writes``), and ``publishes``.
 
     Raises:
-        InvalidInputError: as ``add_in_order`` does.
+        InvalidInputError: as ``add_publish_tasks`` does.
     """
     tagged = {"table": "table", "branch": "from_branch", "tag": "tag"}
     start = {**BRANCH, "from_branch": "from_branch", "tag": "tag"}
@@ -228,7 +228,7 @@ def add_correction(
     tag_id = "tag" if each.several else "tag_main"
     four_eyes = each.first("four_eyes") if each.several else "{{ params.four_eyes }}"
     result = "ti.xcom_pull('publish')[ti.map_index]" if each.several else "ti.xcom_pull(params.publish)"
-    add_in_order(
+    add_publish_tasks(
         [
             each.planned,
             each(CreateTagOperator, tag_id, {**tagged, "snapshot": "base_snapshot"}, **NEW_TAG),
@@ -238,7 +238,7 @@ def add_correction(
             report(),
             ask_for_approval("wait_for_quiet", table=each.first("table"), four_eyes=four_eyes),
         ],
-        end_as_rejected(outcome_lines),
+        end_as_rejected(clean_up_rejected),
         each.wait_for_quiet(BRANCH),
         publishes,
         [

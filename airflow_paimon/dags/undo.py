@@ -18,7 +18,7 @@ from airflow_paimon.dags.flink_jobs import (
     with_field,
     with_stopped,
 )
-from airflow_paimon.dags.publishing import SAMPLED, EachTable, add_in_order, results_of, tables_of
+from airflow_paimon.dags.publishing import SAMPLED, EachTable, add_publish_tasks, results_of, tables_of
 from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator, RollbackOperator
 from airflow_paimon.operators.check import CheckBranchOperator
@@ -27,12 +27,12 @@ from airflow_paimon.runbooks import undo as runbook
 from airflow_paimon.runbooks.advice import check_advice
 from airflow_paimon.runbooks.fields import choice, shared_by_undos, switch, text
 from airflow_paimon.runbooks.form import (
+    check_form_four_eyes,
     check_policy,
     end_as_failed,
     error_lines,
     failed_errors,
     in_airflows_terms,
-    needs_four_eyes,
     report_lines,
 )
 from airflow_paimon.runbooks.kinds import Kind
@@ -130,7 +130,7 @@ def check_params(**context: Any) -> Any:
         form = with_stopped(context, context["params"])
         planned, left_out = runbook.plan_undos(form)
         names = [one["table"] for one in planned]
-        four_eyes = several and needs_four_eyes(form, names, triggering_user(context))
+        four_eyes = several and check_form_four_eyes(form, names, triggering_user(context))
     report_lines(*(line for one in planned for line in one["lines"]), *left_out)
     context["ti"].xcom_push(key="left_out", value=left_out)
     planned = [{**one, "four_eyes": four_eyes} for one in planned]
@@ -254,7 +254,7 @@ def add_tasks(flink_jobs: Sequence[FlinkJob], *, several: bool = False) -> None:
     four_eyes = f"ti.xcom_pull(task_ids='check_params'){'[0]' if several else ''}['four_eyes']"
     question = {"required": f"{{{{ params.approval or {four_eyes} }}}}", "four_eyes": each.first("four_eyes")}
     approve = ask_for_approval("wait_for_quiet", table=each.first("table"), **question)
-    add_in_order(
+    add_publish_tasks(
         [each.planned, *previews, check, diff, report(), approve],
         end_as_rejected(lambda context: ("nothing was undone, main is as it was", [])),
         each.wait_for_quiet(TAG, **kept),

@@ -91,9 +91,9 @@ class Pods:
         """Delete the pod, which ends the driver and its executors. Nothing happens when there is none."""
         self._ask("delete pods", lambda api, **limits: api.delete_namespaced_pod(name, self.namespace, **limits))
 
-    def tried(self, tried: str) -> list[AttemptDriver]:
+    def drivers_of(self, request_key: str) -> list[AttemptDriver]:
         """Return the drivers that try one request of an operation, the newest first, but none that is being deleted."""
-        selector = f"{OPERATION_LABEL}={operation_tag(tried)},spark-role=driver"
+        selector = f"{OPERATION_LABEL}={operation_tag(request_key)},spark-role=driver"
         found = self._ask(
             "list pods",
             lambda api, **limits: api.list_namespaced_pod(self.namespace, label_selector=selector, **limits),
@@ -102,9 +102,9 @@ class Pods:
         pods.sort(key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
         return [found for pod in pods if (found := _driver_pod(pod)) is not None]
 
-    def created(self, tried: str, result_name: str) -> AttemptDriver | None:
+    def created(self, request_key: str, result_name: str) -> AttemptDriver | None:
         """Return the driver of one submission: the newest that writes this result."""
-        return next((pod for pod in self.tried(tried) if pod.result_name == result_name), None)
+        return next((pod for pod in self.drivers_of(request_key) if pod.result_name == result_name), None)
 
     def _read(self, name: str) -> Any:
         return self._ask("get pods", lambda api, **limits: api.read_namespaced_pod(name, self.namespace, **limits))
@@ -187,11 +187,11 @@ def require_client() -> None:
         ) from None
 
 
-def settings_of(tried: str, result_name: str, files: str | None) -> dict[str, str]:
+def settings_of(request_key: str, result_name: str, files: str | None) -> dict[str, str]:
     """Return the Spark settings by which this try's driver is found, and by which its uploads can be deleted."""
     driver = "spark.kubernetes.driver"
     settings = {
-        f"{driver}.label.{OPERATION_LABEL}": operation_tag(tried),
+        f"{driver}.label.{OPERATION_LABEL}": operation_tag(request_key),
         f"{driver}.annotation.{RESULT_ANNOTATION}": result_name,
     }
     if files is not None:

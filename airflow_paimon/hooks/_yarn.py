@@ -44,13 +44,13 @@ class ResourceManager:
         """End the application. Nothing happens to one that has ended, or that isn't known."""
         self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
 
-    def tried(self, tried: str, result_name: str) -> list[AttemptDriver]:
+    def drivers_of(self, request_key: str, result_name: str) -> list[AttemptDriver]:
         """Return the unfinished applications that try one request of an operation, the newest first.
 
-        :param tried: names the operation and its request
+        :param request_key: names the operation and its request
         :param result_name: the result of this try: those of other tries lie beside it
         """
-        found = self._ask("GET", f"apps?applicationTags={operation_tag(tried)}&states={_UNFINISHED}") or {}
+        found = self._ask("GET", f"apps?applicationTags={operation_tag(request_key)}&states={_UNFINISHED}") or {}
         folder, slash, _ = result_name.rpartition("/")
         # Without any the list is left out.
         applications = (_field(found, "apps") or {}).get("app") or []
@@ -76,17 +76,17 @@ class ResourceManager:
         return found
 
 
-def operation_tag(tried: str) -> str:
+def operation_tag(request_key: str) -> str:
     """Return the tag of the applications that try one request of an operation."""
-    return _OPERATION_TAG + hashlib.sha256(tried.encode()).hexdigest()[:32]
+    return _OPERATION_TAG + hashlib.sha256(request_key.encode()).hexdigest()[:32]
 
 
-def tags_of(tried: str | None, result_name: str) -> list[str]:
+def tags_of(request_key: str | None, result_name: str) -> list[str]:
     """Return the tags of one try's application; none when it has no operation id or its result no fitting name."""
     name = result_name.rpartition("/")[2].removesuffix(".json")
-    if tried is None or not result_name.endswith(".json") or not _FITS_A_TAG.fullmatch(name):
+    if request_key is None or not result_name.endswith(".json") or not _FITS_A_TAG.fullmatch(name):
         return []
-    return [operation_tag(tried), _RESULT_TAG + name]
+    return [operation_tag(request_key), _RESULT_TAG + name]
 
 
 def pages_address(line: str) -> str | None:

@@ -83,10 +83,10 @@ _NOT_AWAITED = frozenset({"track_driver_via_k8s_api", "yarn_track_via_rm_api", "
 
 
 @dataclass(frozen=True, slots=True)
-class _InPods:
+class _KubernetesSubmission:
     """A submission to Kubernetes: by what its driver is found, and what is left to delete when that is gone."""
 
-    tried: str
+    request_key: str
     result_name: str
     files: str | None
     storage_options: Mapping[str, Any] | None = field(repr=False)
@@ -128,7 +128,7 @@ class SparkJobHook(SparkSubmitHook):
         check_options(options or {})
         super().__init__(conf=dict(conf or {}), conn_id=spark_conn_id, **dict(options or {}))
         self._secret_env: dict[str, str] = {}
-        self._printed: list[str] = []
+        self._result_lines: list[str] = []
         self._on_tracking_url = on_tracking_url
         self._on_progress = on_progress
         self._tracking_url: str | None = None
@@ -136,7 +136,7 @@ class SparkJobHook(SparkSubmitHook):
         self._yarn_pages: str | None = None
         self._should_track_driver_status = False  # that is done here, without curl
         self._refusal: str | None = None
-        self._in_pods: _InPods | None = None
+        self._kubernetes_submission: _KubernetesSubmission | None = None
         self._killed = False
         self._upload_path = self._conf.get(UPLOAD_PATH)
         if self._is_kubernetes_cluster:  # this, too; with it spark-submit returns when there is a driver
@@ -174,9 +174,9 @@ class SparkJobHook(SparkSubmitHook):
         :param texts: fields of the request that name a file (``sql``), with the file's content
         :raises PaimonError: the job's own failure, of its class
         """
-        if (left := self._find_earlier_attempt(request, result_name, results_folder, texts or {})) is not None:
+        if (earlier := self._find_earlier_attempt(request, result_name, results_folder, texts or {})) is not None:
             try:
-                return self._wait(left, request, results_folder)
+                return self._wait(earlier, request, results_folder)
             except OutcomeUnknownError as error:
                 if self._killed:
                     raise
@@ -208,16 +208,16 @@ class SparkJobHook(SparkSubmitHook):
         :raises UnsupportedFeatureError: in client mode, where the driver would end with this process
         """
         self.require_cluster_driver()
-        if (left := self._find_earlier_attempt(request, result_name, results_folder, texts or {})) is not None:
-            return left
+        if (earlier := self._find_earlier_attempt(request, result_name, results_folder, texts or {})) is not None:
+            return earlier
         return self._submit(request, result_name, results_folder, texts or {})
 
     def _submit(self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]) -> Submission:
         result = result_in(results_folder, result_name, request.storage_options)
         with JobFolder() as folder:
             failure = self._spark_submit(folder, request, result, texts)
-            if self._in_pods is not None:
-                return self._submitted_to_kubernetes(request, self._in_pods, failure, result.uri)
+            if self._kubernetes_submission is not None:
+                return self._submitted_to_kubernetes(request, self._kubernetes_submission, failure, result.uri)
             driver = self._yarn_application_id
             if failure is not None or driver is None:
                 self._log_printed()
@@ -226,7 +226,7 @@ class SparkJobHook(SparkSubmitHook):
             return Submission(request.operation, request.table, driver, result_name, spark_url=self._tracking_url)
 
     def _submitted_to_kubernetes(
-        self, request: Request, job: _InPods, failure: AirflowException | None, uri: str
+        self, request: Request, job: _KubernetesSubmission, failure: AirflowException | None, uri: str
     ) -> Submission:
         if self._kubernetes_driver_pod is None and not self._killed:
             self._kubernetes_driver_pod = self._find_created_pod(request, job, failed=failure is not None)
@@ -238,7 +238,7 @@ class SparkJobHook(SparkSubmitHook):
         self.log.info("The job's driver is %s", pod)
         return self._on_kubernetes(request, pod, job)
 
-    def _find_created_pod(self, request: Request, job: _InPods, *, failed: bool) -> str | None:
+    def _find_created_pod(self, request: Request, job: _KubernetesSubmission, *, failed: bool) -> str | None:
         """Return the driver that ``spark-submit``, which has ended, created without naming it; None if there is none.
 
         Spark names it at the level INFO only, and doesn't know it where the answer to its creation got lost.
@@ -249,7 +249,7 @@ class SparkJobHook(SparkSubmitHook):
             job.delete_files()
             return None
         try:
-            pod = self._pods().created(job.tried, job.result_name)
+            pod = self._pods().created(job.request_key, job.result_name)
             if pod is not None and failed and pod.state == "Pending":
                 # Its settings come after it, so it may wait for them for ever.
                 self._pods().delete(pod.id)
@@ -267,7 +267,7 @@ class SparkJobHook(SparkSubmitHook):
         job.delete_files()
         return None
 
-    def _on_kubernetes(self, request: Request, pod: str, job: _InPods) -> Submission:
+    def _on_kubernetes(self, request: Request, pod: str, job: _KubernetesSubmission) -> Submission:
         return Submission(
             request.operation,
             request.table,
@@ -292,11 +292,11 @@ class SparkJobHook(SparkSubmitHook):
 
         Such a job still runs; on Kubernetes also one that has ended well since, and whose result nobody took.
         """
-        tried = _tried(request, texts)
-        if tried is None or not self.is_cluster:
+        request_key = _request_key(request, texts)
+        if request_key is None or not self.is_cluster:
             return None
         try:
-            found = self._drivers_of(tried, result_name)
+            found = self._drivers_of(request_key, result_name)
         except (RuntimeError, PaimonError) as error:
             self.log.warning("Cannot determine whether an earlier attempt still runs: %s", error)
             return None
@@ -306,28 +306,30 @@ class SparkJobHook(SparkSubmitHook):
             result = result_in(results_folder, one.result_name, request.storage_options)
             if one.state not in OVER or (one.state == "Succeeded" and result.exists()):
                 self.log.info("An earlier attempt has left %s (%s): waiting for that one", one.id, one.state)
-                return self._adopt(one, tried, request)
+                return self._adopt(one, request_key, request)
         return None
 
-    def _drivers_of(self, tried: str, result_name: str) -> list[AttemptDriver]:
+    def _drivers_of(self, request_key: str, result_name: str) -> list[AttemptDriver]:
         """Return the drivers of all tries, those at work first. On YARN only where its address is known."""
         if self._is_kubernetes:
-            return sorted(self._pods().tried(tried), key=lambda one: one.state in OVER)
-        manager = self._resource_manager() if tags_of(tried, result_name) else None
-        return manager.tried(tried, result_name) if manager is not None else []
+            return sorted(self._pods().drivers_of(request_key), key=lambda one: one.state in OVER)
+        manager = self._resource_manager() if tags_of(request_key, result_name) else None
+        return manager.drivers_of(request_key, result_name) if manager is not None else []
 
-    def _adopt(self, left: AttemptDriver, tried: str, request: Request) -> Submission:
+    def _adopt(self, earlier: AttemptDriver, request_key: str, request: Request) -> Submission:
         """Let this try wait for a driver, and end it if the task is killed."""
         if self._is_yarn:
-            self._yarn_application_id = left.id
-            self._show(left.url)
-            return Submission(request.operation, request.table, left.id, left.result_name, spark_url=left.url)
-        files = left.files if left.files and is_upload_folder(left.files, self._upload_path) else None
-        if left.files != files:
-            self.log.warning("%s is not below %s, and stays", left.files, self._upload_path)
-        self._in_pods = _InPods(tried, left.result_name, files, request.storage_options)
-        self._kubernetes_driver_pod = left.id
-        return self._on_kubernetes(request, left.id, self._in_pods)
+            self._yarn_application_id = earlier.id
+            self._report_tracking_url(earlier.url)
+            return Submission(request.operation, request.table, earlier.id, earlier.result_name, spark_url=earlier.url)
+        files = earlier.files if earlier.files and is_upload_folder(earlier.files, self._upload_path) else None
+        if earlier.files != files:
+            self.log.warning("%s is not below %s, and stays", earlier.files, self._upload_path)
+        self._kubernetes_submission = _KubernetesSubmission(
+            request_key, earlier.result_name, files, request.storage_options
+        )
+        self._kubernetes_driver_pod = earlier.id
+        return self._on_kubernetes(request, earlier.id, self._kubernetes_submission)
 
     def _require_resource_manager(self) -> ResourceManager:
         if (manager := self._resource_manager()) is None:
@@ -354,7 +356,7 @@ class SparkJobHook(SparkSubmitHook):
     def _wait(self, job: Submission, request: Request, results_folder: str) -> dict[str, Any]:
         result = job.result_file(results_folder, request.storage_options)
         watch = JobWatch(self.driver(job), result)
-        with supervised(self._orphaned):
+        with supervised(self._on_supervisor_lost):
             while (state := watch.poll()) is None:
                 time.sleep(POLL_SECONDS if self._is_kubernetes else self._status_poll_interval)
         return job.collect(result, state, request.storage_options)
@@ -385,19 +387,21 @@ class SparkJobHook(SparkSubmitHook):
         shipped: dict[str, Any] = {
             name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in texts.items()
         }
-        self._printed = []
+        self._result_lines = []
         if self._is_yarn and self.is_cluster:
-            self._prepare_for_yarn(_tried(request, texts), result.name)
+            self._prepare_for_yarn(_request_key(request, texts), result.name)
         if self._is_kubernetes_cluster:
             # Without an operation id no retry looks for the driver, but this try does.
-            tried, uploads = _tried(request, texts) or result.name, upload_folder(self._upload_path)
-            self._conf |= settings_of(tried, result.name, uploads)
+            request_key, uploads = _request_key(request, texts) or result.name, upload_folder(self._upload_path)
+            self._conf |= settings_of(request_key, result.name, uploads)
             self._kubernetes_driver_pod = self._refusal = None
-            self._in_pods = _InPods(tried, result.name, uploads, request.storage_options)
+            self._kubernetes_submission = _KubernetesSubmission(
+                request_key, result.name, uploads, request.storage_options
+            )
         application = self._prepare(folder, dataclasses.replace(request, **shipped), result.uri)
         try:
             # Stdin is the task's line to its supervisor: the job must not hold it.
-            with supervised(self._orphaned):
+            with supervised(self._on_supervisor_lost):
                 self.submit(application, stdin=subprocess.DEVNULL)
         except AirflowException as error:
             return error
@@ -406,7 +410,7 @@ class SparkJobHook(SparkSubmitHook):
         return None
 
     def _log_printed(self) -> None:
-        for line in self._printed:
+        for line in self._result_lines:
             self.log.error("The job printed a result, but left no result file: %s", line)
 
     def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> str:
@@ -427,10 +431,10 @@ class SparkJobHook(SparkSubmitHook):
             self._name = f"airflow-paimon {request.operation} {request.table}"
         return str(job_path(request.operation))
 
-    def _prepare_for_yarn(self, tried: str | None, result_name: str) -> None:
+    def _prepare_for_yarn(self, request_key: str | None, result_name: str) -> None:
         # YARN would start a driver that failed a second time, beside the task that reports the failure.
         self._conf.setdefault("spark.yarn.maxAppAttempts", "1")
-        tags = [*filter(None, [self._conf.get("spark.yarn.tags")]), *tags_of(tried, result_name)]
+        tags = [*filter(None, [self._conf.get("spark.yarn.tags")]), *tags_of(request_key, result_name)]
         if tags:
             self._conf["spark.yarn.tags"] = ",".join(tags)
 
@@ -465,7 +469,7 @@ class SparkJobHook(SparkSubmitHook):
         prefix = "spark.yarn.appMasterEnv." if self._is_yarn else "spark.kubernetes.driverEnv."
         return {prefix + name: value for name, value in secret.items()}
 
-    def _orphaned(self) -> None:
+    def _on_supervisor_lost(self) -> None:
         self._killed = True
         # Before anything is logged: the log went to the supervisor, and writing to it fails now.
         if self._submit_sp is not None:
@@ -526,9 +530,9 @@ class SparkJobHook(SparkSubmitHook):
     def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
         if self._killed and self._submit_sp is not None:  # while it was being started
             self._submit_sp.kill()
-        super()._process_spark_submit_log(self._noticed(line) for line in itr if not self._is_result(line))
+        super()._process_spark_submit_log(self._observe_line(line) for line in itr if not self._is_result(line))
 
-    def _noticed(self, line: str) -> str:
+    def _observe_line(self, line: str) -> str:
         self._job_prints = self._job_prints or SESSION_IS_READY in line
         if not self._job_prints:
             self._notice_spark(line)
@@ -543,9 +547,9 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_kubernetes:
             self._kubernetes_driver_pod = deployed_pod(line) or self._kubernetes_driver_pod
             self._refusal = self._refusal or refusal(line)
-        self._show(tracking_url(line, self._conf))
+        self._report_tracking_url(tracking_url(line, self._conf))
 
-    def _show(self, url: str | None) -> None:
+    def _report_tracking_url(self, url: str | None) -> None:
         if url is not None and url != self._tracking_url and self._on_tracking_url is not None:
             self._tracking_url = url
             self._on_tracking_url(url)
@@ -554,7 +558,7 @@ class SparkJobHook(SparkSubmitHook):
         """Keep the line by which a job prints its result out of the log: who runs the job logs the result."""
         if not line.startswith(RESULT_LINE):
             return False
-        self._printed.append(line.strip())
+        self._result_lines.append(line.strip())
         return True
 
     def _build_spark_submit_command(self, application: str) -> list[str]:
@@ -582,15 +586,15 @@ class SparkJobHook(SparkSubmitHook):
             self.log.error("%s may still run; the program yarn can't kill it: %s", on_yarn, error)
         if on_yarn is not None and self._yarn_application_id is None:
             self._kill_on_yarn(on_yarn)  # spark-submit, dead only now, may have been about to submit it
-        if self._in_pods is not None:
-            self._end_in_pods(self._in_pods)
+        if self._kubernetes_submission is not None:
+            self._end_kubernetes_driver(self._kubernetes_submission)
 
-    def _end_in_pods(self, job: _InPods) -> None:
+    def _end_kubernetes_driver(self, job: _KubernetesSubmission) -> None:
         """Delete the driver, also one that spark-submit, killed now, has not named; and then what was uploaded."""
         pod = self._kubernetes_driver_pod
         try:
             if pod is None:
-                found = self._pods().created(job.tried, job.result_name)
+                found = self._pods().created(job.request_key, job.result_name)
                 pod = found.id if found is not None else None
             if pod is not None:
                 self._pods().delete(pod)
@@ -619,7 +623,7 @@ class SparkJobHook(SparkSubmitHook):
         return True
 
 
-def _tried(request: Request, texts: Mapping[str, str]) -> str | None:
+def _request_key(request: Request, texts: Mapping[str, str]) -> str | None:
     """Name what is tried: the operation's id and what it is asked for, as another request must not get its result.
 
     None where the operation has no id.

@@ -200,7 +200,7 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             self._show_diff(context)
         store_links(self, context)
         with in_airflows_terms(context):
-            required = parse_boolean(self.required, "required") or self._is_approval_required()
+            required = parse_boolean(self.required, "required") or self._is_four_eyes_required()
             if self._needs_four_eyes():
                 self.body = f"{self.body or ''}\n\n{four_eyes_note(required, triggering_user(context))}".lstrip()
         self.log.info("%s", f"{self.subject}\n\n{self.body or ''}".rstrip())
@@ -293,9 +293,9 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         return self._follow(context, said)
 
     def _needs_four_eyes(self) -> bool:
-        return parse_boolean(self.four_eyes, "four_eyes") or self._is_approval_required()
+        return parse_boolean(self.four_eyes, "four_eyes") or self._is_four_eyes_required()
 
-    def _is_approval_required(self) -> bool:
+    def _is_four_eyes_required(self) -> bool:
         """Whether the connection or the table asks for four eyes, whatever the DAG says."""
         if not self.paimon_conn_id:
             return False

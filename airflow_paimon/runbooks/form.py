@@ -235,13 +235,13 @@ def check_approval(params: Mapping[str, Any], timeout: timedelta, asked_by: str 
     hours later. ``asked_by``: who triggered the run.
     """
     hook = PaimonHook(params["paimon_conn_id"])
-    needs_four_eyes(params, [params["table"]] if params.get("table") else [], asked_by)
+    check_form_four_eyes(params, [params["table"]] if params.get("table") else [], asked_by)
     choose_notifiers(hook.notify, params["notify"] or None, hook.paimon_conn_id)
     choose_approvers(hook.approvers, params["approvers"], hook.paimon_conn_id)
     reminder_lead(hook.remind_before, params["remind_before"], timeout)
 
 
-def needs_four_eyes(params: Mapping[str, Any], tables: Sequence[str], asked_by: str | None) -> bool:
+def check_form_four_eyes(params: Mapping[str, Any], tables: Sequence[str], asked_by: str | None) -> bool:
     """Whether the form, its connection or one of the tables asks for four eyes; refuses a form that can't have them.
 
     Raises:

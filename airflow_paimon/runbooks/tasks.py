@@ -96,10 +96,10 @@ def ask_for_approval(
     )
 
 
-def end_as_rejected(outcome_lines: Callable[[Context], tuple[str, list[str]]]) -> Any:
+def end_as_rejected(clean_up: Callable[[Context], tuple[str, list[str]]]) -> Any:
     """Make the task ``rejected``: it says who rejected it and what stands, and ends the run as failed.
 
-    ``outcome_lines`` cleans up, and returns the outcome in a few words, and lines about it.
+    ``clean_up`` cleans up, and returns the outcome in a few words, and lines about it.
     """
 
     @task(retries=0)
@@ -107,7 +107,7 @@ def end_as_rejected(outcome_lines: Callable[[Context], tuple[str, list[str]]]) -
         """Say who rejected it and what stands, and clean up. Ends the run as failed."""
         by = context["ti"].xcom_pull(task_ids="approve")["approved_by"] or f"no answer within {APPROVAL_TIMEOUT}"
         with in_airflows_terms():
-            outcome, lines = outcome_lines(context)  # type: ignore[arg-type]
+            outcome, lines = clean_up(context)  # type: ignore[arg-type]
         end_as_failed(f"Rejected ({by}): {outcome}", *lines, level=logging.WARNING)
 
     return rejected()

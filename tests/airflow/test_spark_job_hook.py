@@ -38,7 +38,7 @@ from airflow_paimon.hooks._kubernetes import (
     upload_folder,
 )
 from airflow_paimon.hooks._yarn import tags_of
-from airflow_paimon.hooks.spark_job import SparkJobHook, _tried
+from airflow_paimon.hooks.spark_job import SparkJobHook, _request_key
 from tests.airflow.conftest import set_connection
 from tests.airflow.processes import running, wait_until
 from tests.core.tables import append, make_table
@@ -324,7 +324,7 @@ def test_a_retry_on_yarn_takes_only_the_result_of_the_same_request() -> None:
         request = build_request(
             "correct_branch", {**values, "operation_id": operation_id, "storage_options": {"key": storage}}
         )
-        return tags_of(_tried(request, {"sql": sql}), "results/try-1.json")
+        return tags_of(_request_key(request, {"sql": sql}), "results/try-1.json")
 
     values = {"warehouse": "/w", "table": "d.t", "branch": "fix", "sql": "sql"}
     same = tags("SELECT 1")

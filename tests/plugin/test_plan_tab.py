@@ -111,7 +111,8 @@ def test_the_plan_names_what_is_touched_and_fills_the_forms(get: Get) -> None:
     assert answer.status_code == 200
     shown = texts(answer.text)
     assert "Replaces at most 1 file" in shown and "1,200 stored rows, in dt=1" in shown
-    assert "Conflict: branch rival changes dt=1" in shown and '<li class="bad">Conflict: branch rival' in answer.text
+    assert "Conflict: branch rival changes dt=1" in shown
+    assert '<li class="conflict">Conflict: branch rival' in answer.text
     assert "plan_report DAG scheduled on its asset plans.daily" in shown
     assert "plan_alias DAG scheduled on an alias of its asset; paused" in shown
     assert "plans.made table replayed as raw, from snapshot 1 on plans.made" in shown

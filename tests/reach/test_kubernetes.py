@@ -40,7 +40,7 @@ from airflow_paimon.hooks._environment import spark_submit_of_this_environment
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks._kubernetes import Pods
 from airflow_paimon.hooks.cluster_job import JobWatch
-from airflow_paimon.hooks.spark_job import SparkJobHook, _tried
+from airflow_paimon.hooks.spark_job import SparkJobHook, _request_key
 from airflow_paimon.operators.branch import CorrectBranchOperator, CreateBranchOperator
 from airflow_paimon.triggers.spark_job import SparkJobTrigger
 from tests.airflow.conftest import RunDag, set_connection
@@ -373,7 +373,7 @@ def test_only_what_this_task_has_written_is_read_and_deleted(
     precious.create("data", b"1")
 
     def left_pod(name: str, result_name: str) -> None:
-        settings = _kubernetes.settings_of(str(_tried(request, {})), result_name, precious.uri)
+        settings = _kubernetes.settings_of(str(_request_key(request, {})), result_name, precious.uri)
         driver = "spark.kubernetes.driver."
         labels, annotations = (
             {k.removeprefix(kind): v for k, v in settings.items() if k.startswith(kind)}

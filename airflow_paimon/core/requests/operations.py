@@ -18,7 +18,7 @@ RowsOfMain = Literal["none", "branch", "changed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class OperationSpec:
     """One row of the table.
 
     Attributes:
@@ -54,10 +54,12 @@ class Operation:
 BY_TABLE = "<by the table>"
 
 _TABLE = (
-    Operation(requests.CreateBranch, reads=("from_branch",), writes=("branch",), same_rows=True, rows_of_main="none"),
-    Operation(requests.AlterBranch, rows_of_main="none"),
-    Operation(requests.DeleteBranch, rows_of_main="none"),
-    Operation(
+    OperationSpec(
+        requests.CreateBranch, reads=("from_branch",), writes=("branch",), same_rows=True, rows_of_main="none"
+    ),
+    OperationSpec(requests.AlterBranch, rows_of_main="none"),
+    OperationSpec(requests.DeleteBranch, rows_of_main="none"),
+    OperationSpec(
         requests.RenameBranch,
         own_metadata=True,
         reads=("branch",),
@@ -65,31 +67,35 @@ _TABLE = (
         same_rows=True,
         rows_of_main="none",
     ),
-    Operation(
+    OperationSpec(
         requests.RebaseBranch, own_metadata=True, reads=("branch", MAIN), writes=("to_branch",), rows_of_main="none"
     ),
-    Operation(requests.CreateTag, rows_of_main="none"),
-    Operation(requests.ReplaceTag, rows_of_main="none"),
-    Operation(requests.DeleteTag, rows_of_main="none"),
-    Operation(requests.RenameTag, rows_of_main="none"),
-    Operation(requests.CreateTableSet, rows_of_main="none"),
-    Operation(requests.ResetConsumer, rows_of_main="none"),
-    Operation(requests.ClearConsumers, rows_of_main="none"),
-    Operation(requests.AlterTable, reads=("branch",), writes=("branch",), same_rows=True, rows_of_main="none"),
-    Operation(requests.MergeBranch, reads=("branch", MAIN), writes=(MAIN,), rows_of_main="changed"),
-    Operation(requests.FastForward, reads=("branch", MAIN), writes=(MAIN,), rows_of_main="changed"),
-    Operation(requests.ReplaceMain, own_metadata=True, reads=("branch", MAIN), writes=(MAIN,), rows_of_main="changed"),
-    Operation(requests.RollbackTo, reads=("branch",), writes=("branch",), rows_of_main="changed"),
-    Operation(
+    OperationSpec(requests.CreateTag, rows_of_main="none"),
+    OperationSpec(requests.ReplaceTag, rows_of_main="none"),
+    OperationSpec(requests.DeleteTag, rows_of_main="none"),
+    OperationSpec(requests.RenameTag, rows_of_main="none"),
+    OperationSpec(requests.CreateTableSet, rows_of_main="none"),
+    OperationSpec(requests.ResetConsumer, rows_of_main="none"),
+    OperationSpec(requests.ClearConsumers, rows_of_main="none"),
+    OperationSpec(requests.AlterTable, reads=("branch",), writes=("branch",), same_rows=True, rows_of_main="none"),
+    OperationSpec(requests.MergeBranch, reads=("branch", MAIN), writes=(MAIN,), rows_of_main="changed"),
+    OperationSpec(requests.FastForward, reads=("branch", MAIN), writes=(MAIN,), rows_of_main="changed"),
+    OperationSpec(
+        requests.ReplaceMain, own_metadata=True, reads=("branch", MAIN), writes=(MAIN,), rows_of_main="changed"
+    ),
+    OperationSpec(requests.RollbackTo, reads=("branch",), writes=("branch",), rows_of_main="changed"),
+    OperationSpec(
         requests.DiffBranches, needs_spark=True, in_python=True, reads=("branch", "against"), rows_of_main="none"
     ),
-    Operation(requests.CheckBranchData, needs_spark=True, reads=("branch", MAIN), rows_of_main="none"),
-    Operation(
+    OperationSpec(requests.CheckBranchData, needs_spark=True, reads=("branch", MAIN), rows_of_main="none"),
+    OperationSpec(
         requests.CorrectBranch, needs_spark=True, reads=("branch", MAIN), writes=("branch",), rows_of_main="branch"
     ),
-    Operation(requests.PlanCorrection, rows_of_main="none"),
-    Operation(requests.ReplayBranch, needs_spark=True, reads=("branch",), writes=("branch",), rows_of_main="branch"),
-    Operation(
+    OperationSpec(requests.PlanCorrection, rows_of_main="none"),
+    OperationSpec(
+        requests.ReplayBranch, needs_spark=True, reads=("branch",), writes=("branch",), rows_of_main="branch"
+    ),
+    OperationSpec(
         requests.Compact,
         needs_spark=True,
         in_python=True,
@@ -98,8 +104,8 @@ _TABLE = (
         same_rows=True,
         rows_of_main="none",
     ),
-    Operation(requests.CompactManifest, rows_of_main="none"),
-    Operation(
+    OperationSpec(requests.CompactManifest, rows_of_main="none"),
+    OperationSpec(
         requests.Rescale,
         needs_spark=True,
         in_python=True,
@@ -108,12 +114,12 @@ _TABLE = (
         same_rows=True,
         rows_of_main="none",
     ),
-    Operation(requests.ExpireBranches, rows_of_main="none"),
-    Operation(requests.RemoveOrphanFiles, own_metadata=True, rows_of_main="none"),
-    Operation(requests.CheckTable, reads=(MAIN,), rows_of_main="none"),
-    Operation(requests.StorageUsage, rows_of_main="none"),
-    Operation(requests.FindRows, reads=(MAIN,), rows_of_main="none"),
-    Operation(
+    OperationSpec(requests.ExpireBranches, rows_of_main="none"),
+    OperationSpec(requests.RemoveOrphanFiles, own_metadata=True, rows_of_main="none"),
+    OperationSpec(requests.CheckTable, reads=(MAIN,), rows_of_main="none"),
+    OperationSpec(requests.StorageUsage, rows_of_main="none"),
+    OperationSpec(requests.FindRows, reads=(MAIN,), rows_of_main="none"),
+    OperationSpec(
         requests.EraseRows,
         needs_spark=True,
         in_python=True,
@@ -122,13 +128,13 @@ _TABLE = (
         writes=(MAIN,),
         rows_of_main="changed",
     ),
-    Operation(requests.ExportAudit, rows_of_main="none"),
-    Operation(requests.TableHealthCheck, rows_of_main="none"),
-    Operation(requests.RepairTable, own_metadata=True, reads=(MAIN,), rows_of_main="none"),
-    Operation(requests.CreateChainTable, writes=(MAIN,), rows_of_main="none"),
-    Operation(requests.CheckChainTable, reads=(MAIN,), rows_of_main="none"),
-    Operation(requests.AlterChainTable, reads=(MAIN,), writes=(MAIN,), same_rows=True, rows_of_main="none"),
-    Operation(
+    OperationSpec(requests.ExportAudit, rows_of_main="none"),
+    OperationSpec(requests.TableHealthCheck, rows_of_main="none"),
+    OperationSpec(requests.RepairTable, own_metadata=True, reads=(MAIN,), rows_of_main="none"),
+    OperationSpec(requests.CreateChainTable, writes=(MAIN,), rows_of_main="none"),
+    OperationSpec(requests.CheckChainTable, reads=(MAIN,), rows_of_main="none"),
+    OperationSpec(requests.AlterChainTable, reads=(MAIN,), writes=(MAIN,), same_rows=True, rows_of_main="none"),
+    OperationSpec(
         requests.CompactChainTable,
         needs_spark=True,
         in_python=True,
@@ -136,17 +142,17 @@ _TABLE = (
         writes=(BY_TABLE,),
         rows_of_main="none",
     ),
-    Operation(requests.ExpirePartitions, reads=("branch",), writes=("branch",), rows_of_main="changed"),
-    Operation(requests.MarkPartitionDone, rows_of_main="none"),
-    Operation(requests.ExpireSnapshots, own_metadata=True, rows_of_main="none"),
-    Operation(requests.ExpireChangelogs, own_metadata=True, rows_of_main="none"),
-    Operation(requests.ExpireTags, own_metadata=True, rows_of_main="none"),
-    Operation(requests.TriggerTagAutomaticCreation, own_metadata=True, rows_of_main="none"),
+    OperationSpec(requests.ExpirePartitions, reads=("branch",), writes=("branch",), rows_of_main="changed"),
+    OperationSpec(requests.MarkPartitionDone, rows_of_main="none"),
+    OperationSpec(requests.ExpireSnapshots, own_metadata=True, rows_of_main="none"),
+    OperationSpec(requests.ExpireChangelogs, own_metadata=True, rows_of_main="none"),
+    OperationSpec(requests.ExpireTags, own_metadata=True, rows_of_main="none"),
+    OperationSpec(requests.TriggerTagAutomaticCreation, own_metadata=True, rows_of_main="none"),
 )
 OPERATIONS = {operation.request.operation: operation for operation in _TABLE}
 
 
-def operation_of(name: str) -> Operation:
+def operation_of(name: str) -> OperationSpec:
     """Look an operation up.
 
     Raises:

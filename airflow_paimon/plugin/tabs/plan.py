@@ -20,7 +20,7 @@ from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.downstream import ask_backend
 from airflow_paimon.downstream_plan import pipeline_form, tables_downstream
-from airflow_paimon.plugin import auth, consumers
+from airflow_paimon.plugin import auth, reading_dags
 from airflow_paimon.plugin.catalog import without_secrets_of
 from airflow_paimon.plugin.forms import form_card, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
@@ -83,7 +83,7 @@ def show(context: PageContext) -> Panel:
     plan, problem = _plan(context, correction)
     downstream = _downstream(context)
     used = _consumers(context)
-    tables = tables_downstream({**downstream, **plan}, context.main.name, consumers.made_tables(used))
+    tables = tables_downstream({**downstream, **plan}, context.main.name, reading_dags.made_tables(used))
     notes = _notes(context, downstream)
     return Panel(
         template="plan.html",
@@ -136,11 +136,11 @@ def _connection(name: str) -> Any:
     return Connection.get_connection_from_secrets(name, **auth.of_team(Connection, name))
 
 
-def _consumers(context: PageContext) -> list[consumers.Consumer]:
+def _consumers(context: PageContext) -> list[reading_dags.ReadingDag]:
     """Return the DAGs that the user may read."""
     found = context.reader.get(
         ("consumers", context.conn_id, context.main.name),
-        partial(consumers.consumers_of, context.conn_id, context.main.name),
+        partial(reading_dags.reading_dags, context.conn_id, context.main.name),
         deadline=context.deadline,
         fresh=FRESH_SECONDS,
     )
@@ -156,7 +156,7 @@ def _notes(context: PageContext, downstream: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _sheet(context: PageContext, downstream: Mapping[str, Any], used: Sequence[consumers.Consumer]) -> Sheet:
+def _sheet(context: PageContext, downstream: Mapping[str, Any], used: Sequence[reading_dags.ReadingDag]) -> Sheet:
     rows: list[tuple[object, ...]] = [_dag(context, one) for one in used]
     rows += [
         (one["table"], "table", f"replayed as {one['source']}, from snapshot {one['snapshot']} on", one["table"])
@@ -178,7 +178,7 @@ def _sheet(context: PageContext, downstream: Mapping[str, Any], used: Sequence[c
     return sheet_of(listing, context.now_ms, title="Downstream consumers", empty=empty)
 
 
-def _dag(context: PageContext, one: consumers.Consumer) -> tuple[object, ...]:
+def _dag(context: PageContext, one: reading_dags.ReadingDag) -> tuple[object, ...]:
     link = f"{context.airflow}/dags/{quote(one.dag_id, safe='')}"
     how = f"{one.how}; paused" if one.paused else one.how
     return AnnotatedValue(one.dag_id, href=link), "DAG", how, ", ".join(one.makes) or None

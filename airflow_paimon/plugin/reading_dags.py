@@ -27,7 +27,7 @@ _MOST = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Consumer:
+class ReadingDag:
     """``how``: what connects the DAG with the table. ``makes``: tables of the same connection that its tasks update."""
 
     dag_id: str
@@ -36,7 +36,7 @@ class Consumer:
     makes: tuple[str, ...] = ()
 
 
-def consumers_of(conn_id: str, table: str) -> list[Consumer]:
+def reading_dags(conn_id: str, table: str) -> list[ReadingDag]:
     """Find the DAGs, by name; at most 100."""
     uris = [paimon_asset_uri(conn_id, table), paimon_asset_uri(conn_id, table, by_partition=True)]
     with create_session() as session:
@@ -49,7 +49,7 @@ def consumers_of(conn_id: str, table: str) -> list[Consumer]:
         ).all()
         makes = _made_by(session, [row.dag_id for row in rows], conn_id, table)
     return [
-        Consumer(dag_id=dag_id, how=found[dag_id], paused=bool(paused), makes=makes.get(dag_id, ()))
+        ReadingDag(dag_id=dag_id, how=found[dag_id], paused=bool(paused), makes=makes.get(dag_id, ()))
         for dag_id, paused in rows
     ]
 
@@ -100,6 +100,6 @@ def _table_of(uri: str, conn_id: str) -> str | None:
     return f"{names[0]}.{names[1]}" if parts.netloc == conn_id and len(names) == 2 else None
 
 
-def made_tables(consumers: Iterable[Consumer]) -> list[str]:
+def made_tables(consumers: Iterable[ReadingDag]) -> list[str]:
     """Name the tables that the DAGs make, each once."""
     return list(dict.fromkeys(name for one in consumers for name in one.makes))
