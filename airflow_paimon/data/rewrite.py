@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import chain_part
-from airflow_paimon.core.chain.layout import Branch
+from airflow_paimon.core.chain.layout import ChainBranch
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
@@ -59,7 +59,7 @@ _ABOVE_ALL = 2**62
 def new_bucket_number(table: Table) -> int:
     """Return the ``max_sequence`` of buckets without files in this branch."""
     target = publish_target(table.branch(MAIN), table) if chain_part(table) is None else table
-    return NEW_DELTA_BUCKET if chain_part(target) == Branch.DELTA else NEW_BUCKET
+    return NEW_DELTA_BUCKET if chain_part(target) == ChainBranch.DELTA else NEW_BUCKET
 
 
 def rewrite_bucket(

@@ -10,7 +10,7 @@ from typing import Any
 
 from airflow_paimon.core.chain.layout import (
     SAME_OPTIONS,
-    Branch,
+    ChainBranch,
     ChainLayout,
     Values,
     branch_problems,
@@ -213,7 +213,7 @@ def _id_clashes(table: Table, name: str) -> Iterator[Finding]:
 
 def _buckets(state: ChainState) -> Iterator[Finding]:
     wanted = TableOptions(state.main.schema.options).bucket
-    for branch in (Branch.SNAPSHOT, Branch.DELTA):
+    for branch in (ChainBranch.SNAPSHOT, ChainBranch.DELTA):
         splits = state.plan(branch).splits
         other = sorted({s.values for s in splits if s.total_buckets != wanted}, key=state.layout.text_of)
         if other:

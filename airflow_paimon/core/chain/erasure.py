@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Values
 from airflow_paimon.core.chain.provenance import (
     gather_provenances,
     is_neutral,
@@ -62,27 +62,27 @@ def rebase_records(main: Table, state: ChainState) -> int:
 class _Rebase:
     def __init__(self, state: ChainState) -> None:
         self._state = state
-        branches = (Branch.SNAPSHOT, Branch.DELTA)
+        branches = (ChainBranch.SNAPSHOT, ChainBranch.DELTA)
         self._live = {b: state_digests(state, b) for b in branches}
         self._vectors = {b: vectors_digests(state.plan(b)) for b in branches}
-        self._touched: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
+        self._touched: dict[tuple[ChainBranch, int | None, str | None], frozenset[Values] | None] = {}
 
     def of(self, record: Provenance) -> Provenance:
         """Return the record of the same partition for the live files. What has changed stays as it is recorded."""
-        deltas = [(d, self._same(Branch.DELTA, d, record)) for d in record.deltas]
+        deltas = [(d, self._same(ChainBranch.DELTA, d, record)) for d in record.deltas]
         anchor = record.anchor
-        if anchor is not None and anchor.values in self._live[Branch.SNAPSHOT]:
-            same_anchor = self._same(Branch.SNAPSHOT, anchor, record)
-            anchor = self._part(Branch.SNAPSHOT, anchor) if same_anchor else anchor
+        if anchor is not None and anchor.values in self._live[ChainBranch.SNAPSHOT]:
+            same_anchor = self._same(ChainBranch.SNAPSHOT, anchor, record)
+            anchor = self._part(ChainBranch.SNAPSHOT, anchor) if same_anchor else anchor
         else:
             same_anchor = anchor is None  # a dropped one is looked up by what is recorded
-        live = self._live[Branch.DELTA]
+        live = self._live[ChainBranch.DELTA]
         rebased = replace(
             record,
-            files=self._live[Branch.SNAPSHOT][record.values],
+            files=self._live[ChainBranch.SNAPSHOT][record.values],
             anchor=anchor,
             deltas=tuple(
-                self._part(Branch.DELTA, d) if same else d for d, same in deltas if d.values in live or not same
+                self._part(ChainBranch.DELTA, d) if same else d for d, same in deltas if d.values in live or not same
             ),
         )
         if not same_anchor or not all(same for _, same in deltas):
@@ -92,14 +92,14 @@ class _Rebase:
         same_files = (rebased.files, rebased.anchor, rebased.deltas) == (record.files, record.anchor, record.deltas)
         return record if same_files else replace(rebased, snapshots=snapshots, identities=identities)
 
-    def _part(self, branch: Branch, part: Part) -> Part:
+    def _part(self, branch: ChainBranch, part: Part) -> Part:
         return Part(
             values=part.values,
             files=self._live[branch][part.values],
             vectors=self._vectors[branch].get(part.values, ""),
         )
 
-    def _same(self, branch: Branch, part: Part, record: Provenance) -> bool:
+    def _same(self, branch: ChainBranch, part: Part, record: Provenance) -> bool:
         """Whether an input still holds what it held, but for erased rows."""
         vectors = self._vectors[branch].get(part.values, "")
         if self._live[branch].get(part.values) == part.files and (part.vectors or "") == vectors:

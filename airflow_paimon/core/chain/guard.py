@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, TimeLines, Values, chain_layout
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, TimeLines, Values, chain_layout
 from airflow_paimon.core.chain.provenance import (
     ASSUMED,
     NEUTRAL,
@@ -76,7 +76,7 @@ class DropCheck:
 
     main: Table
     layout: ChainLayout
-    role: Branch
+    role: ChainBranch
     plan: ScanPlan
     after: frozenset[Values]
     other: ScanPlan
@@ -87,7 +87,7 @@ class DropCheck:
 
     @property
     def branch(self) -> str:
-        return self.layout.snapshot_branch if self.role == Branch.SNAPSHOT else self.layout.delta_branch
+        return self.layout.snapshot_branch if self.role == ChainBranch.SNAPSHOT else self.layout.delta_branch
 
     def run(self) -> LostPartitions | None:
         """Return the partitions to restore because the other branch has lost their rows; None: none."""
@@ -96,7 +96,7 @@ class DropCheck:
         if (seen.identity if seen else None) == (head.identity if head else None):
             return None
         now = partitions_in(plan_snapshot(view, head, view.schema()))
-        return self._needed_anchors(now) if self.role == Branch.SNAPSHOT else self._needed_deltas(now)
+        return self._needed_anchors(now) if self.role == ChainBranch.SNAPSHOT else self._needed_deltas(now)
 
     def not_made(self, why: str) -> UnsafeOperationError:
         """Describe a commit that was made although ``run`` failed."""
@@ -145,7 +145,7 @@ class LostPartitions:
     @property
     def beside_appends(self) -> bool:
         """True for deltas, which late rows add to; a snapshot partition that exists again was reloaded."""
-        return self.check.role == Branch.DELTA
+        return self.check.role == ChainBranch.DELTA
 
     def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
         """Describe the restoration. ``snapshot_id``: the one that restored them; None: another commit had."""
@@ -210,19 +210,23 @@ def listed(texts: Sequence[str]) -> str:
 _Held = dict[Values, tuple[BucketSplit, ...]]
 
 
-def chain_role(table: Table, schema: TableSchema) -> Branch | None:
+def chain_role(table: Table, schema: TableSchema) -> ChainBranch | None:
     """Return the role of a branch in its chain table; None: it has none."""
     options = TableOptions(schema.options)
-    names = ((options.snapshot_branch, Branch.SNAPSHOT), (options.delta_branch, Branch.DELTA), (MAIN, Branch.MAIN))
+    names = (
+        (options.snapshot_branch, ChainBranch.SNAPSHOT),
+        (options.delta_branch, ChainBranch.DELTA),
+        (MAIN, ChainBranch.MAIN),
+    )
     if not options.chain_table or not options.snapshot_branch or not options.delta_branch:
         return None
     return next((role for name, role in names if name and name.lower() == table.branch_name.lower()), None)
 
 
-def chain_part(table: Table) -> Branch | None:
+def chain_part(table: Table) -> ChainBranch | None:
     """Return whether a branch is the snapshot or the delta branch of a chain table; None: neither."""
     role = chain_role(table, table.schema())
-    return None if role == Branch.MAIN else role
+    return None if role == ChainBranch.MAIN else role
 
 
 def is_chain_rows(table: Table) -> bool:
@@ -271,10 +275,10 @@ class ChainGuard:
         """
         options = draft.guard_options if isinstance(draft.guard_options, ChainOptions) else ChainOptions()
         role, is_checked = chain_role(table, draft.schema), options.checked_by_caller
-        if role is None or role == Branch.MAIN or draft.kind in NEUTRAL or not draft.entries:
+        if role is None or role == ChainBranch.MAIN or draft.kind in NEUTRAL or not draft.entries:
             return None
         adds = {e.kind == FileKind.ADD for e in draft.entries}
-        if is_checked and role == Branch.SNAPSHOT and adds == {True}:
+        if is_checked and role == ChainBranch.SNAPSHOT and adds == {True}:
             return None  # made full by compaction: nothing is dropped, and its chain had one number of buckets
         main = table.branch(MAIN)
         main_schema = main.schema()
@@ -328,12 +332,17 @@ def _change(table: Table, head: Snapshot | None, schema: TableSchema, entries: S
 
 
 def _guard(
-    main: Table, layout: ChainLayout, role: Branch, change: _Change, head: Snapshot | None, on_stale: OnStale | None
+    main: Table,
+    layout: ChainLayout,
+    role: ChainBranch,
+    change: _Change,
+    head: Snapshot | None,
+    on_stale: OnStale | None,
 ) -> ScanPlan:
     """Check a change of the snapshot or the delta branch, and record the inputs of what it may make stale. Returns what
     the other branch holds. ``on_stale`` None: the caller finds out itself what becomes stale.
     """
-    is_snapshot = role == Branch.SNAPSHOT
+    is_snapshot = role == ChainBranch.SNAPSHOT
     own, others = layout.snapshot_branch, layout.delta_branch
     own, others = (own, others) if is_snapshot else (others, own)
     other = plan_scan(main.branch(others))
@@ -401,7 +410,7 @@ def _assume(
 
 
 def _check_buckets(
-    change: _Change, snapshots: _Held, deltas: _Held, anchors: TimeLines, chained: TimeLines, role: Branch
+    change: _Change, snapshots: _Held, deltas: _Held, anchors: TimeLines, chained: TimeLines, role: ChainBranch
 ) -> None:
     """Refuse partitions whose number of buckets differs from that of partitions with which they are merged."""
     layout = anchors.layout
@@ -415,8 +424,10 @@ def _check_buckets(
             near += [(v, deltas[v]) for v in chained.of(interval.group).inside(interval.after, interval.end)]
             known[interval] = _bucket_counts(near)
         # the partition's own files in its branch don't count: they may be the replaced ones
-        others = [(n, v) for n, found in known[interval].items() for v in found if role != Branch.DELTA or v != values]
-        if role == Branch.DELTA:
+        others = [
+            (n, v) for n, found in known[interval].items() for v in found if role != ChainBranch.DELTA or v != values
+        ]
+        if role == ChainBranch.DELTA:
             others += [(s.total_buckets, values) for s in snapshots.get(values, ())]
         for count, other in others:
             if count != total:
@@ -453,7 +464,7 @@ def parse_on_stale(table: Table, on_stale: str | None) -> OnStale | None:
         )
     if on_stale not in ("refuse", "record"):
         raise InvalidInputError(f"on_stale is one of refuse, record, not {on_stale!r}")
-    if chain_role(table, table.schema()) != Branch.DELTA:
+    if chain_role(table, table.schema()) != ChainBranch.DELTA:
         raise InvalidInputError(f"{table.label}: on_stale applies only to writes to the delta branch of a chain table")
     return "refuse" if on_stale == "refuse" else "record"
 
@@ -482,7 +493,7 @@ def _report(table: Table, committed: Snapshot | None) -> dict[str, Any]:
         return {}
     state = gather_chain(main)
     text = state.layout.text_of
-    if role == Branch.MAIN:
+    if role == ChainBranch.MAIN:
         held = state.partitions
         over = sorted(text(v) for v in changed if v in held.snapshot | held.delta)
         warning = f"main's rows of {', '.join(over)} hide those of the snapshot and delta branches permanently"

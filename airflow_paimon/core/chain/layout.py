@@ -29,7 +29,7 @@ Values = tuple[Any, ...]
 GapPolicy = Literal["empty", "carry_forward"]
 
 
-class Branch(StrEnum):
+class ChainBranch(StrEnum):
     """The role of a branch in a chain table; its name is set by an option."""
 
     MAIN = "main"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, TimeLines, Values
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, TimeLines, Values
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
 from airflow_paimon.core.chain.state import (
     ChainState,
@@ -268,7 +268,7 @@ def _prune(table: Table, state: ChainState, now_ms: int, groups: Collection[Valu
         return 0
     found = Records(table, layout, crowded).all()
     now = gather_chain(table)
-    live = state_digests(now, Branch.SNAPSHOT)
+    live = state_digests(now, ChainBranch.SNAPSHOT)
     moment = datetime.fromtimestamp(min(now_ms / 1000, time.time()), UTC)  # never later than the clock
     found = {path: r for path, r in found.items() if layout.group_of(r.values) in crowded}
     gone = superfluous(found, live, now.partitions.delta, moment)
@@ -421,13 +421,13 @@ class _StalenessJudge:
         self.state = state
         self.layout: ChainLayout = state.layout
         self.provenances = provenances
-        self.touched_buckets: dict[tuple[Branch, int | None, str | None], frozenset[Values] | None] = {}
-        self.live = {b: state_digests(state, b) for b in (Branch.SNAPSHOT, Branch.DELTA)}
-        self.vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        self.touched_buckets: dict[tuple[ChainBranch, int | None, str | None], frozenset[Values] | None] = {}
+        self.live = {b: state_digests(state, b) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
+        self.vectors = {b: vectors_digests(state.plan(b)) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
         names = (state.layout.snapshot_branch, state.layout.delta_branch)
-        self.names = dict(zip((Branch.SNAPSHOT, Branch.DELTA), names, strict=True))
-        self.anchors = TimeLines(self.layout, self.live[Branch.SNAPSHOT])
-        self.deltas = TimeLines(self.layout, self.live[Branch.DELTA])
+        self.names = dict(zip((ChainBranch.SNAPSHOT, ChainBranch.DELTA), names, strict=True))
+        self.anchors = TimeLines(self.layout, self.live[ChainBranch.SNAPSHOT])
+        self.deltas = TimeLines(self.layout, self.live[ChainBranch.DELTA])
         self.stale: dict[Values, StalePartition] = {}
 
     def all(self) -> tuple[StalePartition, ...]:
@@ -452,7 +452,7 @@ class _StalenessJudge:
             )
 
     def _judge_deltas(self, built: Provenance, moment: datetime, found: _Findings) -> None:
-        live, text = self.live[Branch.DELTA], self.layout.text_of
+        live, text = self.live[ChainBranch.DELTA], self.layout.text_of
         after = None if built.anchor is None else self.layout.parsed_time(built.anchor.values)
         recorded = {d.values for d in built.deltas}
         line = self.deltas.of(self.layout.group_of(built.values))
@@ -464,21 +464,21 @@ class _StalenessJudge:
             if part.values not in live:
                 if part.values not in expired:
                     found.add(f"delta {text(part.values)} was deleted", part.values, lost=True)
-            elif self._changed(Branch.DELTA, part, built):
+            elif self._changed(ChainBranch.DELTA, part, built):
                 found.add(f"delta {text(part.values)} was changed after it was built", part.values)
 
     def _expired(self, built: Provenance) -> set[Values]:
         """The recorded deltas that were dropped with their anchor, as expiry of whole segments does."""
         earlier = {d.values for d in built.deltas if d.values != built.values}
-        gone = built.anchor is not None and built.anchor.values not in self.live[Branch.SNAPSHOT]
-        return earlier if gone and not earlier & self.live[Branch.DELTA].keys() else set()
+        gone = built.anchor is not None and built.anchor.values not in self.live[ChainBranch.SNAPSHOT]
+        return earlier if gone and not earlier & self.live[ChainBranch.DELTA].keys() else set()
 
     def _judge_anchor(self, built: Provenance, moment: datetime, found: _Findings) -> None:
         """A missing anchor has no effect: the partition built on it holds its rows."""
         _, now = self.anchors.of(self.layout.group_of(built.values)).before(moment)
         recorded, text = built.anchor, self.layout.text_of
-        if recorded is not None and recorded.values in self.live[Branch.SNAPSHOT]:
-            if self._changed(Branch.SNAPSHOT, recorded, built):
+        if recorded is not None and recorded.values in self.live[ChainBranch.SNAPSHOT]:
+            if self._changed(ChainBranch.SNAPSHOT, recorded, built):
                 found.add(f"anchor {text(recorded.values)} was replaced after it was built", recorded.values)
             elif recorded.values in self.stale:
                 found.add(f"its anchor {text(recorded.values)} is stale", recorded.values, own=False)
@@ -508,7 +508,7 @@ class _StalenessJudge:
             other = None if other.anchor is None else self.provenances.get(other.anchor.values)
         return False
 
-    def _changed(self, branch: Branch, part: Part, built: Provenance) -> bool:
+    def _changed(self, branch: ChainBranch, part: Part, built: Provenance) -> bool:
         vectors = self.vectors[branch].get(part.values, "")
         if self.live[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
             return False
@@ -516,7 +516,7 @@ class _StalenessJudge:
         known = self._touched(branch, built.snapshots.get(name), built.identities.get(name))
         return known is None or part.values in known
 
-    def _touched(self, branch: Branch, since: int | None, identity: str | None) -> frozenset[Values] | None:
+    def _touched(self, branch: ChainBranch, since: int | None, identity: str | None) -> frozenset[Values] | None:
         key = branch, since, identity
         if key not in self.touched_buckets:
             self.touched_buckets[key] = touched_since(self.state.plan(branch), since, identity)

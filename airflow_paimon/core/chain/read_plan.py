@@ -15,7 +15,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Partitions, TimeLines, Values
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, GapPolicy, Partitions, TimeLines, Values
 from airflow_paimon.core.errors import InvalidInputError
 
 ChainReadMode = Literal["full", "incremental", "hybrid"]
@@ -45,7 +45,7 @@ class PartitionRead:
     source: Source
     anchor: Values | None = None
     deltas: tuple[Values, ...] = ()
-    hidden: tuple[Branch, ...] = ()
+    hidden: tuple[ChainBranch, ...] = ()
 
     @property
     def reason(self) -> str:
@@ -141,12 +141,12 @@ class _Chains:
 
 def _plan_partition(partitions: Partitions, target: Values, chains: _Chains) -> PartitionRead:
     held = {
-        Branch.MAIN: partitions.main,
-        Branch.SNAPSHOT: partitions.snapshot,
-        Branch.DELTA: partitions.delta,
+        ChainBranch.MAIN: partitions.main,
+        ChainBranch.SNAPSHOT: partitions.snapshot,
+        ChainBranch.DELTA: partitions.delta,
     }
     having = tuple(branch for branch, values in held.items() if target in values)
-    if having[0] == Branch.DELTA:
+    if having[0] == ChainBranch.DELTA:
         return chains.of(target)
     return PartitionRead(target=target, source=Source(having[0].value), hidden=having[1:])
 

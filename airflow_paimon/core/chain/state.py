@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, Partitions, Values, check_chain_branches
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Partitions, Values, check_chain_branches
 from airflow_paimon.core.commit.partition_contents import names_digest
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import decode_row
@@ -34,8 +34,8 @@ class ChainState:
     snapshot: ScanPlan
     delta: ScanPlan
 
-    def plan(self, branch: Branch) -> ScanPlan:
-        return {Branch.MAIN: self.main, Branch.SNAPSHOT: self.snapshot, Branch.DELTA: self.delta}[branch]
+    def plan(self, branch: ChainBranch) -> ScanPlan:
+        return {ChainBranch.MAIN: self.main, ChainBranch.SNAPSHOT: self.snapshot, ChainBranch.DELTA: self.delta}[branch]
 
     @property
     def plans(self) -> tuple[ScanPlan, ScanPlan, ScanPlan]:
@@ -148,7 +148,7 @@ def vectors_digests(plan: ScanPlan) -> dict[Values, str]:
     return {values: names_digest(ranges) for values, ranges in found.items()}
 
 
-def state_digests(state: ChainState, branch: Branch) -> dict[Values, str]:
+def state_digests(state: ChainState, branch: ChainBranch) -> dict[Values, str]:
     """Return a digest of each partition's files in a branch."""
     return {v: files_digest(splits) for v, splits in splits_by_partition(state.plan(branch)).items()}
 

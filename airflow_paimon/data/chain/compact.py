@@ -18,7 +18,7 @@ from airflow_paimon.core.chain.compaction_plan import (
     parse_targets,
     plan_compaction,
 )
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, GapPolicy, Values
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, GapPolicy, Values
 from airflow_paimon.core.chain.provenance import find_stale, prune_records, read_provenances
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, state_digests
 from airflow_paimon.core.commit.committer import require_committable
@@ -206,7 +206,7 @@ class _ChainCompaction:
                 self._results[values] = row | {"snapshot": snapshot.id, "replayed": True}
                 self._before = min(self._before or snapshot.id - 1, snapshot.id - 1) or None
         if self._results:
-            live = state_digests(state, Branch.SNAPSHOT)
+            live = state_digests(state, ChainBranch.SNAPSHOT)
             own = {v: live[v] for v in self._results if v in live}
             built = read_provenances(self._context.table, state.layout, own)
             self._again |= {s.values for s in find_stale(state, built) if not s.lost}

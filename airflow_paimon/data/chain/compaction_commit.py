@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_paimon.core.chain.compaction_plan import Action, ChainTargets, PartitionCompaction, Staleness
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, Values
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Values
 from airflow_paimon.core.chain.provenance import (
     find_stale,
     gather_provenances,
@@ -54,15 +54,15 @@ class InputSnapshots:
     def __init__(self, state: ChainState) -> None:
         self.state = state
         self.provenances: Mapping[Values, Provenance] = {}
-        self._parts = {b: dict(splits_by_partition(state.plan(b))) for b in (Branch.SNAPSHOT, Branch.DELTA)}
-        self._vectors = {b: vectors_digests(state.plan(b)) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+        self._parts = {b: dict(splits_by_partition(state.plan(b))) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
+        self._vectors = {b: vectors_digests(state.plan(b)) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
 
     def narrowed(self, plans: Sequence[PartitionCompaction]) -> ChainState:
         """Return the state reduced to the inputs of these partitions."""
         anchors = {p.anchor for p in plans}
         deltas = {d for p in plans for d in p.deltas}
-        snapshot = tuple(s for a in anchors for s in self.splits(Branch.SNAPSHOT, a))
-        delta = tuple(s for d in deltas for s in self.splits(Branch.DELTA, d))
+        snapshot = tuple(s for a in anchors for s in self.splits(ChainBranch.SNAPSHOT, a))
+        delta = tuple(s for d in deltas for s in self.splits(ChainBranch.DELTA, d))
         return replace(
             self.state,
             snapshot=replace(self.state.snapshot, splits=snapshot),
@@ -77,19 +77,19 @@ class InputSnapshots:
     def bucket_count(self) -> int:
         return TableOptions(self.state.snapshot.schema.options).bucket
 
-    def splits(self, branch: Branch, values: Values | None) -> tuple[BucketSplit, ...]:
+    def splits(self, branch: ChainBranch, values: Values | None) -> tuple[BucketSplit, ...]:
         return () if values is None else self._parts[branch].get(values, ())
 
     def buckets_of(self, plan: PartitionCompaction) -> list[BucketSplit]:
         """Return the input buckets of a partition, as far as they exist yet."""
-        deltas = (s for d in plan.deltas for s in self.splits(Branch.DELTA, d))
-        return [*self.splits(Branch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
+        deltas = (s for d in plan.deltas for s in self.splits(ChainBranch.DELTA, d))
+        return [*self.splits(ChainBranch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
 
     def input_bytes(self, plan: PartitionCompaction) -> int:
         """Return the total size of its input files, plus the cost of opening each."""
         return sum(f.file_size + OPEN_COST_BYTES for s in self.buckets_of(plan) for f in s.files)
 
-    def part(self, branch: Branch, values: Values) -> Part:
+    def part(self, branch: ChainBranch, values: Values) -> Part:
         vectors = self._vectors[branch].get(values, "")
         return Part(values=values, files=files_digest(self.splits(branch, values)), vectors=vectors)
 
@@ -98,8 +98,8 @@ class InputSnapshots:
         built = self.provenances.get(plan.target)
         if built is None or plan.anchor_in_run:
             return False
-        anchor = None if plan.anchor is None else self.part(Branch.SNAPSHOT, plan.anchor)
-        return built.anchor == anchor and built.deltas == tuple(self.part(Branch.DELTA, d) for d in plan.deltas)
+        anchor = None if plan.anchor is None else self.part(ChainBranch.SNAPSHOT, plan.anchor)
+        return built.anchor == anchor and built.deltas == tuple(self.part(ChainBranch.DELTA, d) for d in plan.deltas)
 
     def fences(self, plan: PartitionCompaction) -> tuple[Fence, Fence]:
         """Return the fences on the snapshot and the delta branch for the partition's commit."""
@@ -117,8 +117,8 @@ class InputSnapshots:
 
         fences = []
         for branch, values, concerns in (
-            (Branch.SNAPSHOT, own, is_anchor),
-            (Branch.DELTA, set(plan.deltas), is_between),
+            (ChainBranch.SNAPSHOT, own, is_anchor),
+            (ChainBranch.DELTA, set(plan.deltas), is_between),
         ):
             pinned = self.state.plan(branch)
             held = {v: files_digest(found) for v in values if (found := self.splits(branch, v))}
@@ -129,8 +129,8 @@ class InputSnapshots:
 
     def put(self, values: Values, splits: Sequence[BucketSplit], before: Snapshot | None, after: Snapshot) -> None:
         """Add a commit of this run. The branch counts as read up to it only if it is the next one."""
-        self._parts[Branch.SNAPSHOT][values] = tuple(splits)
-        self._vectors[Branch.SNAPSHOT].pop(values, None)
+        self._parts[ChainBranch.SNAPSHOT][values] = tuple(splits)
+        self._vectors[ChainBranch.SNAPSHOT].pop(values, None)
         seen = self.state.snapshot.snapshot
         is_next = (seen is None and before is None) or (
             seen is not None and before is not None and seen.identity == before.identity
@@ -247,7 +247,7 @@ class CompactionCommits:
         if not chosen:
             return Committed(row=row | {"outcome": Action.NOTHING_TO_DO.value, "reason": "no rows"}, snapshot=None)
         self._record(plan, splits)
-        replaced = inputs.splits(Branch.SNAPSHOT, plan.target)
+        replaced = inputs.splits(ChainBranch.SNAPSHOT, plan.target)
         branch_fence, delta_fence = inputs.fences(plan)
 
         try:
@@ -292,8 +292,8 @@ class CompactionCommits:
         record = Provenance(
             values=plan.target,
             files=files_digest(splits),
-            anchor=None if plan.anchor is None else inputs.part(Branch.SNAPSHOT, plan.anchor),
-            deltas=tuple(inputs.part(Branch.DELTA, d) for d in plan.deltas),
+            anchor=None if plan.anchor is None else inputs.part(ChainBranch.SNAPSHOT, plan.anchor),
+            deltas=tuple(inputs.part(ChainBranch.DELTA, d) for d in plan.deltas),
             snapshots=inputs.state.snapshot_ids,
             identities=inputs.state.identities,
             origin=self._request.operation_id or self._request.operation,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from airflow_paimon.core.chain.erasure import keep_records, rebase_records
 from airflow_paimon.core.chain.erasure_plan import why_needed
 from airflow_paimon.core.chain.guard import chain_role
-from airflow_paimon.core.chain.layout import Branch, Values, chain_keys
+from airflow_paimon.core.chain.layout import ChainBranch, Values, chain_keys
 from airflow_paimon.core.chain.state import ChainState, files_digest, splits_by_partition
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError, first_few
@@ -53,7 +53,7 @@ class ChainErasure:
     """A round of an erasure. ``state``: the branches as they were before they were searched."""
 
     state: ChainState
-    may_vanish: Mapping[Branch, frozenset[Values]]
+    may_vanish: Mapping[ChainBranch, frozenset[Values]]
     """Partitions of which no row may be left."""
 
     def order(self, branch: Table) -> int:
@@ -62,8 +62,8 @@ class ChainErasure:
         Deltas come first only where full partitions go, which is allowed once nothing builds on them.
         """
         role = chain_role(branch, branch.schema())
-        first, second = Branch.SNAPSHOT, Branch.DELTA
-        if self.may_vanish[Branch.SNAPSHOT]:
+        first, second = ChainBranch.SNAPSHOT, ChainBranch.DELTA
+        if self.may_vanish[ChainBranch.SNAPSHOT]:
             first, second = second, first
         return 0 if role == first else 1 if role == second else 2
 
@@ -86,7 +86,7 @@ class ChainErasure:
         if vanished:
             texts = ", ".join(sorted(map(layout.text_of, vanished))[:_SHOWN])
             raise ConflictError(f"{plan.table.label}: no row would be left in {texts}, where others were a moment ago")
-        if role == Branch.SNAPSHOT:
+        if role == ChainBranch.SNAPSHOT:
             digests = {v: files_digest(splits) for v, splits in left.items()}
             keep_records(plan.table.branch(MAIN), layout, plan, digests)
 
@@ -107,7 +107,7 @@ def plan_chain_erasure(state: ChainState, found: FoundRows) -> ChainErasure:
         UnsafeOperationError: a partition would lose all its rows whose being there matters; nothing was changed.
     """
     rows = {one.file.name: one.rows for one in found.matching}
-    emptied = {b: frozenset(_emptied(state.plan(b), rows)) for b in Branch}
+    emptied = {b: frozenset(_emptied(state.plan(b), rows)) for b in ChainBranch}
     reasons = why_needed(state.layout, state.partitions, emptied)
     if reasons:
         raise UnsafeOperationError(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from airflow_paimon.core.chain.layout import Branch, Values
+from airflow_paimon.core.chain.layout import ChainBranch, Values
 from airflow_paimon.core.chain.provenance import gather_provenances, record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, files_digest, gather_chain, state_digests
@@ -122,13 +122,15 @@ def build(table: Table, text: str, anchor: str | None, deltas: Sequence[str]) ->
     values = parts(text)
     branch = table.branch("snapshot")
     new = message(branch, values)
-    digests: Any = {b: state_digests(state, b) for b in (Branch.SNAPSHOT, Branch.DELTA)}
+    digests: Any = {b: state_digests(state, b) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
     split = BucketSplit(new.partition, values, 0, 2, new.new_files)
     record = Provenance(
         values=values,
         files=files_digest([split]),
-        anchor=None if anchor is None else Part(values=parts(anchor), files=digests[Branch.SNAPSHOT][parts(anchor)]),
-        deltas=tuple(Part(values=parts(d), files=digests[Branch.DELTA][parts(d)]) for d in deltas),
+        anchor=None
+        if anchor is None
+        else Part(values=parts(anchor), files=digests[ChainBranch.SNAPSHOT][parts(anchor)]),
+        deltas=tuple(Part(values=parts(d), files=digests[ChainBranch.DELTA][parts(d)]) for d in deltas),
         snapshots=state.snapshot_ids,
         origin="test",
         created_at="2026-11-21T00:00:00+00:00",

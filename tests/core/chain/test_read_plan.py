@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.layout import Branch, ChainLayout, Partitions, Values
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Partitions, Values
 from airflow_paimon.core.chain.read_plan import (
     PartitionRead,
     Source,
@@ -76,7 +76,7 @@ def test_daily_chain_without_filter() -> None:
     assert chain_of(reads["20250809"]) == (None, ["20250809"])
     assert chain_of(reads["20250811"]) == ("20250810", ["20250811"])
     assert chain_of(reads["20250813"]) == ("20250812", ["20250813"])
-    assert reads["20250810"].hidden == (Branch.SNAPSHOT, Branch.DELTA)
+    assert reads["20250810"].hidden == (ChainBranch.SNAPSHOT, ChainBranch.DELTA)
     assert reads["20250812"].reason == "stored in the snapshot branch; hides delta"
     assert reads["20250811"].reason == "the nearest earlier snapshot partition, 1 delta"
 

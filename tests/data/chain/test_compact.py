@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.chain.layout import Branch
+from airflow_paimon.core.chain.layout import ChainBranch
 from airflow_paimon.core.chain.provenance import read_provenances
 from airflow_paimon.core.chain.state import gather_chain, state_digests
 from airflow_paimon.core.errors import InvalidInputError
@@ -71,11 +71,11 @@ def test_result_counts_and_provenance(tmp_path: Path) -> None:
     assert row["bytes_in"] > 0 < row["bytes_out"]
     assert row["snapshots"] == {"main": None, "snapshot": 1, "delta": 1}
     state = gather_chain(table)
-    digests = state_digests(state, Branch.SNAPSHOT)
+    digests = state_digests(state, ChainBranch.SNAPSHOT)
     (record,) = read_provenances(table, state.layout, digests).values()
     assert record.values == ("20260224",)
     assert record.anchor is not None and record.anchor.files == digests["20260223",]
-    assert [d.files for d in record.deltas] == [state_digests(state, Branch.DELTA)["20260224",]]
+    assert [d.files for d in record.deltas] == [state_digests(state, ChainBranch.DELTA)["20260224",]]
     assert (record.origin, record.snapshots["delta"]) == ("op-1", 1)
     (split,) = (s for s in state.snapshot.splits if s.values == ("20260224",))
     (file,) = split.files
