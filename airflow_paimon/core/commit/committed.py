@@ -136,7 +136,7 @@ def took_expired_id(table: Table, snapshot: Snapshot) -> bool:
     return True
 
 
-def taken_back(table: Table, snapshot: Snapshot, head: Snapshot | None, branch: BranchRecord | None) -> bool:
+def take_back_misplaced(table: Table, snapshot: Snapshot, head: Snapshot | None, branch: BranchRecord | None) -> bool:
     """Take a snapshot back that was just put on ``head`` where it doesn't belong; False: it stands, or others are based
     on it. ``branch``: the branch's record right before the put.
 
@@ -243,14 +243,14 @@ def verify_committed(table: Table, snapshot: Snapshot) -> None:
         )
 
 
-UndoablePublish = Sequence[tuple[Table, Snapshot]]
+VerifiedCommits = Sequence[tuple[Table, Snapshot]]
 """Snapshots that were published, each with the view of its branch."""
 
 
 @dataclass(slots=True)
 class _Unverified:
     published: list[tuple[Table, Snapshot]] = field(default_factory=list)
-    then: list[Callable[[UndoablePublish], None]] = field(default_factory=list)
+    then: list[Callable[[VerifiedCommits], None]] = field(default_factory=list)
 
 
 _unverified: ContextVar[_Unverified | None] = ContextVar("unverified", default=None)
@@ -280,7 +280,7 @@ def verified_commits(*, anew: bool = False) -> Iterator[None]:
         call(mine.published)
 
 
-def once_verified(call: Callable[[UndoablePublish], None]) -> None:
+def once_verified(call: Callable[[VerifiedCommits], None]) -> None:
     """Call something, with what was published, when the ``verified_commits`` around this has found all of it."""
     around = _unverified.get()
     assert around is not None

@@ -17,7 +17,12 @@ from functools import partial
 from typing import Any
 
 from airflow_paimon.core.commit.cache import CommitCache
-from airflow_paimon.core.commit.committed import check_not_built_upon, taken_back, unknown_outcome, verify_at_end
+from airflow_paimon.core.commit.committed import (
+    check_not_built_upon,
+    take_back_misplaced,
+    unknown_outcome,
+    verify_at_end,
+)
 from airflow_paimon.core.commit.committed import find_committed as find_committed
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
@@ -34,7 +39,7 @@ from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
 from airflow_paimon.core.commit.read_back import head_is_unchanged, is_still_there, read_back
 from airflow_paimon.core.commit.restore import restore_draft
-from airflow_paimon.core.commit.staged import Changes, Staged, discard, make_changes, stage, write
+from airflow_paimon.core.commit.staged import ChangeFiles, StagedSnapshot, discard, make_change_files, stage, write
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -94,7 +99,7 @@ class _Planned:
     checks: Sequence[PostCommitCheck]
 
 
-class _Answer(Enum):
+class _PutAnswer(Enum):
     """What the storage said to the put of a snapshot."""
 
     DONE = "done"
@@ -107,34 +112,34 @@ class _Put:
     """A snapshot that was put on top of ``head``, or tried to. ``branch``: the branch's record right before."""
 
     head: Snapshot | None
-    staged: Staged
+    staged: StagedSnapshot
     branch: BranchRecord | None
-    answer: _Answer
+    answer: _PutAnswer
 
 
 @dataclass(eq=False, slots=True)
 class _Commit:
     """One commit. ``changes``: those of its files that are written, and that certainly no snapshot names.
 
-    ``began``: the head when the operation began. ``in_doubt``: the snapshot that was put, or perhaps was, until it is
-    certain that it was not committed. Every error means an unknown outcome till then: after other errors callers delete
-    the files that they wrote.
+    ``head_at_begin``: the head when the operation began. ``in_doubt``: the snapshot that was put, or perhaps was, until
+    it is certain that it was not committed. Every error means an unknown outcome till then: after other errors callers
+    delete the files that they wrote.
     """
 
     table: Table
     make_draft: MakeDraft
     options: CommitOptions
     cache: CommitCache = field(init=False)
-    looked: SnapshotRef | None = field(init=False)
-    began: SnapshotRef | None = field(init=False)
+    searched_up_to: SnapshotRef | None = field(init=False)
+    head_at_begin: SnapshotRef | None = field(init=False)
     draft: Draft | None = None
-    changes: Changes | None = None
+    changes: ChangeFiles | None = None
     in_doubt: Snapshot | None = None
 
     def __post_init__(self) -> None:
         self.cache = CommitCache(self.table)
-        self.looked = self.options.identity.since
-        self.began = self.looked or self.options.identity.began
+        self.searched_up_to = self.options.identity.since
+        self.head_at_begin = self.searched_up_to or self.options.identity.began
 
     def run(self) -> Receipt:
         retry = self.options.retry
@@ -175,13 +180,13 @@ class _Commit:
     def _plan_newest(self, attempt: int) -> _Planned | Receipt | None:
         """Plan on the newest head; None: that is another one meanwhile, and what this one needs is gone."""
         at = _newest_state(self.table, self.cache)
-        at.began = self.began = self.began or SnapshotRef.of(at.head)
+        at.began = self.head_at_begin = self.head_at_begin or SnapshotRef.of(at.head)
         try:
             return self._plan(at, attempt)
         except FormatError as error:
             if at.head is None or not self._is_outdated(at.head, attempt, error):
                 raise
-            self._forget()
+            self._forget_snapshots()
             return None
 
     def _is_outdated(self, head: Snapshot, attempt: int, error: FormatError) -> bool:
@@ -194,12 +199,12 @@ class _Commit:
     def _plan(self, at: HeadState, attempt: int) -> _Planned | Receipt:
         """Make the draft for a head; a receipt: there is nothing to do, or another try has done it."""
         table, head, identity = self.table, at.head, self.options.identity
-        if self.looked is not None and head is not None:
-            committed = find_committed(table, identity, self.looked, head)
+        if self.searched_up_to is not None and head is not None:
+            committed = find_committed(table, identity, self.searched_up_to, head)
             if committed is not None:
                 self._discard_changes()
                 return Receipt(before=_before(table, committed), snapshot=committed, attempts=attempt, replayed=True)
-            self.looked = SnapshotRef.of(head)
+            self.searched_up_to = SnapshotRef.of(head)
         draft = self.draft = _carried_over(self.draft, head) or self.make_draft(at)
         if draft is None:
             self._discard_changes()
@@ -210,11 +215,11 @@ class _Commit:
         checks = check_draft(table, head, replace(draft, guard_options=self.options.guard_options))
         return _Planned(at=at, draft=draft, checks=checks)
 
-    def _forget(self) -> None:
+    def _forget_snapshots(self) -> None:
         """Forget what was learned of snapshots, as one of them was not there."""
         self.cache.forget()
         self.draft = None
-        self.looked = self.options.identity.since
+        self.searched_up_to = self.options.identity.since
 
     def _discard_changes(self) -> None:
         if self.changes is not None:
@@ -228,10 +233,10 @@ class _Commit:
         another engine. The snapshot would then bring the old rows back.
         """
         table, head, draft = self.table, planned.at.head, planned.draft
-        written = self.changes is not None and self.changes.fit(draft)
+        written = self.changes is not None and self.changes.matches(draft)
         if not written:
             self._discard_changes()
-        changes = self.changes or make_changes(table, head, draft)
+        changes = self.changes or make_change_files(table, head, draft)
         staged = self._staged(planned, changes, stamp=str(uuid.uuid4()) if written else changes.stamp)
         if staged is None:
             return None
@@ -242,7 +247,7 @@ class _Commit:
                 table, files, [partial(require_ready, table), partial(is_still_there, table, head, draft)]
             )
             if not there:
-                self._forget()
+                self._forget_snapshots()
             if not there or (draft.prepare is not None and not draft.prepare()):
                 discard(table, staged.files)
                 return None
@@ -251,52 +256,52 @@ class _Commit:
             raise
         return _Put(head=head, staged=staged, branch=branch, answer=self._put_snapshot(staged))
 
-    def _staged(self, planned: _Planned, changes: Changes, *, stamp: str) -> Staged | None:
+    def _staged(self, planned: _Planned, changes: ChangeFiles, *, stamp: str) -> StagedSnapshot | None:
         try:
             return stage(self.cache, planned.at.head, planned.draft, self.options, changes, stamp=stamp)
         except PaimonError:
             if is_still_there(self.table, planned.at.head, planned.draft):
                 raise
-            self._forget()  # what the head names is gone with it
+            self._forget_snapshots()  # what the head names is gone with it
             return None
 
-    def _put_snapshot(self, staged: Staged) -> _Answer:
+    def _put_snapshot(self, staged: StagedSnapshot) -> _PutAnswer:
         self.changes = None  # from here on they may be named
         self.in_doubt = staged.snapshot
         try:
             self.table.store.create(self.table.paths.snapshot(staged.snapshot.id), staged.data)
         except AlreadyExistsError:
-            return _Answer.EXISTS
+            return _PutAnswer.EXISTS
         except OutcomeUnknownError:
-            return _Answer.UNKNOWN
+            return _PutAnswer.UNKNOWN
         except PaimonError:
             self.in_doubt = None
             discard(self.table, [*staged.files, *staged.changes.files])
             raise
-        return _Answer.DONE
+        return _PutAnswer.DONE
 
     def _is_committed(self, put: _Put, draft: Draft) -> bool:
         """Read back what was put. False: it certainly was not committed, or had to be taken back."""
         table, staged, answer = self.table, put.staged, put.answer
-        certain = answer is _Answer.EXISTS
+        certain = answer is _PutAnswer.EXISTS
         looks: list[Callable[[], bool | None]] = [
             partial(read_back, table, staged, put.branch, certain=certain),
             partial(head_is_unchanged, table, put.head),
         ]
-        committed, in_order = run_parallel(table.store, looks)
+        committed, head_unchanged = run_parallel(table.store, looks)
         if committed is None:
             self.in_doubt = None
             discard(table, [*staged.files, *staged.changes.files])
             raise ConflictError(
                 f"{table.label}: the branch was renamed or deleted during the commit; nothing was written"
             )
-        if committed and (in_order or not taken_back(table, staged.snapshot, put.head, put.branch)):
+        if committed and (head_unchanged or not take_back_misplaced(table, staged.snapshot, put.head, put.branch)):
             return True
         if committed:
-            self._forget()
-        elif answer is _Answer.DONE:
+            self._forget_snapshots()
+        elif answer is _PutAnswer.DONE:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
-        elif answer is _Answer.UNKNOWN:
+        elif answer is _PutAnswer.UNKNOWN:
             # Its manifests stay: a commit on top of ours, made before it was replaced, refers to them.
             check_not_built_upon(table, draft, staged.snapshot)
         else:

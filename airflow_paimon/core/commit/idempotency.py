@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
 
-from airflow_paimon.core.commit.committed import UndoablePublish, find_committed, once_verified, verified_commits
+from airflow_paimon.core.commit.committed import VerifiedCommits, find_committed, once_verified, verified_commits
 from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
@@ -247,7 +247,7 @@ def _is_still_made(table: Table, result: OperationResult, commit: str | None) ->
     return not ids or ids[0] > number
 
 
-def _keep_result(context: Context, result: OperationResult, published: UndoablePublish) -> None:
+def _keep_result(context: Context, result: OperationResult, published: VerifiedCommits) -> None:
     """Keep the result of an operation that has an operation record and has changed something, for a retry.
 
     Not if its commit was another try's: only who publishes a snapshot knows for certain which one is its own.

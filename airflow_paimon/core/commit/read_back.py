@@ -7,7 +7,7 @@ from contextlib import suppress
 from airflow_paimon.core.commit.cache import is_same
 from airflow_paimon.core.commit.committed import BEING_CHANGED, is_ours, unknown_outcome
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.staged import Staged
+from airflow_paimon.core.commit.staged import StagedSnapshot
 from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -34,7 +34,7 @@ def _has_schema(table: Table, schema: TableSchema) -> bool:
         return False
 
 
-def read_back(table: Table, staged: Staged, branch: BranchRecord | None, *, certain: bool) -> bool | None:
+def read_back(table: Table, staged: StagedSnapshot, branch: BranchRecord | None, *, certain: bool) -> bool | None:
     """Read back the snapshot of this id. ``certain``: the storage refused our put, so an absent file means it lost.
 
     The branch is checked first: an operation that deletes or renames it later finds the snapshot. None: it was put on a
@@ -55,7 +55,7 @@ def read_back(table: Table, staged: Staged, branch: BranchRecord | None, *, cert
     raise unknown_outcome(table, snapshot, BEING_CHANGED)
 
 
-def _is_taken_from_gone_branch(table: Table, staged: Staged, branch: BranchRecord | None) -> bool:
+def _is_taken_from_gone_branch(table: Table, staged: StagedSnapshot, branch: BranchRecord | None) -> bool:
     """Delete a snapshot that was put after its branch was deleted for good; False: it is not certain that it goes.
 
     It belongs to no branch, and would bring its rows into the next branch of that name.

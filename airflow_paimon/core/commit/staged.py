@@ -38,7 +38,7 @@ _Named = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
+class ChangeFiles:
     """The files that say what a draft changes, the same ones on any head. ``files``: their content by name.
 
     ``entries``: the draft's; with row tracking with the ids that they have on one head, after which ``next_row_id`` is
@@ -54,7 +54,7 @@ class Changes:
     changelog: tuple[str | None, int | None]
     index: str | None
 
-    def fit(self, draft: Draft) -> bool:
+    def matches(self, draft: Draft) -> bool:
         """Whether these are the files of another draft, or of the same one on another head."""
         mine = self.draft
         return (
@@ -67,18 +67,18 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Staged:
+class StagedSnapshot:
     """A snapshot that may be written, ``data`` as its file. ``files``: the content of those that it needs for this head
     alone.
     """
 
     snapshot: Snapshot
     data: bytes
-    changes: Changes
+    changes: ChangeFiles
     files: Mapping[str, bytes]
 
 
-def make_changes(table: Table, head: Snapshot | None, draft: Draft) -> Changes:
+def make_change_files(table: Table, head: Snapshot | None, draft: Draft) -> ChangeFiles:
     """Make the files that say what a draft changes; nothing is written yet."""
     stamp = str(uuid.uuid4())
     files: dict[str, bytes] = {}
@@ -92,7 +92,7 @@ def make_changes(table: Table, head: Snapshot | None, draft: Draft) -> Changes:
     if draft.index_entries:
         index = f"index-manifest-{stamp}-0"
         files[index] = write_index_manifest(list(draft.index_entries))
-    return Changes(
+    return ChangeFiles(
         stamp=stamp,
         draft=draft,
         entries=entries,
@@ -115,8 +115,8 @@ def _next_row_id(head: Snapshot | None, draft: Draft) -> int:
 
 
 def stage(
-    cache: CommitCache, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, *, stamp: str
-) -> Staged:
+    cache: CommitCache, head: Snapshot | None, draft: Draft, options: CommitOptions, changes: ChangeFiles, *, stamp: str
+) -> StagedSnapshot:
     """Make what a snapshot on top of ``head`` needs; nothing is written yet. ``stamp``: of the names of its files."""
     files: dict[str, bytes] = {}
     reads: list[Callable[[], object]] = [partial(cache.before, head)] if draft.only_new else []
@@ -125,12 +125,17 @@ def stage(
     run_parallel(cache.table.store, reads)  # ``cache`` keeps it
     base = base_rows(cache, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
-    snapshot = _snapshot(cache, head, draft, given, changes, base_list)
-    return Staged(snapshot=snapshot, data=snapshot.to_bytes(), changes=changes, files=files)
+    snapshot = _snapshot(cache, head, draft, options, changes, base_list)
+    return StagedSnapshot(snapshot=snapshot, data=snapshot.to_bytes(), changes=changes, files=files)
 
 
 def _snapshot(
-    cache: CommitCache, head: Snapshot | None, draft: Draft, given: CommitOptions, changes: Changes, base_list: _Named
+    cache: CommitCache,
+    head: Snapshot | None,
+    draft: Draft,
+    options: CommitOptions,
+    changes: ChangeFiles,
+    base_list: _Named,
 ) -> Snapshot:
     table = cache.table
     inherited = head.index_manifest if head else None
@@ -150,16 +155,16 @@ def _snapshot(
         changelog_manifest_list_size=changes.changelog[1],
         changelog_record_count=None if draft.changelog is None else sum(e.file.row_count for e in draft.changelog),
         index_manifest=inherited if draft.index_entries is None else changes.index,
-        commit_user=given.identity.user,
+        commit_user=options.identity.user,
         writer_version=WRITER_VERSION,
-        commit_identifier=given.identity.identifier,
+        commit_identifier=options.identity.identifier,
         commit_kind=draft.kind,
         time_millis=max(int(time.time() * 1000), head.time_millis if head else 0),
         total_record_count=_total_before(table, head) + delta_count,
         delta_record_count=delta_count,
         watermark=_highest(draft.watermark, head.watermark if head else None),
         statistics=head.statistics if head is not None and same_schema else None,
-        properties={**given.properties, **draft.properties, **older},
+        properties={**options.properties, **draft.properties, **older},
         next_row_id=_next_row_id(head, draft) if changes.next_row_id is None else changes.next_row_id,
         operation=draft.operation,
     )

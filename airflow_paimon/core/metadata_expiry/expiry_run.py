@@ -121,7 +121,7 @@ class _Expiry:
             if not dry_run:
                 require_committable(table)
                 table.store.check_reach(f.path for files in planned_files.stages for f in files)
-            if dry_run or _unlink(self.context, choice, self.moved):
+            if dry_run or _move_to_trash(self.context, choice, self.moved):
                 break
         else:
             raise ConflictError(f"{table.name}: what was to expire was replaced {_TRIES} times meanwhile; run it again")
@@ -244,7 +244,7 @@ def _entry(root: Root, now_ms: int, operation_id: str | None) -> TrashEntry:
     )
 
 
-def _to_trash(context: Context, root: Root, reason: str) -> tuple[Replace, Delete]:
+def _trash_actions(context: Context, root: Root, reason: str) -> tuple[Replace, Delete]:
     """Return the actions that move a root into the trash; again is harmless."""
     entry = _entry(root, context.now_ms, context.request.operation_id)
     keep = Replace(path=entry.trash_path, data=entry.to_bytes(), reason=f"keeps {root.label} for the grace time")
@@ -253,7 +253,7 @@ def _to_trash(context: Context, root: Root, reason: str) -> tuple[Replace, Delet
 
 def _plan(context: Context, choice: ExpirySelection) -> Plan:
     moved = (
-        a for r in choice.expiring for a in (*choice.before.get(r.path, ()), *_to_trash(context, r, choice.reason))
+        a for r in choice.expiring for a in (*choice.before.get(r.path, ()), *_trash_actions(context, r, choice.reason))
     )
     return Plan(
         operation=context.request.operation,
@@ -263,7 +263,7 @@ def _plan(context: Context, choice: ExpirySelection) -> Plan:
     )
 
 
-def _unlink(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
+def _move_to_trash(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
     """Carry out the choice; each root and consumer must still be what was chosen. False: one has been replaced.
 
     One that is gone was expired by another run, or another engine. ``moved`` gets those that this run takes away.
@@ -272,7 +272,7 @@ def _unlink(context: Context, choice: ExpirySelection, moved: list[Root]) -> boo
     if not _still_unused(table, choice.consumers):
         return False
     try:
-        return _move_to_trash(context, choice, moved)
+        return _move_in_batches(context, choice, moved)
     except ConflictError:  # replaced since the last look
         _undo_puts(context, choice)
         return False
@@ -284,13 +284,13 @@ def _undo_puts(context: Context, choice: ExpirySelection) -> None:
     """
     now = read_existing(context.table.store, [r.path for r in choice.expiring])
     for root in (r for r in choice.expiring if now.get(r.path, r.data) != r.data):
-        put = (*choice.before.get(root.path, ()), *_to_trash(context, root, choice.reason))
+        put = (*choice.before.get(root.path, ()), *_trash_actions(context, root, choice.reason))
         done = [Delete(path=a.path, expected=a.data, reason="put too late") for a in put if isinstance(a, Replace)]
         with suppress(ConflictError):
             execute_repeatedly(context.table, done)
 
 
-def _move_to_trash(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
+def _move_in_batches(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
     table = context.table
     try:
         execute_repeatedly(table, choice.first)
@@ -303,14 +303,14 @@ def _move_to_trash(context: Context, choice: ExpirySelection, moved: list[Root])
             return False
         if not there:  # another run has taken all of them away
             continue
-        steps = {r.path: _to_trash(context, r, choice.reason) for r in there}
+        steps = {r.path: _trash_actions(context, r, choice.reason) for r in there}
         execute_groups(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
-        few_of_each = _FEW * len(_chains(there))
+        few_of_each = _FEW * len(_ordered_lines(there))
         for few in batches(there, few_of_each):  # another look, as Paimon's rollback makes ids free for new snapshots
             still = _unchanged(table, few)
             if still is None:
                 return False
-            gone = [[steps[r.path][1] for r in chain] for chain in _chains(still)]
+            gone = [[steps[r.path][1] for r in line] for line in _ordered_lines(still)]
             execute_groups(table, gone, lambda action: moved.append(by_path[action.path]))
     execute_repeatedly(table, _final_actions(table, choice))
     return True
@@ -325,21 +325,21 @@ def _final_actions(table: Table, choice: ExpirySelection) -> list[Action]:
     return [action for action in choice.after if action.path not in wrong]
 
 
-def _chains(roots: Iterable[Root]) -> list[list[Root]]:
-    """Divide roots into chains, to be taken away in order, beside each other; a tag is one by itself.
+def _ordered_lines(roots: Iterable[Root]) -> list[list[Root]]:
+    """Divide roots into lines, to be taken away in order, beside each other; a tag is one by itself.
 
     The snapshots of a branch go one after the other, the oldest first: a run that is killed leaves no gap, and a commit
     that finds the snapshot before its own knows that no expiry has made its id free (``took_expired_id``).
     """
-    chains: dict[tuple[str, str, str], list[Root]] = {}
+    lines: dict[tuple[str, str, str], list[Root]] = {}
     for root in roots:
-        chains.setdefault((root.branch, root.kind, root.path if root.kind == TAG else ""), []).append(root)
-    return list(chains.values())
+        lines.setdefault((root.branch, root.kind, root.path if root.kind == TAG else ""), []).append(root)
+    return list(lines.values())
 
 
 def _round_robin(roots: Iterable[Root]) -> list[Root]:
-    """Order roots so that each chain gives one in turn: what is taken away together is of many chains."""
-    turns = zip_longest(*_chains(roots))
+    """Order roots so that each line gives one in turn: what is taken away together is of many lines."""
+    turns = zip_longest(*_ordered_lines(roots))
     return [r for turn in turns for r in turn if r is not None]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.committed import taken_back, verified_commits
+from airflow_paimon.core.commit.committed import take_back_misplaced, verified_commits
 from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_committed, restore_partitions
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
@@ -737,7 +737,7 @@ def test_a_commit_on_what_another_engine_rolled_back_is_taken_back(table: Table)
     head, committed = put_on(table)
     for number in (3, 4):
         table.store.delete(table.paths.snapshot(number))
-    assert taken_back(table, committed, head, None)
+    assert take_back_misplaced(table, committed, head, None)
     assert table.snapshot_ids() == [1, 2]
 
 
@@ -748,5 +748,5 @@ def test_a_commit_stays_after_an_expiry_that_left_a_snapshot_file(table: Table) 
         table.store.delete(manifest_path(name))
     for number in (1, 3, 4):
         table.store.delete(table.paths.snapshot(number))
-    assert not taken_back(table, committed, head, None)
+    assert not take_back_misplaced(table, committed, head, None)
     assert table.snapshot_ids() == [2, 5] and table.snapshot(5) == committed
