@@ -31,7 +31,7 @@ from airflow_paimon.data.chain import compact_bucket as chain_compact
 from airflow_paimon.data.chain.compact_bucket import (
     ChainBucketOutput,
     ChainBucketTask,
-    ChainCompaction,
+    CompactionSettings,
     compact_bucket,
     plan_buckets,
 )
@@ -153,7 +153,7 @@ def _messages(branch: Table, rows: pa.RecordBatch, day: str, buckets: int) -> li
     return messages
 
 
-def floor_bucket(compaction: ChainCompaction, work: ChainBucketTask) -> ChainBucketOutput:
+def floor_bucket(compaction: CompactionSettings, work: ChainBucketTask) -> ChainBucketOutput:
     """Read the inputs of a compaction, and write the anchor's rows again."""
     writer = chain_compact._writer(compaction, work)
     reader = _ChainReader(compaction.inputs, work.split)
@@ -173,9 +173,9 @@ def floor_bucket(compaction: ChainCompaction, work: ChainBucketTask) -> ChainBuc
 
 def run_tasks(
     spark: SparkSession,
-    compaction: ChainCompaction,
+    compaction: CompactionSettings,
     works: Sequence[ChainBucketTask],
-    run: Callable[[ChainCompaction, ChainBucketTask], ChainBucketOutput],
+    run: Callable[[CompactionSettings, ChainBucketTask], ChainBucketOutput],
 ) -> list[ChainBucketOutput]:
     def make(work: ChainBucketTask) -> Iterable[pa.RecordBatch]:
         return ship(lambda: [run(compaction, work)])
@@ -183,7 +183,7 @@ def run_tasks(
     return collect(map_tasks(spark, _groups(works, spark.sparkContext.defaultParallelism), make, SCHEMA))
 
 
-def planned(table: Table, memory: int = MEMORY) -> tuple[ChainCompaction, list[ChainBucketTask]]:
+def planned(table: Table, memory: int = MEMORY) -> tuple[CompactionSettings, list[ChainBucketTask]]:
     deltas = tuple((f"202602{day:02}",) for day in range(2, DELTAS + 2))
     return plan_buckets(gather_chain(table), [((LAST,), (FIRST,), deltas)], memory)
 
@@ -197,7 +197,7 @@ def discard(table: Table, outputs: Iterable[ChainBucketOutput]) -> None:
 def bench_merge(spark: SparkSession, table: Table, what: str) -> None:
     compaction, works = planned(table)
 
-    def tasks(run: Callable[[ChainCompaction, ChainBucketTask], ChainBucketOutput]) -> None:
+    def tasks(run: Callable[[CompactionSettings, ChainBucketTask], ChainBucketOutput]) -> None:
         discard(table, run_tasks(spark, compaction, works, run))
 
     report(what, in_turns({"floor": lambda: tasks(floor_bucket), "merged": lambda: tasks(compact_bucket)}, RUNS))
@@ -261,7 +261,7 @@ def in_fresh_process(function: Callable[..., float], *arguments: Any) -> float:
         return pool.submit(function, *arguments).result()
 
 
-def peak_memory(compaction: ChainCompaction | None, work: ChainBucketTask | None) -> float:
+def peak_memory(compaction: CompactionSettings | None, work: ChainBucketTask | None) -> float:
     if compaction is not None and work is not None:
         output = compact_bucket(compaction, work)
         for file in output.message.new_files:

@@ -21,7 +21,7 @@ from pathlib import Path
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain.scan import is_chain_read
 from airflow_paimon.data.planner import plan_rows
-from airflow_paimon.data.read_groups import GroupPlan, ReadPlan, Sizes
+from airflow_paimon.data.read_groups import GroupPlan, GroupSizes, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.spark.shares import task_shares
 from benchmarks.large_tables import make_table_by_day
@@ -35,7 +35,7 @@ WAYS = ("at once", "groups", "tasks at once", "tasks")
 
 def planned(table: Table, *, at_once: bool) -> ReadPlan:
     request = ReadRequest(mode="full" if is_chain_read(table) else None)
-    return plan_rows(table, request, Sizes(entries=1 << 62 if at_once else 0))
+    return plan_rows(table, request, GroupSizes(entries=1 << 62 if at_once else 0))
 
 
 def planned_files(plan: ReadPlan) -> dict[str, float]:

@@ -25,7 +25,13 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, pa
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.read_cache import cached_reads
-from airflow_paimon.core.table.scan import ScanPlan, choose_state, plan_state, with_schemas, with_schemas_of_branch
+from airflow_paimon.core.table.scan import (
+    ScanPlan,
+    scan_without_files,
+    with_planned_files,
+    with_schemas,
+    with_schemas_of_branch,
+)
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.files.key_lookup import chosen_files
 from airflow_paimon.data.files.pruning import bind_where, keep
@@ -40,13 +46,13 @@ class PinnedBranches:
     """One state of a table, from which any number of reads can be planned.
 
     ``states``: of the branches that are read, without their files; the first has the table's columns, and hides
-    partitions of the other one. ``travels``: it is an earlier state. ``whole``: the same with their files, where these
-    are few.
+    partitions of the other one. ``travels``: it is an earlier state. ``planned``: the same with their files, where
+    these are few.
     """
 
     states: tuple[ScanPlan, ...]
     travels: bool
-    whole: tuple[ScanPlan, ...] | None = None
+    planned: tuple[ScanPlan, ...] | None = None
 
 
 def choose_branches(
@@ -68,7 +74,7 @@ def pin_branches(table: Table, version: int | str | None = None, timestamp: int 
         if sum(count_live_files(s.table, s.snapshot) for s in chosen.states) > FEW_FILES:
             return replace(chosen, states=tuple(map(with_schemas_of_branch, chosen.states)))
         plans = plan_visible_files(chosen.states, [None] * len(chosen.states), statistics=True)
-        return replace(chosen, whole=tuple(map(with_schemas, plans)))
+        return replace(chosen, planned=tuple(map(with_schemas, plans)))
 
 
 def branch_states(state: ScanPlan, version: int | str | None, timestamp: int | str | None) -> tuple[ScanPlan, ...]:
@@ -87,7 +93,7 @@ def branch_states(state: ScanPlan, version: int | str | None, timestamp: int | s
     return (other, own) if TableOptions(own.schema.options).primary_branch else (own, other)
 
 
-def files_for(
+def files_of_filter(
     schema: TableSchema, *, by_bucket: bool, where: pc.Expression | None = None, predicate: Predicate | None = None
 ) -> Selection | None:
     """Select the files whose rows a filter can keep; None: it says nothing of partitions and buckets."""
@@ -118,13 +124,13 @@ def plan_visible_files(
     wrong with entries of these is no matter to a read.
     """
     (first, *others), (selection, *rest) = states, selections
-    plan = plan_state(first, selection, statistics=statistics)
+    plan = with_planned_files(first, selection, statistics=statistics)
     key = partition_key(first.schema)
     hidden = frozenset(key(s.values) for s in plan.splits)
     return (
         plan,
         *(
-            plan_state(o, visible_selection(o, hidden, s), statistics=statistics)
+            with_planned_files(o, visible_selection(o, hidden, s), statistics=statistics)
             for o, s in zip(others, rest, strict=True)
         ),
     )
@@ -161,12 +167,12 @@ def _other_state(state: ScanPlan, table: Table, version: int | str | None, times
         )
     if isinstance(version, int) and state.snapshot is not None:
         found = snapshot_at_time_of(table, state.snapshot)
-        return ScanPlan(table, None, table.schema()) if found is None else choose_state(table, found)
+        return ScanPlan(table, None, table.schema()) if found is None else scan_without_files(table, found)
     if isinstance(version, str) and state.snapshot is not None and ("/" in version or table.find_tag(version) is None):
         version, timestamp = None, state.snapshot.time_millis
     if timestamp is not None and had_no_snapshot_at(table, timestamp):
         return ScanPlan(table, None, table.schema())
-    return choose_state(table, version, timestamp)
+    return scan_without_files(table, version, timestamp)
 
 
 def first_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:
@@ -177,7 +183,7 @@ def first_state(table: Table, version: int | str | None = None, timestamp: int |
         state = ScanPlan(table, None, table.schema())
         if other_branch(state) is not None:
             return state
-    return choose_state(table, version, timestamp)
+    return scan_without_files(table, version, timestamp)
 
 
 def had_no_snapshot_at(table: Table, timestamp: int | str) -> bool:
@@ -207,7 +213,7 @@ def plan_head_of_other(plan: ScanPlan) -> ScanPlan | None:
     name = other_branch(plan)
     if name is None:
         return None
-    other = plan_state(_other_state(plan, plan.table.branch(name), None, None))
+    other = with_planned_files(_other_state(plan, plan.table.branch(name), None, None))
     check_types(plan.table.label, other.table.label, plan.schema, other.schema)
     return other
 

@@ -15,7 +15,12 @@ from airflow_paimon.core.requests.requests import Compact, CompactChainTable, Di
 from airflow_paimon.data import compact as compact_files
 from airflow_paimon.data import rescale as rescale_files
 from airflow_paimon.data.chain import compact as compact_chain
-from airflow_paimon.data.chain.compact_bucket import ChainBucketOutput, ChainBucketTask, ChainCompaction, compact_bucket
+from airflow_paimon.data.chain.compact_bucket import (
+    ChainBucketOutput,
+    ChainBucketTask,
+    CompactionSettings,
+    compact_bucket,
+)
 from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.erasure import erase_rows as erasure
@@ -42,7 +47,7 @@ def compact(context: Context, request: Compact, processes: int = 1) -> Operation
 def compact_chain_table(context: Context, request: CompactChainTable, processes: int = 1) -> OperationResult:
     """Make partitions full; raises as ``airflow_paimon.data.chain.compact`` says."""
 
-    def run(compaction: ChainCompaction, tasks: Sequence[ChainBucketTask]) -> Iterator[ChainBucketOutput]:
+    def run(compaction: CompactionSettings, tasks: Sequence[ChainBucketTask]) -> Iterator[ChainBucketOutput]:
         return _each(processes, partial(compact_bucket, compaction), tasks)
 
     return compact_chain.compact_chain_table(

@@ -28,7 +28,7 @@ from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, pin_chain
 from airflow_paimon.data.fallback_branches import (
     PinnedBranches,
     choose_branches,
-    files_for,
+    files_of_filter,
     partition_key,
     pin_branches,
     plan_visible_files,
@@ -38,9 +38,9 @@ from airflow_paimon.data.read_groups import (
     IN_PROCESS,
     BranchFiles,
     GroupPlan,
+    GroupSizes,
     Layer,
     ReadPlan,
-    Sizes,
     SortedFiles,
     entries_of,
     manifests_of,
@@ -66,7 +66,7 @@ def pin(table: Table, version: int | str | None = None, timestamp: int | str | N
     return choose(table, version, timestamp)
 
 
-def plan_rows(table: Table, request: ReadRequest | None = None, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+def plan_rows(table: Table, request: ReadRequest | None = None, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of one state of a view (None: of all that it has); raises as ``plan_branches`` and ``plan_chain``."""
     request = ReadRequest() if request is None else request
     with cached_reads():
@@ -75,7 +75,7 @@ def plan_rows(table: Table, request: ReadRequest | None = None, sizes: Sizes = I
         return plan_branches(choose_branches(table, request.version, request.timestamp), request, sizes)
 
 
-def plan_pinned(pinned: Pinned, request: ReadRequest | None = None, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+def plan_pinned(pinned: Pinned, request: ReadRequest | None = None, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of a pinned state, as ``plan_rows``."""
     request = ReadRequest() if request is None else request
     plan: Any = plan_pinned_chain if isinstance(pinned, PinnedChain) else plan_branches
@@ -87,10 +87,10 @@ def pinned_schema(pinned: Pinned) -> pa.Schema:
     """Return the columns of a pinned state; nothing is read. Raises as ``plan_rows``."""
     if isinstance(pinned, PinnedChain):
         return plan_chain_columns(pinned).output_schema
-    return _planned(pinned, ReadRequest(), pinned.states)[0][0].output_schema
+    return _plan_layer_reads(pinned, ReadRequest(), pinned.states)[0][0].output_schema
 
 
-def plan_branches(pinned: PinnedBranches, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+def plan_branches(pinned: PinnedBranches, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of one state, of both branches if the table's options say so.
 
     Raises:
@@ -100,29 +100,29 @@ def plan_branches(pinned: PinnedBranches, request: ReadRequest, sizes: Sizes = I
         FormatError: a manifest is missing or corrupt. ConflictError: the branch was deleted or made anew meanwhile.
     """
     with cached_reads():
-        if pinned.whole is not None:
-            return _at_once(pinned, request, pinned.whole)
+        if pinned.planned is not None:
+            return _plan_at_once(pinned, request, pinned.planned)
         by_bucket = len(pinned.states) == 1
         selections = [
-            files_for(s.schema, by_bucket=by_bucket, where=request.where, predicate=request.predicate)
+            files_of_filter(s.schema, by_bucket=by_bucket, where=request.where, predicate=request.predicate)
             for s in pinned.states
         ]
-        if not _selects_more(pinned.states, selections, sizes.entries):
-            return _at_once(
+        if not _selects_more_than(pinned.states, selections, sizes.entries):
+            return _plan_at_once(
                 pinned, request, plan_visible_files(pinned.states, selections, statistics=request.has_filter)
             )
-        read = _planned(pinned, request, pinned.states)[0][0]
-        found = _sorted(pinned.states, selections, request, sizes)
-        groups = (GroupPlan(layers=_planned(pinned, request, plans)) for plans in found.each())
+        read = _plan_layer_reads(pinned, request, pinned.states)[0][0]
+        found = _sort_into_groups(pinned.states, selections, request, sizes)
+        groups = (GroupPlan(layers=_plan_layer_reads(pinned, request, plans)) for plans in found.each())
         return ReadPlan(read=read, groups=groups, is_large=True)
 
 
-def _at_once(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanPlan]) -> ReadPlan:
-    layers = _planned(pinned, request, plans)
+def _plan_at_once(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanPlan]) -> ReadPlan:
+    layers = _plan_layer_reads(pinned, request, plans)
     return ReadPlan(read=layers[0][0], groups=[GroupPlan(layers=layers)])
 
 
-def _planned(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanPlan]) -> tuple[Layer, ...]:
+def _plan_layer_reads(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanPlan]) -> tuple[Layer, ...]:
     """Plan files of a state."""
     system, columns = request.system, request.columns
     if system == ROW_TRACKING and columns is None:
@@ -143,7 +143,7 @@ def _planned(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanP
     return tuple(layers)
 
 
-def _selects_more(states: Sequence[ScanPlan], selections: Sequence[Selection | None], entries: int) -> bool:
+def _selects_more_than(states: Sequence[ScanPlan], selections: Sequence[Selection | None], entries: int) -> bool:
     """Return whether more than so many entries are selected, as far as manifests tell; buckets are part of each
     partition, for which there may be an index of blocks.
     """
@@ -163,8 +163,8 @@ def _is_within(manifest: ManifestFile, selection: Selection) -> bool:
         return False  # other columns, or values that we don't know
 
 
-def _sorted(
-    states: Sequence[ScanPlan], selections: Sequence[Selection | None], request: ReadRequest, sizes: Sizes
+def _sort_into_groups(
+    states: Sequence[ScanPlan], selections: Sequence[Selection | None], request: ReadRequest, sizes: GroupSizes
 ) -> SortedFiles:
     """Sort the files that are selected into groups."""
     chosen = list(selections)
@@ -175,15 +175,15 @@ def _sorted(
         for state, selection in zip(states, chosen, strict=True)
     ]
     files = sum(m.num_added_files - m.num_deleted_files for some in manifests for m in some)
-    number = max(1, -(-files // sizes.each(files)))
+    group_count = max(1, -(-files // sizes.each(files)))
     branches = [
-        _branch(state, some, selection, number)
+        _branch_files(state, some, selection, group_count)
         for state, some, selection in zip(states, manifests, chosen, strict=True)
     ]
     return sort_files(branches, sizes, statistics=request.has_filter)
 
 
-def _branch(
+def _branch_files(
     state: ScanPlan, manifests: Sequence[ManifestFile], selection: Selection | None, groups: int
 ) -> BranchFiles:
     by_row_id = TableOptions(state.schema.options).data_evolution

@@ -37,7 +37,7 @@ _MOST_GROUPS = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
+class GroupSizes:
     """``entries`` of manifests above which a read is planned in groups: as objects with their splits they take 1 kB
     each, and 0.4 kB more where a filter needs their statistics. ``files`` of a group, about. ``memory_bytes``: what is
     kept in memory of what is sorted; the rest lies in a temporary file.
@@ -52,8 +52,8 @@ class Sizes:
         return max(self.files, -(-files // _MOST_GROUPS))
 
 
-IN_PROCESS = Sizes()
-IN_SPARK = Sizes(entries=500_000)
+IN_PROCESS = GroupSizes()
+IN_SPARK = GroupSizes(entries=500_000)
 """Spark's own reader takes up to so many files, all of which its driver lists."""
 
 
@@ -152,7 +152,7 @@ def _with_files(state: ScanPlan, entries: Sequence[ManifestEntry], index: Sequen
     return replace(state, splits=splits_of(state.schema, live), index_entries=tuple(index))
 
 
-def sort_files(branches: Sequence[BranchFiles], sizes: Sizes, *, statistics: bool) -> SortedFiles:
+def sort_files(branches: Sequence[BranchFiles], sizes: GroupSizes, *, statistics: bool) -> SortedFiles:
     """Sort the files of a read into groups. ``statistics``: see ``live_entries``.
 
     Raises:

@@ -16,7 +16,7 @@ from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.data_file_paths import data_file_path
-from airflow_paimon.core.table.scan import plan_scan, plan_state
+from airflow_paimon.core.table.scan import plan_scan, with_planned_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import fallback_branches, read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows, read_group
@@ -26,14 +26,14 @@ from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.fallback_branches import choose_branches
 from airflow_paimon.data.planner import plan_branches, plan_pinned
 from airflow_paimon.data.read import read_split
-from airflow_paimon.data.read_groups import IN_PROCESS, Sizes
+from airflow_paimon.data.read_groups import IN_PROCESS, GroupSizes
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.scan import plan_read
 from tests.core.tables import alter_table
 from tests.data.chain.tables import DAYS, chain_table, seen, set_options
 from tests.data.used_tables import branch_of_columns, make_anew
 
-EACH = Sizes(entries=0, files=1)
+EACH = GroupSizes(entries=0, files=1)
 MANY = pytest.mark.parametrize("are_many", [False, True])
 
 
@@ -112,11 +112,14 @@ def test_a_diff(warehouse: str, against: str) -> None:
     branch = branch_of_columns(warehouse)
     expected = compare_here(diff_of(branch, against), 9)
     plan = diff_of(branch, against)
-    whole = [*rows_of_scan(plan_state(plan.after.scan)), *rows_of_scan(plan_state(plan.before.scan))]
+    whole = [*rows_of_scan(with_planned_files(plan.after.scan)), *rows_of_scan(with_planned_files(plan.before.scan))]
     make_anew(branch)
     assert compare_here(plan, 9) == expected
     # what is the same on both sides, which rules of a check read
-    assert [*rows_of_scan(plan_state(plan.after.scan)), *rows_of_scan(plan_state(plan.before.scan))] == whole
+    assert [
+        *rows_of_scan(with_planned_files(plan.after.scan)),
+        *rows_of_scan(with_planned_files(plan.before.scan)),
+    ] == whole
 
 
 def rows_of_scan(scan: Any) -> list[Any]:

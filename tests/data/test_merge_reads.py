@@ -16,7 +16,7 @@ from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.scan import choose_state, plan_scan, plan_state
+from airflow_paimon.core.table.scan import plan_scan, scan_without_files, with_planned_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.read import read_versions
@@ -263,7 +263,7 @@ def test_time_travel_merges_by_columns_renamed_since(
 def test_files_keep_their_own_options_with_time_travel(tmp_path: Path) -> None:
     table = table_of(tmp_path, {}, (0, [(1, 9, 1)]))
     set_options(table, {"orc.timestamp-ltz.legacy.type": "false"})
-    read, _ = plan_read(plan_state(choose_state(table, 1)))
+    read, _ = plan_read(with_planned_files(scan_without_files(table, 1)))
     assert read.schema.options == table.schema().options
     assert read.schemas[0] == table.schema(0)
 

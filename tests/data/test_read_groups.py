@@ -37,7 +37,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import planner, read_groups, read_system_table, row_history, write_arrow
 from airflow_paimon.data.fallback_branches import choose_branches, pin_branches
 from airflow_paimon.data.planner import plan_branches, plan_rows
-from airflow_paimon.data.read_groups import IN_PROCESS, ReadPlan, Sizes
+from airflow_paimon.data.read_groups import IN_PROCESS, GroupSizes, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_id_groups import divide_row_ids
 from airflow_paimon.spark.datasource import PaimonReader
@@ -60,19 +60,19 @@ from tests.data.used_tables import (
 from tests.randomness import chance, lives
 from tests.stores import CountingStore
 
-EACH = Sizes(entries=0, files=1)
+EACH = GroupSizes(entries=0, files=1)
 """Each file, or bucket, is a group if it can be."""
 
 
-def drawn(draw: random.Random) -> Sizes:
-    return Sizes(entries=0, files=draw.choice([1, 3, 50]), memory_bytes=draw.choice([0, 1000, 1 << 20]))
+def drawn(draw: random.Random) -> GroupSizes:
+    return GroupSizes(entries=0, files=draw.choice([1, 3, 50]), memory_bytes=draw.choice([0, 1000, 1 << 20]))
 
 
 def rows_in(found: pa.Table) -> list[Any]:
     return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
 
-def in_groups(table: Table, sizes: Sizes = EACH, **asked: Any) -> ReadPlan:
+def in_groups(table: Table, sizes: GroupSizes = EACH, **asked: Any) -> ReadPlan:
     found = plan_rows(table, ReadRequest(**asked), sizes)
     assert found.is_large
     return found
@@ -145,7 +145,7 @@ def test_few_files_are_planned_at_once() -> None:
     table = used("keyed", random.Random(9))
     entries = sum(m.num_added_files + m.num_deleted_files for m in all_manifests(table, table.snapshot(5)))
     for most, is_large in ((entries, False), (entries - 1, True)):
-        assert plan_rows(table, ReadRequest(version=5), Sizes(entries=most)).is_large == is_large
+        assert plan_rows(table, ReadRequest(version=5), GroupSizes(entries=most)).is_large == is_large
     assert not plan_rows(make("keyed"), sizes=EACH).is_large  # without a snapshot
 
 
@@ -204,7 +204,7 @@ def test_files_of_the_same_rows_are_one_group() -> None:
     for n in range(6):
         put_columns(table, random.Random(n))
     set_options(table, {"data-evolution.enabled": "true"})
-    found = in_groups(table, Sizes(entries=0, files=2))
+    found = in_groups(table, GroupSizes(entries=0, files=2))
     firsts = [{f.first_row_id for _, splits in g.layers for s in splits for f in s.files} for g in found.groups]
     assert sum(map(len, firsts)) == len(set().union(*firsts)) == 6
     assert len(firsts) > 3
@@ -341,7 +341,7 @@ def test_files_of_an_unpartitioned_table_are_spread() -> None:
     table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("k", "INT")], options={"bucket": "-1"})
     for k in range(12):
         write_arrow(table, pa.table({"k": pa.array([k], pa.int32())}))
-    found = in_groups(table, Sizes(entries=0, files=3)).layers
+    found = in_groups(table, GroupSizes(entries=0, files=3)).layers
     assert len(found) > 1 and max(len(splits[0].bucket.files) for _, splits in found) < 12
     assert rows_of(found) == rows_of(at_once(table).layers)
 
@@ -410,7 +410,7 @@ def test_what_a_filter_leaves_is_divided_as_a_small_read(kind: str) -> None:
     for k in range(40):
         write_arrow(table, pa.table({"dt": ["a"], "k": pa.array([k], pa.int32()), "v": pa.array([k], pa.int32())}))
 
-    def tasks(v: int, sizes: Sizes) -> int:
+    def tasks(v: int, sizes: GroupSizes) -> int:
         return len(list(task_shares(plan_rows(table, ReadRequest(predicate=Condition("v", ">=", v)), sizes))))
 
     for v in (20, 0):
@@ -424,7 +424,7 @@ def test_tasks_of_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
     table = make("append")
     for k in range(200):
         write_arrow(table, pa.table({"dt": ["a"], "k": pa.array([k], pa.int32()), "v": pa.array([k], pa.int32())}))
-    plan = in_groups(table, Sizes(entries=0, files=10))
+    plan = in_groups(table, GroupSizes(entries=0, files=10))
     taken = Counter[str]()
     counted = (taken.update(["group"]) or group for group in plan.groups)
     shares = task_shares(replace(plan, groups=counted))
@@ -439,7 +439,7 @@ def test_the_data_source(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     draw = chance(f"data source {kind}")
     table = used(kind, draw)
 
-    def read(where: str | None, columns: list[str], sizes: Sizes, system: str | None = None) -> list[str]:
+    def read(where: str | None, columns: list[str], sizes: GroupSizes, system: str | None = None) -> list[str]:
         monkeypatch.setattr(
             "airflow_paimon.spark.datasource.plan_rows", lambda table, asked: plan_rows(table, asked, sizes)
         )

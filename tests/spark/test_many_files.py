@@ -13,7 +13,7 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.data import fallback_branches, read_arrow, write_arrow
-from airflow_paimon.data.read_groups import Sizes
+from airflow_paimon.data.read_groups import GroupSizes
 from airflow_paimon.data.system_tables import AUDIT_LOG
 from airflow_paimon.spark import read, read_table, sql
 from airflow_paimon.spark.failures import task_errors
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (read, select, views):
-        monkeypatch.setattr(module, "IN_SPARK", Sizes(entries=0, files=4))
+        monkeypatch.setattr(module, "IN_SPARK", GroupSizes(entries=0, files=4))
     monkeypatch.setattr(fallback_branches, "FEW_FILES", -1)
 
 

@@ -35,7 +35,7 @@ class ChainTargets:
     """The partitions to make full. ``specs`` name partitions or, with a range or ``max_chain_length``, filter them.
 
     ``first`` and ``last``: the range, both inclusive. ``max_chain_length``: if given, select longer chains.
-    ``finished`` partitions are skipped; those of ``again`` are rebuilt.
+    ``finished`` partitions are skipped; those of ``rebuild`` are rebuilt.
     """
 
     specs: tuple[Spec, ...] = ()
@@ -45,7 +45,7 @@ class ChainTargets:
     overwrite: bool = False
     gap_policy: GapPolicy = "empty"
     finished: frozenset[Values] = frozenset()
-    again: frozenset[Values] = frozenset()
+    rebuild: frozenset[Values] = frozenset()
 
     @property
     def is_range(self) -> bool:
@@ -167,7 +167,7 @@ def _refused(layout: ChainLayout, why: str) -> InvalidInputError:
     return InvalidInputError(f"{layout.label}: {why}")
 
 
-class Action(StrEnum):
+class CompactionAction(StrEnum):
     """The planned action for a partition; the first two write it."""
 
     COMPACT = "compact"
@@ -178,7 +178,7 @@ class Action(StrEnum):
 
     @property
     def writes(self) -> bool:
-        return self in (Action.COMPACT, Action.STALE_REBUILD)
+        return self in (CompactionAction.COMPACT, CompactionAction.STALE_REBUILD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +189,7 @@ class PartitionCompaction:
     """
 
     target: Values
-    action: Action
+    action: CompactionAction
     reason: str
     anchor: Values | None = None
     deltas: tuple[Values, ...] = ()
@@ -237,7 +237,7 @@ def _groups(layout: ChainLayout, held: Set[Values], targets: ChainTargets) -> li
         group = tuple(v for at, v in spec if at < width)
         if len(group) == width and moment_of(layout, spec) is not None:
             found.add(group)
-    found = {g for g in found if targets.matches(g)} | {layout.group_of(v) for v in targets.again}
+    found = {g for g in found if targets.matches(g)} | {layout.group_of(v) for v in targets.rebuild}
     return sorted(found, key=repr)
 
 
@@ -267,7 +267,7 @@ class _GroupPlanner:
         if self._targets.max_chain_length is not None:
             return self._pending(self._targets.max_chain_length)
         requested = self._requested() | {
-            self._layout.time_of(v) for v in self._targets.again if self._layout.group_of(v) == self._group
+            self._layout.time_of(v) for v in self._targets.rebuild if self._layout.group_of(v) == self._group
         }
         moments = sorted(requested | set(self._snapshot))
         return [p for t in moments if (p := self._one(t, requested=t in requested)) is not None]
@@ -281,7 +281,7 @@ class _GroupPlanner:
             wanted = moment not in self._snapshot and length > longest
             if wanted and not self._targets.matches(self._values(moment)):
                 continue
-            plan = self._one(moment, requested=wanted or self._values(moment) in self._targets.again)
+            plan = self._one(moment, requested=wanted or self._values(moment) in self._targets.rebuild)
             plans += [plan] if plan is not None else []
             if moment in self._snapshot or wanted:
                 length = 0
@@ -326,37 +326,39 @@ class _GroupPlanner:
         anchor: Values | None,
         deltas: tuple[Values, ...],
         unproven: str | None,
-    ) -> tuple[Action, str]:
+    ) -> tuple[CompactionAction, str]:
         targets, lost = self._targets, self._known.lost.get(values)
-        again = targets.overwrite or values in targets.again
+        again = targets.overwrite or values in targets.rebuild
         if not again and (why is None or (self._is_asked_by_name and not self._hangs(values))):
             note = "" if why is None else f"; it is stale ({why}): overwrite (--overwrite) rebuilds it"
-            return Action.EXISTS, f"the snapshot branch has it{note}"
-        if why is None and moment not in self._deltas and values not in targets.again:
-            return Action.NOTHING_TO_DO, "the snapshot branch has it, and it has no delta to build it from"
+            return CompactionAction.EXISTS, f"the snapshot branch has it{note}"
+        if why is None and moment not in self._deltas and values not in targets.rebuild:
+            return CompactionAction.NOTHING_TO_DO, "the snapshot branch has it, and it has no delta to build it from"
         if lost is not None or (anchor is None and not deltas):
-            return Action.EXISTS, f"it can't be rebuilt: {lost or 'none of its inputs is left'}"
+            return CompactionAction.EXISTS, f"it can't be rebuilt: {lost or 'none of its inputs is left'}"
         gone = self._known.incomplete.get(values)
         if gone is not None and not (targets.overwrite and targets.names(self._layout, moment)):
-            return Action.EXISTS, (
+            return CompactionAction.EXISTS, (
                 f"it is stale: {gone}; if those rows should be deleted, name the partition with overwrite "
                 "(--overwrite), which rebuilds it without them"
             )
         if unproven is not None:
-            return Action.EXISTS, f"it is stale ({why}), but {unproven}: overwrite (--overwrite) rebuilds it"
+            return CompactionAction.EXISTS, f"it is stale ({why}), but {unproven}: overwrite (--overwrite) rebuilds it"
         if why is not None:
-            return Action.STALE_REBUILD, why
-        return Action.COMPACT, f"rebuilt: {self._parts(anchor, deltas)}"
+            return CompactionAction.STALE_REBUILD, why
+        return CompactionAction.COMPACT, f"rebuilt: {self._parts(anchor, deltas)}"
 
-    def _judge_missing(self, moment: datetime, anchor: Values | None, deltas: tuple[Values, ...]) -> tuple[Action, str]:
+    def _judge_missing(
+        self, moment: datetime, anchor: Values | None, deltas: tuple[Values, ...]
+    ) -> tuple[CompactionAction, str]:
         if anchor is None and not deltas:
-            return Action.NOTHING_TO_DO, "the group has no partition up to then"
+            return CompactionAction.NOTHING_TO_DO, "the group has no partition up to then"
         if moment in self._deltas:
-            return Action.COMPACT, self._parts(anchor, deltas)
+            return CompactionAction.COMPACT, self._parts(anchor, deltas)
         if self._targets.gap_policy == "carry_forward":
-            return Action.COMPACT, f"a gap, carried forward: {self._parts(anchor, deltas)}"
+            return CompactionAction.COMPACT, f"a gap, carried forward: {self._parts(anchor, deltas)}"
         return (
-            Action.GAP,
+            CompactionAction.GAP,
             "it has no delta; gap_policy=carry_forward (--gap-policy) makes it full from the partitions before",
         )
 

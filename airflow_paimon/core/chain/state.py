@@ -19,7 +19,7 @@ from airflow_paimon.core.table.history import snapshots_between, touched_buckets
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
-from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, plan_state
+from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_planned_files
 from airflow_paimon.core.table.table import Table
 
 _MAX_LOOKS = 20
@@ -97,7 +97,7 @@ def plan_consistently(views: Sequence[Table]) -> list[ScanPlan]:
     Raises:
         ConflictError: as ``heads_consistently``.
     """
-    return list(map(plan_state, heads_consistently(views)))
+    return list(map(with_planned_files, heads_consistently(views)))
 
 
 def heads_consistently(views: Sequence[Table]) -> list[ScanPlan]:

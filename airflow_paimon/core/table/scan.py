@@ -51,10 +51,10 @@ def plan_scan(table: Table, *, selection: Selection | None = None) -> ScanPlan:
 
     Partitions with equal values are merged into one, even if their stored bytes differ (nulls before Paimon 1.1).
     """
-    return plan_state(choose_state(table), selection)
+    return with_planned_files(scan_without_files(table), selection)
 
 
-def choose_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:
+def scan_without_files(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:
     """Choose the snapshot of a read and its columns; no file is planned.
 
     Time travel reads with that snapshot's columns, otherwise with the latest. The options are the latest ones in any
@@ -70,7 +70,7 @@ def choose_state(table: Table, version: int | str | None = None, timestamp: int 
     return ScanPlan(view, snapshot, schema)
 
 
-def plan_state(state: ScanPlan, selection: Selection | None = None, *, statistics: bool = True) -> ScanPlan:
+def with_planned_files(state: ScanPlan, selection: Selection | None = None, *, statistics: bool = True) -> ScanPlan:
     """Plan the files of a chosen state, of the selected partitions only (None: all). ``statistics``: see
     ``live_entries``.
     """

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from airflow_paimon.core.chain.compaction_plan import (
-    Action,
     ChainTargets,
+    CompactionAction,
     PartitionCompaction,
     parse_targets,
     plan_compaction,
@@ -32,11 +32,11 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import (
     ChainBucketOutput,
     ChainBucketTask,
-    ChainCompaction,
+    CompactionSettings,
     compact_buckets,
     plan_buckets,
 )
-from airflow_paimon.data.chain.compaction_commit import CompactionCommits, InputSnapshots, known_of, plan_row
+from airflow_paimon.data.chain.compaction_commit import CompactionCommits, CompactionInputs, plan_row, read_staleness
 from airflow_paimon.data.compaction_tasks import committed_earlier
 
 log = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 MAX_ROUNDS = 5
 """How often partitions are planned again because their inputs changed."""
 
-RunTasks = Callable[[ChainCompaction, Sequence[ChainBucketTask]], Iterable[ChainBucketOutput]]
+RunTasks = Callable[[CompactionSettings, Sequence[ChainBucketTask]], Iterable[ChainBucketOutput]]
 """Runs tasks, in parallel or not; returns the outputs in any order."""
 
 
@@ -68,13 +68,13 @@ def compact_chain_table(
     if request.dry_run:
         return _dry_run(context, targets)
     require_committable(snapshot)
-    run_ = _ChainCompaction(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
+    compaction = _ChainCompaction(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
     with attempt_of(context, layout.snapshot_branch) as tried:
         try:
-            return run_.finish(list(committed_earlier(snapshot, tried)))
+            return compaction.finish(list(committed_earlier(snapshot, tried)))
         except PaimonError as error:
-            if run_.done:
-                error.details.setdefault("done", run_.done)
+            if compaction.done:
+                error.details.setdefault("done", compaction.done)
             raise
 
 
@@ -103,15 +103,17 @@ def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
     )
 
 
-def _plans(table: Table, state: ChainState, targets: ChainTargets) -> tuple[list[PartitionCompaction], InputSnapshots]:
+def _plans(
+    table: Table, state: ChainState, targets: ChainTargets
+) -> tuple[list[PartitionCompaction], CompactionInputs]:
     """Plan, and read provenance records only where they can matter."""
-    inputs = InputSnapshots(state)
-    looks = targets.overwrite or targets.max_chain_length is not None or targets.again
-    if not looks:
+    inputs = CompactionInputs(state)
+    needs_provenance = targets.overwrite or targets.max_chain_length is not None or targets.rebuild
+    if not needs_provenance:
         plans = plan_compaction(state.layout, state.partitions, targets)
-        if all(p.action != Action.EXISTS for p in plans):
+        if all(p.action != CompactionAction.EXISTS for p in plans):
             return plans, inputs
-    inputs.provenances, known = known_of(table, state, targets)
+    inputs.provenances, known = read_staleness(table, state, targets)
     return plan_compaction(state.layout, state.partitions, targets, known), inputs
 
 
@@ -129,7 +131,9 @@ def _dry_run(context: Context, targets: ChainTargets) -> OperationResult:
     )
 
 
-def _as_plan(context: Context, state: ChainState, inputs: InputSnapshots, plans: Sequence[PartitionCompaction]) -> Plan:
+def _as_plan(
+    context: Context, state: ChainState, inputs: CompactionInputs, plans: Sequence[PartitionCompaction]
+) -> Plan:
     rows = [plan_row(inputs, p) | {"action": p.action.value} for p in plans]
     return Plan(
         operation=context.request.operation,
@@ -162,9 +166,9 @@ class _ChainCompaction:
         self._run = run
         self._tasks_at_once, self._bytes_at_once = at_once
         self._results: dict[Values, dict[str, Any]] = {}
-        self._receipts: list[Snapshot] = []
+        self._committed: list[Snapshot] = []
         self._deferred: dict[Values, PartitionCompaction] = {}
-        self._again: set[Values] = set()
+        self._rebuild: set[Values] = set()
         self._before: int | None = snapshot.latest_snapshot_id()
         self._plan: Plan | None = None
         self._state: ChainState | None = None
@@ -179,10 +183,10 @@ class _ChainCompaction:
         for number in range(1, MAX_ROUNDS + 1):
             state = self._state = gather_chain(self._context.table)
             if number == 1:
-                self._take_over(state, committed)
+                self._count_earlier_commits(state, committed)
             self._round(state, number)
             if not self._deferred:
-                return self._receipt()
+                return self._result()
             log.info(
                 "%s: %d partitions changed meanwhile: planned again",
                 self._context.table.label,
@@ -195,7 +199,7 @@ class _ChainCompaction:
             details={"partitions": texts},
         )
 
-    def _take_over(self, state: ChainState, committed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> None:
+    def _count_earlier_commits(self, state: ChainState, committed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> None:
         """Count an earlier try's commits as done, except those whose inputs have changed since they were read. Expired
         ones don't matter: repeating them is safe.
         """
@@ -209,17 +213,17 @@ class _ChainCompaction:
             live = state_digests(state, ChainBranch.SNAPSHOT)
             own = {v: live[v] for v in self._results if v in live}
             built = read_provenances(self._context.table, state.layout, own)
-            self._again |= {s.values for s in find_stale(state, built) if not s.lost}
+            self._rebuild |= {s.values for s in find_stale(state, built) if not s.lost}
 
     def _round(self, state: ChainState, number: int) -> None:
-        finished = frozenset(v for v in self._results if v not in self._again)
-        targets = replace(self._targets, finished=finished, again=frozenset(self._again))
+        finished = frozenset(v for v in self._results if v not in self._rebuild)
+        targets = replace(self._targets, finished=finished, rebuild=frozenset(self._rebuild))
         plans, inputs = _plans(self._context.table, state, targets)
         waited, self._deferred = self._deferred, {}
         todo = []
         for plan in plans:
             if number > 1 and plan.action.writes and inputs.is_built_of(plan):
-                plan = replace(plan, action=Action.EXISTS, reason="another compaction has built it meanwhile")
+                plan = replace(plan, action=CompactionAction.EXISTS, reason="another compaction has built it meanwhile")
             if plan.action.writes:
                 todo.append(plan)
             elif plan.target not in self._results:
@@ -228,7 +232,7 @@ class _ChainCompaction:
             there = values in state.partitions.snapshot
             plan = replace(
                 waited[values],
-                action=Action.EXISTS if there else Action.NOTHING_TO_DO,
+                action=CompactionAction.EXISTS if there else CompactionAction.NOTHING_TO_DO,
                 reason="another compaction has built it meanwhile" if there else "it is no longer requested",
             )
             self._results[values] = self._row(inputs, plan)
@@ -237,10 +241,10 @@ class _ChainCompaction:
             self._plan = _as_plan(self._context, state, inputs, plans)
         self._execute(inputs, todo, number)
 
-    def _row(self, inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any]:
+    def _row(self, inputs: CompactionInputs, plan: PartitionCompaction) -> dict[str, Any]:
         return plan_row(inputs, plan) | {"outcome": plan.action.value}
 
-    def _execute(self, inputs: InputSnapshots, todo: Sequence[PartitionCompaction], number: int) -> None:
+    def _execute(self, inputs: CompactionInputs, todo: Sequence[PartitionCompaction], number: int) -> None:
         """Run tasks for the partitions whose anchors exist, commit them, then continue with those that waited."""
         commits = CompactionCommits(self._context, self._request, inputs, number)
         waiting = {p.target: p for p in todo}
@@ -261,7 +265,7 @@ class _ChainCompaction:
         return plan.anchor not in self._deferred and "snapshot" in self._results.get(plan.anchor, {})
 
     def _chunks(
-        self, inputs: InputSnapshots, ready: Sequence[PartitionCompaction]
+        self, inputs: CompactionInputs, ready: Sequence[PartitionCompaction]
     ) -> Iterator[list[PartitionCompaction]]:
         """Divide into batches: many small partitions, or few large ones."""
         chunk: list[PartitionCompaction] = []
@@ -277,7 +281,7 @@ class _ChainCompaction:
             yield chunk
 
     def _compact(
-        self, inputs: InputSnapshots, commits: CompactionCommits, chunk: Sequence[PartitionCompaction]
+        self, inputs: CompactionInputs, commits: CompactionCommits, chunk: Sequence[PartitionCompaction]
     ) -> None:
         chains = [(p.target, p.anchor, p.deltas) for p in chunk]
         compaction, tasks = plan_buckets(inputs.narrowed(chunk), chains, self._request.task_memory_mb << 20)
@@ -295,20 +299,20 @@ class _ChainCompaction:
                 self._defer(plan)
                 continue
             self._results[plan.target] = committed.row
-            self._again.discard(plan.target)
+            self._rebuild.discard(plan.target)
             if committed.snapshot is not None:
-                self._receipts.append(committed.snapshot)
+                self._committed.append(committed.snapshot)
             if committed.is_stale:
-                self._again.add(plan.target)
+                self._rebuild.add(plan.target)
                 self._deferred[plan.target] = plan
 
     def _defer(self, plan: PartitionCompaction) -> None:
         self._deferred[plan.target] = plan
         if plan.replaces:
-            self._again.add(plan.target)
+            self._rebuild.add(plan.target)
 
-    def _receipt(self) -> OperationResult:
-        if self._receipts and self._state is not None:
+    def _result(self) -> OperationResult:
+        if self._committed and self._state is not None:
             groups = {self._state.layout.group_of(v) for v, row in self._results.items() if "snapshot" in row}
             prune_records(self._context.table, self._context.now_ms, self._state, groups)
         ordered = sorted(self._results.values(), key=lambda r: str(r["partition"]))

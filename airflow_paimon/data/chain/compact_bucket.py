@@ -44,7 +44,7 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChainCompaction:
+class CompactionSettings:
     """The common parameters of all tasks of a compaction. Picklable. ``schema`` is the snapshot branch's."""
 
     inputs: Inputs
@@ -78,7 +78,7 @@ class ChainBucketOutput:
 
 def plan_buckets(
     state: ChainState, chains: Sequence[tuple[Values, Values | None, tuple[Values, ...]]], memory_bytes: int
-) -> tuple[ChainCompaction, list[ChainBucketTask]]:
+) -> tuple[CompactionSettings, list[ChainBucketTask]]:
     """Plan the tasks for partitions: target, anchor and deltas of each.
 
     Raises:
@@ -96,7 +96,7 @@ def plan_buckets(
     files = [f for s in group.chains for f in s.files]
     assert group.inputs is not None
     inputs = Inputs(*(fitting_rows(part, files, memory_bytes) for part in group.inputs))
-    compaction = ChainCompaction(
+    compaction = CompactionSettings(
         inputs=inputs,
         schema=plan.schema,
         store=plan.table.store,
@@ -130,13 +130,13 @@ def _check_levels(state: ChainState, plan: ScanPlan) -> None:
         )
 
 
-def compact_buckets(compaction: ChainCompaction, tasks: Iterable[ChainBucketTask]) -> Iterator[ChainBucketOutput]:
+def compact_buckets(compaction: CompactionSettings, tasks: Iterable[ChainBucketTask]) -> Iterator[ChainBucketOutput]:
     """Compact buckets one after the other, in this process."""
     for work in tasks:
         yield compact_bucket(compaction, work)
 
 
-def compact_bucket(compaction: ChainCompaction, work: ChainBucketTask) -> ChainBucketOutput:
+def compact_bucket(compaction: CompactionSettings, work: ChainBucketTask) -> ChainBucketOutput:
     """Merge one bucket and write it. After a failure, the written files are deleted.
 
     Raises:
@@ -159,7 +159,7 @@ def compact_bucket(compaction: ChainCompaction, work: ChainBucketTask) -> ChainB
     return ChainBucketOutput(values=work.values, message=message, empty=empty)
 
 
-def _writer(compaction: ChainCompaction, work: ChainBucketTask) -> RollingWriter:
+def _writer(compaction: CompactionSettings, work: ChainBucketTask) -> RollingWriter:
     target = FileTarget(
         store=compaction.store,
         schema=compaction.schema,
@@ -182,7 +182,7 @@ def _full_rows(schema: TableSchema, values: Values, rows: pa.RecordBatch, kind: 
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _tombstone(compaction: ChainCompaction, work: ChainBucketTask) -> tuple[DataFile, ...]:
+def _tombstone(compaction: CompactionSettings, work: ChainBucketTask) -> tuple[DataFile, ...]:
     """Write a file with a delete of one of the bucket's keys.
 
     A partition without files does not exist, so that an empty result would not be an anchor, and would be computed
@@ -209,7 +209,7 @@ def _lowest(schema: TableSchema, row: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns)
 
 
-def _any_row(compaction: ChainCompaction, split: ChainSplit) -> pa.RecordBatch | None:
+def _any_row(compaction: CompactionSettings, split: ChainSplit) -> pa.RecordBatch | None:
     for file in split.files:
         part = split.parts[split.part_of[file.file_name]]
         own = compaction.inputs.anchors if part.is_anchor else compaction.inputs.deltas
@@ -226,7 +226,7 @@ def choose_outputs(outputs: Sequence[ChainBucketOutput]) -> tuple[list[ChainBuck
     return (full, tombstones) if full else (tombstones[:1], tombstones[1:])
 
 
-def splits_of(outputs: Sequence[ChainBucketOutput]) -> tuple[BucketSplit, ...]:
+def splits_after_commit(outputs: Sequence[ChainBucketOutput]) -> tuple[BucketSplit, ...]:
     """Return the splits of a partition after the commit of these outputs."""
     return tuple(
         BucketSplit(o.message.partition, o.values, o.message.bucket, o.message.total_buckets, o.message.new_files)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_paimon.core.chain.compaction_plan import Action, ChainTargets, PartitionCompaction, Staleness
+from airflow_paimon.core.chain.compaction_plan import ChainTargets, CompactionAction, PartitionCompaction, Staleness
 from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Values
 from airflow_paimon.core.chain.provenance import (
     find_stale,
@@ -36,16 +36,16 @@ from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import partition_texts
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.compact_bucket import ChainBucketOutput, choose_outputs, splits_of
+from airflow_paimon.data.chain.compact_bucket import ChainBucketOutput, choose_outputs, splits_after_commit
 
 log = logging.getLogger(__name__)
 
 OPEN_COST_BYTES = 1 << 20
 
-OUTCOMES = {Action.COMPACT: "compacted", Action.STALE_REBUILD: "stale-rebuilt"}
+OUTCOMES = {CompactionAction.COMPACT: "compacted", CompactionAction.STALE_REBUILD: "stale-rebuilt"}
 
 
-class InputSnapshots:
+class CompactionInputs:
     """The branches' content on which a run is planned, updated with the partitions that it commits.
 
     The splits of ``state`` itself are not updated.
@@ -139,11 +139,13 @@ class InputSnapshots:
             self.state = replace(self.state, snapshot=replace(self.state.snapshot, snapshot=after))
 
 
-def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Mapping[Values, Provenance], Staleness]:
+def read_staleness(
+    table: Table, state: ChainState, targets: ChainTargets
+) -> tuple[Mapping[Values, Provenance], Staleness]:
     """Read the provenance of the snapshot partitions in the requested groups, and check them for staleness."""
     layout = state.layout
     full = state.partitions.snapshot
-    requested = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.again}
+    requested = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.rebuild}
     provenances = gather_provenances(table, layout, state.snapshot, requested)
     stale = find_stale(state, provenances)
     held = state.partitions
@@ -167,7 +169,7 @@ def known_of(table: Table, state: ChainState, targets: ChainTargets) -> tuple[Ma
     )
 
 
-def plan_row(inputs: InputSnapshots, plan: PartitionCompaction) -> dict[str, Any]:
+def plan_row(inputs: CompactionInputs, plan: PartitionCompaction) -> dict[str, Any]:
     """Return the plan for a partition as plain JSON values."""
     layout, text = inputs.layout, inputs.layout.text_of
     values = layout.spec_of(plan.target)
@@ -226,7 +228,7 @@ class _InputsStand:
 class CompactionCommits:
     """Commits the partitions of one round."""
 
-    def __init__(self, context: Context, request: Request, inputs: InputSnapshots, number: int) -> None:
+    def __init__(self, context: Context, request: Request, inputs: CompactionInputs, number: int) -> None:
         self._context = context
         self._request = request
         self._inputs = inputs
@@ -242,10 +244,12 @@ class CompactionCommits:
         chosen, rest = choose_outputs(outputs)
         self.discard(rest)
         row = plan_row(inputs, plan) | {"outcome": OUTCOMES[plan.action], "snapshots": inputs.state.snapshot_ids}
-        splits = splits_of(chosen)
+        splits = splits_after_commit(chosen)
         row |= {f"{name}_out": count for name, count in _sizes(splits).items()}
         if not chosen:
-            return Committed(row=row | {"outcome": Action.NOTHING_TO_DO.value, "reason": "no rows"}, snapshot=None)
+            return Committed(
+                row=row | {"outcome": CompactionAction.NOTHING_TO_DO.value, "reason": "no rows"}, snapshot=None
+            )
         self._record(plan, splits)
         replaced = inputs.splits(ChainBranch.SNAPSHOT, plan.target)
         branch_fence, delta_fence = inputs.fences(plan)

@@ -17,7 +17,7 @@ from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.read_cache import cached_reads
-from airflow_paimon.core.table.scan import ScanPlan, plan_state
+from airflow_paimon.core.table.scan import ScanPlan, with_planned_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.groups import ChainGroups, count_files, divide_chain
 from airflow_paimon.data.chain.scan import PinnedChain, choose_chain, partition_reads, partitions_of, stored_in
@@ -29,9 +29,9 @@ from airflow_paimon.data.read_groups import (
     BranchFiles,
     GroupOf,
     GroupPlan,
+    GroupSizes,
     Layer,
     ReadPlan,
-    Sizes,
     manifests_of,
     sort_files,
 )
@@ -39,7 +39,7 @@ from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.scan import TableRead, plan_read
 
 
-def plan_chain(table: Table, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+def plan_chain(table: Table, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of a chain table. ``version`` and ``timestamp`` select a time of main, at which the other branches
     are read too.
 
@@ -50,12 +50,12 @@ def plan_chain(table: Table, request: ReadRequest, sizes: Sizes = IN_PROCESS) ->
         UnsupportedFeatureError: a feature that this engine does not read.
     """
     with cached_reads():
-        plan = partial(plan_state, statistics=request.has_filter)
+        plan = partial(with_planned_files, statistics=request.has_filter)
         chosen = choose_chain(table, request.version, request.timestamp, plan, min(FEW_FILES, sizes.entries))
         return plan_pinned_chain(chosen, request, sizes)
 
 
-def plan_pinned_chain(pinned: PinnedChain, request: ReadRequest, sizes: Sizes = IN_PROCESS) -> ReadPlan:
+def plan_pinned_chain(pinned: PinnedChain, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of a pinned state; raises as ``plan_chain``."""
     with cached_reads():
         reads, state = partition_reads(pinned, request), pinned.state
@@ -82,7 +82,9 @@ def plan_chain_columns(pinned: PinnedChain) -> TableRead:
 def _with_files(state: ChainState, reads: Sequence[PartitionRead], *, statistics: bool) -> ChainState:
     """Plan the files of the partitions that are read. ``statistics``: see ``live_entries``."""
     chosen = zip(state.plans, partitions_of(reads), strict=True)
-    return _replaced(state, [plan_state(p, stored_in(p, values), statistics=statistics) for p, values in chosen])
+    return _replaced(
+        state, [with_planned_files(p, stored_in(p, values), statistics=statistics) for p, values in chosen]
+    )
 
 
 def _replaced(state: ChainState, plans: Sequence[ScanPlan]) -> ChainState:
@@ -99,7 +101,7 @@ def _by_groups(
     reads: Sequence[PartitionRead],
     groups: ChainGroups,
     request: ReadRequest,
-    sizes: Sizes,
+    sizes: GroupSizes,
 ) -> ReadPlan:
     """Sort the files into groups."""
     state = pinned.state

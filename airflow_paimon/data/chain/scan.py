@@ -27,7 +27,13 @@ from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.read_cache import cached_reads
-from airflow_paimon.core.table.scan import ScanPlan, choose_state, plan_state, with_schemas, with_schemas_of_branch
+from airflow_paimon.core.table.scan import (
+    ScanPlan,
+    scan_without_files,
+    with_planned_files,
+    with_schemas,
+    with_schemas_of_branch,
+)
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.fallback_branches import (
     FEW_FILES,
@@ -96,7 +102,7 @@ def pin_chain(table: Table, version: int | str | None = None, timestamp: int | s
         PaimonError: as ``choose_chain``.
     """
     with cached_reads():
-        return choose_chain(table, version, timestamp, lambda state: with_schemas(plan_state(state)), FEW_FILES)
+        return choose_chain(table, version, timestamp, lambda state: with_schemas(with_planned_files(state)), FEW_FILES)
 
 
 def choose_chain(
@@ -153,7 +159,7 @@ def _pinned(
         return plans
     if version is None:
         return heads_consistently((table, *others))
-    main = choose_state(table, version)
+    main = scan_without_files(table, version)
     if main.snapshot is None:
         return [main, *heads_consistently(others)]
     return [main, *(_state_then(t, main.snapshot) for t in others)]
@@ -162,14 +168,14 @@ def _pinned(
 def _state_or_nothing(table: Table, timestamp: int | str) -> ScanPlan:
     """Choose the state of a branch that may be newer than that time, or empty, as main often is."""
     try:
-        return choose_state(table, timestamp=timestamp)
+        return scan_without_files(table, timestamp=timestamp)
     except NotFoundError:
         return ScanPlan(table, None, table.schema())
 
 
 def _state_then(table: Table, snapshot: Snapshot) -> ScanPlan:
     found = snapshot_at_time_of(table, snapshot)
-    return ScanPlan(table, None, table.schema()) if found is None else choose_state(table, found)
+    return ScanPlan(table, None, table.schema()) if found is None else scan_without_files(table, found)
 
 
 def _partitions_only(known: LiveStates, state: ScanPlan) -> tuple[ScanPlan, Counts]:

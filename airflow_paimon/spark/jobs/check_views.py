@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.partitions import Selection
-from airflow_paimon.core.table.scan import plan_state
+from airflow_paimon.core.table.scan import with_planned_files
 from airflow_paimon.data.diff.scan import DiffPlan, DiffSide
 from airflow_paimon.data.diff.unkeyed import COUNT
 from airflow_paimon.data.scan import plan_read
@@ -82,7 +82,7 @@ class CheckViews:
         return self.other(self.request.table if name == MAIN_VIEW else self.further[name])
 
     def _side(self, side: DiffSide, columns: Sequence[str] | None, partitions: Selection | None) -> DataFrame:
-        chosen = plan_state(side.scan, partitions)
+        chosen = with_planned_files(side.scan, partitions)
         return view_frame(self.spark, [plan_read(chosen, columns=columns)])
 
     def _differing(self) -> DataFrame:

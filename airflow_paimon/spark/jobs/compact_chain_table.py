@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.data.chain import compact as compact_chain
-from airflow_paimon.data.chain.compact_bucket import ChainBucketOutput, ChainBucketTask, ChainCompaction, compact_bucket
+from airflow_paimon.data.chain.compact_bucket import (
+    ChainBucketOutput,
+    ChainBucketTask,
+    CompactionSettings,
+    compact_bucket,
+)
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
@@ -31,7 +36,7 @@ def compact_chain_table(spark: SparkSession, context: Context, request: CompactC
     """
     cores = cores_of(spark)
 
-    def run(compaction: ChainCompaction, works: Sequence[ChainBucketTask]) -> list[ChainBucketOutput]:
+    def run(compaction: CompactionSettings, works: Sequence[ChainBucketTask]) -> list[ChainBucketOutput]:
         partitions = len({w.values for w in works})
         what = f"compact_chain_table {compaction.label}: {len(works)} buckets of {partitions} partitions"
         frame = map_tasks(

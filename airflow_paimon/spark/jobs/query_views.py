@@ -78,7 +78,7 @@ def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | N
     columns = view_columns(schema, sql)
     return QueryView(
         schema=_with(schema, columns),
-        is_large=state.whole is None,
+        is_large=state.planned is None,
         plan=lambda predicate: plan_branches(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK),
     )
 

@@ -239,7 +239,7 @@ def _is_small(state: Pinned) -> bool:
     """Whether all rows are read here, whatever the query needs."""
     if isinstance(state, PinnedChain) and state.counts is not None:
         return False
-    plans = _plans(state) if isinstance(state, PinnedChain) else state.whole
+    plans = _plans(state) if isinstance(state, PinnedChain) else state.planned
     return plans is not None and is_small_view(f for p in plans for split in p.splits for f in split.files)
 
 

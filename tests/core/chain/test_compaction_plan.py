@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.chain.compaction_plan import (
-    Action,
+    CompactionAction,
     PartitionCompaction,
     Staleness,
     parse_targets,
@@ -42,20 +42,20 @@ def shape(plans: dict[str, PartitionCompaction]) -> dict[str, tuple[Any, ...]]:
 
 
 def test_the_procedures_basic_case() -> None:
-    assert shape(plan(DAY, "", "", "dt=20260224")) == {"20260224": (Action.NOTHING_TO_DO, None, [])}
+    assert shape(plan(DAY, "", "", "dt=20260224")) == {"20260224": (CompactionAction.NOTHING_TO_DO, None, [])}
     found = plan(DAY, "20260222 20260223", "20260224", "dt=20260224")
-    assert shape(found) == {"20260224": (Action.COMPACT, "20260223", ["20260224"])}
+    assert shape(found) == {"20260224": (CompactionAction.COMPACT, "20260223", ["20260224"])}
     assert found["20260224"].reason == "anchor dt=20260223, 1 delta"
     assert not found["20260224"].replaces
     again = plan(DAY, "20260222 20260223 20260224", "20260224", "dt=20260224")
-    assert shape(again) == {"20260224": (Action.EXISTS, None, [])}
+    assert shape(again) == {"20260224": (CompactionAction.EXISTS, None, [])}
 
 
 def test_overwrite_starts_from_the_previous_anchor() -> None:
     snapshot, delta = "20260223 20260224 20260225", "20260225"
-    assert shape(plan(DAY, snapshot, delta, "dt=20260225"))["20260225"][0] == Action.EXISTS
+    assert shape(plan(DAY, snapshot, delta, "dt=20260225"))["20260225"][0] == CompactionAction.EXISTS
     found = plan(DAY, snapshot, delta, "dt=20260225", overwrite=True)
-    assert shape(found) == {"20260225": (Action.COMPACT, "20260224", ["20260225"])}
+    assert shape(found) == {"20260225": (CompactionAction.COMPACT, "20260224", ["20260225"])}
     assert found["20260225"].replaces
     # Paimon's too: from deltas alone
     assert shape(plan(DAY, "20260225", delta, "dt=20260225", overwrite=True))["20260225"][1:] == (None, ["20260225"])
@@ -65,10 +65,10 @@ def test_hours() -> None:
     snapshot = "10/20 10/22".replace("10/", "20260210/")
     delta = "10/21 10/22 10/23".replace("10/", "20260210/")
     found = plan(HOUR, snapshot, delta, "dt='20260210',hour=23")
-    assert shape(found) == {"20260210/23": (Action.COMPACT, "20260210/22", ["20260210/23"])}
+    assert shape(found) == {"20260210/23": (CompactionAction.COMPACT, "20260210/22", ["20260210/23"])}
     more = " 20260211/00 20260211/02", " 20260211/00 20260211/01 20260211/02"
     later = plan(HOUR, snapshot + more[0], delta + more[1], "dt=20260211,hour=02", overwrite=True)
-    assert shape(later) == {"20260211/02": (Action.COMPACT, "20260211/00", ["20260211/01", "20260211/02"])}
+    assert shape(later) == {"20260211/02": (CompactionAction.COMPACT, "20260211/00", ["20260211/01", "20260211/02"])}
 
 
 def test_groups() -> None:
@@ -78,20 +78,20 @@ def test_groups() -> None:
     delta = "CN/20260210/22 US/20260210/22 UK/20260210/22"
     found = shape(plan(GROUPS, snapshot, delta, "dt=20260210,hour=22", overwrite=True))
     assert found == {
-        "CA/20260210/22": (Action.GAP, None, []),
-        "CN/20260210/22": (Action.COMPACT, "CN/20260210/21", ["CN/20260210/22"]),
-        "FR/20260210/22": (Action.NOTHING_TO_DO, None, []),
-        "UK/20260210/22": (Action.COMPACT, "UK/20260210/21", ["UK/20260210/22"]),
-        "US/20260210/22": (Action.COMPACT, None, ["US/20260210/22"]),
+        "CA/20260210/22": (CompactionAction.GAP, None, []),
+        "CN/20260210/22": (CompactionAction.COMPACT, "CN/20260210/21", ["CN/20260210/22"]),
+        "FR/20260210/22": (CompactionAction.NOTHING_TO_DO, None, []),
+        "UK/20260210/22": (CompactionAction.COMPACT, "UK/20260210/21", ["UK/20260210/22"]),
+        "US/20260210/22": (CompactionAction.COMPACT, None, ["US/20260210/22"]),
     }
     # without overwrite Paimon skips every group as soon as one has the partition
     plain = shape(plan(GROUPS, snapshot, delta, "dt=20260210,hour=22"))
     assert [a for a, *_ in plain.values()] == [
-        Action.GAP,
-        Action.EXISTS,
-        Action.EXISTS,
-        Action.COMPACT,
-        Action.COMPACT,
+        CompactionAction.GAP,
+        CompactionAction.EXISTS,
+        CompactionAction.EXISTS,
+        CompactionAction.COMPACT,
+        CompactionAction.COMPACT,
     ]
 
 
@@ -99,45 +99,45 @@ def test_a_group_alone_means_all_its_deltas_each_on_the_one_before() -> None:
     delta = " ".join(f"CN/2026020{d}" for d in (2, 3, 5)) + " US/20260202"
     found = plan(REGION, "CN/20260201", delta, "region=CN")
     assert shape(found) == {
-        "CN/20260201": (Action.EXISTS, None, []),
-        "CN/20260202": (Action.COMPACT, "CN/20260201", ["CN/20260202"]),
-        "CN/20260203": (Action.COMPACT, "CN/20260202", ["CN/20260203"]),
-        "CN/20260205": (Action.COMPACT, "CN/20260203", ["CN/20260205"]),
+        "CN/20260201": (CompactionAction.EXISTS, None, []),
+        "CN/20260202": (CompactionAction.COMPACT, "CN/20260201", ["CN/20260202"]),
+        "CN/20260203": (CompactionAction.COMPACT, "CN/20260202", ["CN/20260203"]),
+        "CN/20260205": (CompactionAction.COMPACT, "CN/20260203", ["CN/20260205"]),
     }
     assert [p.anchor_in_run for p in found.values()] == [False, False, True, True]
     one = plan(REGION, "CN/20260201", delta, "region=CN,dt=20260205", "dt=20260203,region=CN")
     assert shape(one) == {
-        "CN/20260203": (Action.COMPACT, "CN/20260201", ["CN/20260202", "CN/20260203"]),
-        "CN/20260205": (Action.COMPACT, "CN/20260203", ["CN/20260205"]),
+        "CN/20260203": (CompactionAction.COMPACT, "CN/20260201", ["CN/20260202", "CN/20260203"]),
+        "CN/20260205": (CompactionAction.COMPACT, "CN/20260203", ["CN/20260205"]),
     }
 
 
 def test_a_group_that_is_named_in_full_gets_an_answer() -> None:
     assert shape(plan(REGION, "", "CN/20260201", "region=XX,dt=20260201")) == {
-        "XX/20260201": (Action.NOTHING_TO_DO, None, [])
+        "XX/20260201": (CompactionAction.NOTHING_TO_DO, None, [])
     }
     assert plan(REGION, "", "CN/20260201", "region=XX") == {}
 
 
 def test_gaps() -> None:
     snapshot, delta = "20260201", "20260202 20260205"
-    assert shape(plan(DAY, snapshot, delta, "dt=20260204")) == {"20260204": (Action.GAP, None, [])}
+    assert shape(plan(DAY, snapshot, delta, "dt=20260204")) == {"20260204": (CompactionAction.GAP, None, [])}
     carried = plan(DAY, snapshot, delta, "dt=20260204", gap_policy="carry_forward")
-    assert shape(carried) == {"20260204": (Action.COMPACT, "20260201", ["20260202"])}
+    assert shape(carried) == {"20260204": (CompactionAction.COMPACT, "20260201", ["20260202"])}
     assert carried["20260204"].reason == "a gap, carried forward: anchor dt=20260201, 1 delta"
     before = plan(DAY, snapshot, delta, "dt=20260131", gap_policy="carry_forward")
-    assert shape(before) == {"20260131": (Action.NOTHING_TO_DO, None, [])}
+    assert shape(before) == {"20260131": (CompactionAction.NOTHING_TO_DO, None, [])}
 
 
 def test_a_range() -> None:
     found = plan(DAY, "20260201 20260203", "20260202 20260204 20260206", first="dt=20260202", last="dt=20260207")
     assert {n: a for n, (a, *_) in shape(found).items()} == {
-        "20260202": Action.COMPACT,
-        "20260203": Action.EXISTS,
-        "20260204": Action.COMPACT,
-        "20260205": Action.GAP,
-        "20260206": Action.COMPACT,
-        "20260207": Action.GAP,
+        "20260202": CompactionAction.COMPACT,
+        "20260203": CompactionAction.EXISTS,
+        "20260204": CompactionAction.COMPACT,
+        "20260205": CompactionAction.GAP,
+        "20260206": CompactionAction.COMPACT,
+        "20260207": CompactionAction.GAP,
     }
     filled = plan(DAY, "20260201", "20260203", last="dt=20260204", gap_policy="carry_forward")
     assert [(n, p.anchor_in_run) for n, p in filled.items() if p.action.writes] == [
@@ -157,8 +157,8 @@ def test_pending_keeps_chains_short() -> None:
     delta = " ".join(f"202602{d:02}" for d in range(2, 12))
     found = plan(DAY, "20260201", delta, pending=True, max_chain_length=3)
     assert shape(found) == {
-        "20260205": (Action.COMPACT, "20260201", ["20260202", "20260203", "20260204", "20260205"]),
-        "20260209": (Action.COMPACT, "20260205", ["20260206", "20260207", "20260208", "20260209"]),
+        "20260205": (CompactionAction.COMPACT, "20260201", ["20260202", "20260203", "20260204", "20260205"]),
+        "20260209": (CompactionAction.COMPACT, "20260205", ["20260206", "20260207", "20260208", "20260209"]),
     }
     after = plan(DAY, "20260201 20260205 20260209", delta, pending=True, max_chain_length=3)
     assert after == {}
@@ -188,25 +188,25 @@ FULL = "20260201 20260202 20260203 20260204", "20260202 20260203 20260204"
 def test_stale_partitions_are_rebuilt_with_those_built_from_them() -> None:
     found = plan(DAY, *FULL, pending=True, max_chain_length=9, known=STALE)
     assert shape(found) == {
-        "20260202": (Action.STALE_REBUILD, "20260201", ["20260202"]),
-        "20260203": (Action.STALE_REBUILD, "20260202", ["20260203"]),
-        "20260204": (Action.STALE_REBUILD, "20260203", ["20260204"]),
+        "20260202": (CompactionAction.STALE_REBUILD, "20260201", ["20260202"]),
+        "20260203": (CompactionAction.STALE_REBUILD, "20260202", ["20260203"]),
+        "20260204": (CompactionAction.STALE_REBUILD, "20260203", ["20260204"]),
     }
     assert found["20260203"].reason == "it was built from dt=20260202, which is rebuilt"
     asked = plan(DAY, *FULL, "dt=20260202", overwrite=True, known=STALE)
     assert shape(asked) == shape(found)
     told = plan(DAY, *FULL, "dt=20260202", known=STALE)
-    assert shape(told) == {"20260202": (Action.EXISTS, None, [])}
+    assert shape(told) == {"20260202": (CompactionAction.EXISTS, None, [])}
     assert "stale (delta dt=20260202 was changed): overwrite" in told["20260202"].reason
     other = plan(DAY, *FULL, "dt=20260204", overwrite=True, known=STALE)
-    assert shape(other) == {"20260204": (Action.COMPACT, "20260203", ["20260204"])}
+    assert shape(other) == {"20260204": (CompactionAction.COMPACT, "20260203", ["20260204"])}
 
 
 def test_partitions_that_cannot_be_rebuilt_stay() -> None:
     known = Staleness(stale=STALE.stale, lost={("20260202",): "its anchor dt=20260201 was deleted"})
     for how in ({"overwrite": True}, {"pending": True, "max_chain_length": 5}):
         found = plan(DAY, "20260202", "20260202", *(("dt=20260202",) if "overwrite" in how else ()), known=known, **how)
-        assert found["20260202"].action == Action.EXISTS
+        assert found["20260202"].action == CompactionAction.EXISTS
         assert "can't be rebuilt: its anchor dt=20260201 was deleted" in found["20260202"].reason
 
 

@@ -11,13 +11,13 @@ import pytest
 from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
-from airflow_paimon.core.table.scan import choose_state, plan_scan, plan_state
+from airflow_paimon.core.table.scan import plan_scan, scan_without_files, with_planned_files
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain.compact import MAX_ROUNDS, RunTasks
 from airflow_paimon.data.chain.compact_bucket import (
     ChainBucketOutput,
     ChainBucketTask,
-    ChainCompaction,
+    CompactionSettings,
     compact_buckets,
 )
 from tests.core.tables import run
@@ -42,7 +42,7 @@ def meanwhile(*actions: Callable[[], object]) -> RunTasks:
     """Run tasks, the n-th time with the n-th action behind them, the last one for all further times."""
     left = list(actions)
 
-    def run(compaction: ChainCompaction, works: Sequence[ChainBucketTask]) -> Iterable[ChainBucketOutput]:
+    def run(compaction: CompactionSettings, works: Sequence[ChainBucketTask]) -> Iterable[ChainBucketOutput]:
         outputs = list(compact_buckets(compaction, works))
         (left.pop(0) if len(left) > 1 else left[0])()
         return outputs
@@ -71,7 +71,7 @@ def check_files(table: Table, tmp_path: Path) -> None:
         f.file_name
         for b in ("snapshot", "delta")
         for i in table.branch(b).snapshot_ids()
-        for s in plan_state(choose_state(table.branch(b), i)).splits
+        for s in with_planned_files(scan_without_files(table.branch(b), i)).splits
         for f in s.files
     }
     assert stored(tmp_path) == known

@@ -23,7 +23,7 @@ from airflow_paimon.data import read_arrow, read_batches
 from airflow_paimon.data.arrow_read import pin_rows, read_group
 from airflow_paimon.data.chain.groups import segments_of
 from airflow_paimon.data.planner import pin, plan_pinned, plan_rows
-from airflow_paimon.data.read_groups import IN_PROCESS, GroupPlan, Sizes
+from airflow_paimon.data.read_groups import IN_PROCESS, GroupPlan, GroupSizes
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.spark.shares import read_share, task_shares
 from tests.data.chain.examples import with_deletion_vectors
@@ -32,7 +32,7 @@ from tests.data.chain.test_differential import Life
 from tests.randomness import lives
 from tests.stores import CountingStore
 
-EACH = Sizes(entries=0, files=3)
+EACH = GroupSizes(entries=0, files=3)
 
 
 def memory() -> str:
@@ -47,7 +47,7 @@ def rows_of(groups: Iterable[GroupPlan]) -> list[str]:
     return texts(row for group in groups for batch in read_group(group) for row in batch.to_pylist())
 
 
-def check(table: Table, sizes: Sizes = EACH, **asked: Any) -> int:
+def check(table: Table, sizes: GroupSizes = EACH, **asked: Any) -> int:
     """Compare both plans, and the rows of tasks; return how many groups there are."""
     request = ReadRequest(**{"mode": "full", **asked})
     expected, plan = planned_chain(table, **asked), plan_rows(table, request, sizes)
@@ -71,8 +71,10 @@ def test_the_same_plan(seed: int) -> None:
     life = Life(seed)
     draw = life.chance
 
-    def drawn() -> Sizes:
-        return Sizes(entries=draw.choice([0, 1, 5]), files=draw.choice([1, 4]), memory_bytes=draw.choice([0, 1 << 20]))
+    def drawn() -> GroupSizes:
+        return GroupSizes(
+            entries=draw.choice([0, 1, 5]), files=draw.choice([1, 4]), memory_bytes=draw.choice([0, 1 << 20])
+        )
 
     for _ in range(2):
         for _ in range(draw.randint(4, 12)):
@@ -91,7 +93,7 @@ def test_the_same_plan(seed: int) -> None:
 def test_deletion_vectors() -> None:
     table = with_deletion_vectors(memory())
     for files in (1, 3, 100):
-        assert check(table, Sizes(entries=0, files=files)) > 0
+        assert check(table, GroupSizes(entries=0, files=files)) > 0
 
 
 def test_time_travel() -> None:
@@ -115,9 +117,9 @@ def test_a_large_chain_is_divided_by_buckets() -> None:
     days = [("delta", day, rows) for day in ("20250810", "20250811") for _ in range(4)]
     table = chain_table(memory(), [("snapshot", "20250809", rows), *days, ("snapshot", "20250812", rows)], buckets=5)
     for files, sizes in ((1, [9] * 5 + [1] * 5), (20, [18, 18, 14]), (30, [27, 23]), (49, [45, 5])):
-        plan = plan_rows(table, ReadRequest(mode="full"), Sizes(entries=0, files=files))
+        plan = plan_rows(table, ReadRequest(mode="full"), GroupSizes(entries=0, files=files))
         assert list(map(files_of, plan.groups)) == sizes
-        check(table, Sizes(entries=0, files=files))
+        check(table, GroupSizes(entries=0, files=files))
 
 
 def files_of(group: GroupPlan) -> int:
@@ -140,7 +142,7 @@ def test_buckets_that_are_planned_apart_have_one_number() -> None:
     for sizes in (IN_PROCESS, EACH):
         with pytest.raises(InvalidInputError, match=r"different numbers of buckets .*3 in dt=20250814 of branch delta"):
             plan_rows(table, ReadRequest(mode="full"), sizes)
-    check(table, Sizes(entries=0, files=1), where=pc.field("dt") == "20250811")
+    check(table, GroupSizes(entries=0, files=1), where=pc.field("dt") == "20250811")
 
 
 def test_few_files_of_a_large_table_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,9 +151,9 @@ def test_few_files_of_a_large_table_are_planned_at_once(monkeypatch: pytest.Monk
     monkeypatch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", 0)
     pinned, where = pin(table), pc.field("dt") == "20250811"
     for entries, is_large in ((files, False), (files - 1, True)):
-        assert plan_pinned(pinned, sizes=Sizes(entries=entries)).is_large == is_large
-        assert plan_rows(table, ReadRequest(mode="full"), Sizes(entries=entries)).is_large == is_large
-    day = plan_pinned(pinned, ReadRequest(where=where), Sizes(entries=files - 1))
+        assert plan_pinned(pinned, sizes=GroupSizes(entries=entries)).is_large == is_large
+        assert plan_rows(table, ReadRequest(mode="full"), GroupSizes(entries=entries)).is_large == is_large
+    day = plan_pinned(pinned, ReadRequest(where=where), GroupSizes(entries=files - 1))
     for plan, is_kept in ((plan_pinned(pinned), False), (day, True)):
         assert not plan.is_large
         assert {f.key_stats != EMPTY_STATS for g in plan.groups for s in g.chains for f in s.files} == {is_kept}

@@ -17,7 +17,7 @@ from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.table.scan import ScanPlan, plan_scan, plan_state
+from airflow_paimon.core.table.scan import ScanPlan, plan_scan, with_planned_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_read import read_group
 from airflow_paimon.data.chain.scan import partition_reads, pin_chain
@@ -103,11 +103,11 @@ def test_a_day_of_a_large_table_reads_the_files_of_its_chain(days: Table, monkey
     planned: list[int] = []
 
     def plan(state: ScanPlan, *args: Any, **options: Any) -> ScanPlan:
-        found = plan_state(state, *args, **options)
+        found = with_planned_files(state, *args, **options)
         planned.append(sum(len(s.files) for s in found.splits))
         return found
 
-    monkeypatch.setattr("airflow_paimon.data.chain.plan.plan_state", plan)
+    monkeypatch.setattr("airflow_paimon.data.chain.plan.with_planned_files", plan)
     expected, everything = seen(days, where=day_is("20250811")), sum(planned)
     assert everything == sum(len(s.files) for b in ("main", "snapshot", "delta")
                              for s in plan_scan(days.branch(b)).splits)  # fmt: skip
