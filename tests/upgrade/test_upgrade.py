@@ -68,6 +68,9 @@ def test_tables_are_read_published_undone_and_cleaned(warehouse: Path) -> None:
     assert rows(orders, version="before_fix") == {1: 100.0, 2: 100.0, 3: 100.0}
     assert rows(orders.branch("fix")) == {1: 100.0, 2: 100.0, 3: 100.0, 5: 5.0}
     for table in ("orders", "events"):
+        found = [f["id"] for f in job(warehouse, table, "check_table")["details"]["findings"]]
+        assert {f.partition(":")[0] for f in found} <= {"unrecorded-publish"}, "earlier versions kept no records"
+        job(warehouse, table, "repair_table")
         assert job(warehouse, table, "check_table")["details"]["findings"] == []
     assert job(warehouse, "orders", "merge_branch", "--branch", "fix")["changed"]
     assert rows(orders) == {**before, 5: 5.0}
