@@ -13,7 +13,7 @@ from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
-from airflow_paimon.core.requests.operations import OPERATIONS, Operation
+from airflow_paimon.core.requests.operations import OPERATIONS, OperationSpec
 from airflow_paimon.core.requests.requests import Request, flag_name
 
 _COMMON = {field.name for field in dataclasses.fields(Request)}
@@ -42,7 +42,7 @@ def _pages() -> Iterator[str]:
         yield from _job(operation)
 
 
-def _job(operation: Operation) -> Iterator[str]:
+def _job(operation: OperationSpec) -> Iterator[str]:
     yield f"\n## {operation.request.operation}\n\n{operation.summary}\n"
     spark = "Spark, or in any Python if the work is small" if operation.in_python else "Spark"
     yield f"Runs in {spark if operation.needs_spark else 'any Python, without Spark'}.\n"
