@@ -17,9 +17,9 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     too_high,
 )
 from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ids, check_ranges
-from airflow_paimon.core.publish.compare import Compared, keys_stay, published_difference
+from airflow_paimon.core.publish.compare import Comparison, keys_stay, published_difference
 from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket_keys
-from airflow_paimon.core.publish.planners import Merge, SchemaLogs
+from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.related_publishes import refuse_other_ids
 from airflow_paimon.core.table.history import Difference, changed_buckets, difference, snapshots_between
@@ -31,7 +31,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
-def check_evolved(planner: Merge, compared: Compared, logs: SchemaLogs, planned: Publication) -> None:
+def check_evolved(planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication) -> None:
     main, changes, space, name = planner.main, planned.changes, planned.id_space, bucket_namer(compared.schema)
     if space is None:
         return
@@ -52,23 +52,23 @@ def check_evolved(planner: Merge, compared: Compared, logs: SchemaLogs, planned:
     check_ranges(main.name, by_bucket, changes, space=space, name_bucket=name)
 
 
-def _check_relatives(planner: Merge, compared: Compared, planned: Publication) -> None:
-    if planned.id_space is not None and compared.standing.relatives:
-        brought = published_difference(planner.branch, compared.base, replace(compared.standing, publishes=()))
+def _check_relatives(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
+    if planned.id_space is not None and compared.on_main.relatives:
+        brought = published_difference(planner.branch, compared.base, replace(compared.on_main, publishes=()))
         name = bucket_namer(compared.schema)
         refuse_other_ids(planner.main.name, brought, planned.changes, planned.id_space, name)
 
 
-def _check_counts(planner: Merge, compared: Compared, planned: Publication) -> None:
+def _check_counts(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
     main, by_file = planner.main, planned.merge is not None
     check_bucket_counts(main.name, compared.sides, planned.changes, compared.schema, main.branch_name, by_file=by_file)
 
 
-def _check_numbers(planner: Merge, compared: Compared, planned: Publication) -> None:
+def _check_numbers(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
     check_snapshot_numbers(planner.main.name, planned.changes, compared.schema, compared.head.id + 1)
 
 
-def _check_writers(planner: Merge, compared: Compared, planned: Publication) -> None:
+def _check_writers(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
     """Refuse what a writer that is open on main would not know of."""
     main, request, schema, changes = planner.main, planner.request, compared.schema, planned.changes
     if not schema.primary_keys or request.writers_stopped:
@@ -80,7 +80,7 @@ def _check_writers(planner: Merge, compared: Compared, planned: Publication) -> 
         refuse_open(main, schema, planned.buckets, compared.head, planner.context.now_ms, "published")
 
 
-def check_approved(planner: Merge, compared: Compared, planned: Publication) -> None:
+def check_approved(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
     """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it."""
     main, head, said = planner.main, compared.head, planner.request.approved_main_snapshot
     if said is None or not (planned.changes or planned.schemas.new or planned.is_begun):
@@ -110,7 +110,7 @@ CHECKS = (_check_relatives, _check_counts, _check_numbers, _check_writers, check
 """What must hold of every publish of a branch, in the order of the messages."""
 
 
-def to_fold(planner: Merge, compared: Compared, changes: Sequence[BucketChange]) -> dict[BucketKey, int]:
+def to_fold(planner: MergePlanner, compared: Comparison, changes: Sequence[BucketChange]) -> dict[BucketKey, int]:
     """Return the buckets to fold first, with the highest number allowed. The base's manifests are read only if the
     replaced files are not sufficient.
     """

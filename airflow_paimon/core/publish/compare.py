@@ -18,11 +18,11 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import Sides, bucket_namer, neutral_kinds, within_reach
 from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
-    Standing,
+    PublishesOnMain,
     is_lost,
     main_since,
-    recognise,
-    standing_of,
+    match_publishes,
+    publishes_on_main,
 )
 from airflow_paimon.core.publish.file_merge_plan import (
     Change,
@@ -64,12 +64,12 @@ _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Opera
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compared:
+class Comparison:
     """A consistent reading of both sides: ``head`` of main and ``theirs`` of the branch, compared with their ``base``.
 
     ``schema``: main's newest. ``scope``: the partitions that are published; ``sides`` has no others. Where main has got
     a state of the branch, ``sides`` compares with the newest one; ``since_base`` are both differences from ``base``.
-    ``last``: the last publish of the branch, of whatever partitions. ``standing``: the publishes that main's head still
+    ``last``: the last publish of the branch, of whatever partitions. ``on_main``: the publishes that main's head still
     stands on; ``absorbed``: of each bucket that is compared with a state of the branch, by which of them main got that.
     ``is_known``: whether main's history tells so; else a publish, or what became of it, may have expired.
     ``goes_back``: the branch was rolled back after its last publish, so that rows have lower versions. ``changed``: all
@@ -85,7 +85,7 @@ class Compared:
     since_base: tuple[Difference, Difference]
     last: BranchPublish | None
     scope: PartitionScope = WHOLE
-    standing: Standing = field(default_factory=Standing)
+    on_main: PublishesOnMain = field(default_factory=PublishesOnMain)
     absorbed: Mapping[BucketKey, BranchPublish] = field(default_factory=dict)
     is_known: bool = True
     goes_back: bool = False
@@ -104,11 +104,11 @@ def gather_sides(
     whole: bool,
     unfinished: Sequence[UnfinishedPublish] = (),
     scope: PartitionScope = WHOLE,
-) -> Compared:
+) -> Comparison:
     """Compare ``theirs`` of the branch and ``head`` of main with their ``base``.
 
     ``whole``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
-    ``unfinished``: publishes of the branch, without this one. ``scope``: see ``Compared``.
+    ``unfinished``: publishes of the branch, without this one. ``scope``: see ``Comparison``.
 
     Raises:
         FormatError: an earlier publish says unreadably of which partitions it was.
@@ -123,7 +123,7 @@ def gather_sides(
     seen = _Seen(
         main=main,
         branch=branch,
-        compared=partial(Compared, base=base, head=head, theirs=theirs, schema=schema, scope=scope),
+        compared=partial(Comparison, base=base, head=head, theirs=theirs, schema=schema, scope=scope),
         base=base,
         head=head,
         theirs=theirs,
@@ -151,7 +151,7 @@ class _Seen:
 
     main: Table
     branch: Table
-    compared: Callable[..., Compared]
+    compared: Callable[..., Comparison]
     base: Snapshot
     head: Snapshot
     theirs: Snapshot
@@ -165,17 +165,19 @@ class _Seen:
     neutral: Collection[CommitKind]
 
 
-def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Compared:
-    known = recognise(s.main, s.branch, s.since, s.schema)
-    standing = with_their_states(s.main, s.branch, standing_of(s.since, known))
-    lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, standing, unfinished, s.scope)
-    unknown = [*standing.unknown, *(p.scope for p in standing.apart)]
-    lost = lost or came_and_went(s.main, standing.strangers, _missing(s, standing) if standing.strangers else set())
+def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Comparison:
+    known = match_publishes(s.main, s.branch, s.since, s.schema)
+    on_main = with_their_states(s.main, s.branch, publishes_on_main(s.since, known))
+    lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, on_main, unfinished, s.scope)
+    unknown = [*on_main.unknown, *(p.scope for p in on_main.unmatched)]
+    lost = lost or came_and_went(
+        s.main, on_main.of_other_branches, _missing(s, on_main) if on_main.of_other_branches else set()
+    )
     theirs, ours = s.their_diff.buckets, s.our_diff.buckets
     sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_real=theirs, ours_real=ours)
     changed, left = theirs, set[BucketKey]()
     if not s.scope.is_whole:
-        then = published_difference(s.branch, s.base, standing)
+        then = published_difference(s.branch, s.base, on_main)
         changed = changed | then.buckets
         real = changed_buckets(s.branch, s.history, theirs, s.neutral) | then.buckets
         left = {b for b in real if not (s.scope.holds(b.partition) or s.their_diff.same_in(b, then))}
@@ -183,28 +185,28 @@ def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Compa
         sides=_only(sides, s.scope),
         since_base=(s.their_diff, s.our_diff),
         last=known.last,
-        standing=standing,
+        on_main=on_main,
         is_known=not lost and not any(map(s.scope.meets, unknown)),
-        goes_back=_goes_back(s.history, standing),
+        goes_back=_goes_back(s.history, on_main),
         changed=_partitions(changed),
         left=_partitions(left),
     )
 
 
-def _missing(s: _Seen, standing: Standing) -> set[str]:
+def _missing(s: _Seen, on_main: PublishesOnMain) -> set[str]:
     """Return the files of the branch, by their names there, that no publish of it brought and that main lacks."""
 
     def names(change: Difference) -> set[str]:
         groups = (files for b, files in change.added.items() if s.scope.holds(b.partition))
         return {origin_name(i.file_name) for files in groups for i in files}
 
-    return names(s.their_diff) - names(s.our_diff) - names(published_difference(s.branch, s.base, standing))
+    return names(s.their_diff) - names(s.our_diff) - names(published_difference(s.branch, s.base, on_main))
 
 
-def _compare_by_bucket(s: _Seen, whole: bool) -> Compared:
-    known = recognise(s.main, s.branch, s.since, s.schema)
-    standing = with_their_states(s.main, s.branch, standing_of(s.since, known))
-    parts = [_Part.since(s, standing, publish, counts) for publish, counts in standing.each()]
+def _compare_by_bucket(s: _Seen, whole: bool) -> Comparison:
+    known = match_publishes(s.main, s.branch, s.since, s.schema)
+    on_main = with_their_states(s.main, s.branch, publishes_on_main(s.since, known))
+    parts = [_Part.since(s, on_main, publish, counts) for publish, counts in on_main.each()]
     parts.append(_Part.of_the_rest(s, {b for part in parts for b in part.buckets}))
     theirs, ours = together(p.theirs for p in parts), together(p.ours for p in parts)
     candidates = ours.buckets if whole else within_reach(ours.buckets, theirs.buckets, s.schema)
@@ -220,10 +222,10 @@ def _compare_by_bucket(s: _Seen, whole: bool) -> Compared:
         sides=_only(sides, s.scope),
         since_base=(s.their_diff, s.our_diff),
         last=known.last,
-        standing=standing,
+        on_main=on_main,
         absorbed={b: part.publish for part in parts if part.publish is not None for b in part.buckets},
-        is_known=not standing.unknown,
-        goes_back=_goes_back(s.history, standing),
+        is_known=not on_main.unknown,
+        goes_back=_goes_back(s.history, on_main),
         changed=_partitions(s.their_diff.buckets.union(*(part.buckets for part in parts))),
         left=_partitions(left),
     )
@@ -249,7 +251,9 @@ class _Part:
     dropped: Collection[BucketKey] = ()
 
     @classmethod
-    def since(cls, s: _Seen, standing: Standing, publish: BranchPublish, counts: Callable[[bytes], bool]) -> _Part:
+    def since(
+        cls, s: _Seen, on_main: PublishesOnMain, publish: BranchPublish, counts: Callable[[bytes], bool]
+    ) -> _Part:
         """Take the buckets that the branch had really changed when main got them: in the others it had the rows of the
         branch point. Not those of which an earlier publish was undone since. Where main's history has expired, a
         rollback may have taken the publish back: only those buckets are taken then in which main still has it.
@@ -263,7 +267,7 @@ class _Part:
             for after in (False, True)
         )
         buckets = changed_buckets(s.branch, until, published.buckets, s.neutral)
-        if undos := [undo for undo, number in standing.undos if number < publish.main.id < undo.id]:
+        if undos := [undo for undo, number in on_main.undos if number < publish.main.id < undo.id]:
             buckets -= touched_buckets(s.main, undos) or buckets
         dropped = set[BucketKey]()
         if between is None:
@@ -313,8 +317,8 @@ def _only(sides: Sides, scope: PartitionScope) -> Sides:
     )
 
 
-def _goes_back(history: Sequence[Snapshot] | None, standing: Standing) -> bool:
-    return any(_went_back(history, publish) for publish, _ in standing.each())
+def _goes_back(history: Sequence[Snapshot] | None, on_main: PublishesOnMain) -> bool:
+    return any(_went_back(history, publish) for publish, _ in on_main.each())
 
 
 def _went_back(history: Sequence[Snapshot] | None, publish: BranchPublish) -> bool:
@@ -323,11 +327,11 @@ def _went_back(history: Sequence[Snapshot] | None, publish: BranchPublish) -> bo
     return history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > then)
 
 
-def changed_since_apart(main: Table, compared: Compared, buckets: Collection[BucketKey]) -> bool:
+def main_changed_since_unmatched(main: Table, compared: Comparison, buckets: Collection[BucketKey]) -> bool:
     """Whether main itself changed one of these buckets after a relative's publish of which can't be told what it has in
     common with the branch. What main put back as it had been would count as unchanged.
     """
-    for publish in compared.standing.apart:
+    for publish in compared.on_main.unmatched:
         held = {b for b in buckets if publish.scope.holds(b.partition)}
         between = snapshots_between(main, publish.main.id, compared.head.id)
         if between is None:
@@ -357,16 +361,16 @@ def keys_stay(branch: Table, base: Snapshot, theirs: Snapshot, sides: Sides) -> 
     )
 
 
-def published_difference(branch: Table, base: Snapshot, standing: Standing) -> Difference:
+def published_difference(branch: Table, base: Snapshot, on_main: PublishesOnMain) -> Difference:
     """Return what the branch had changed, in each partition, when that was last published."""
-    return together(difference(branch, base, publish.branch).only(counts) for publish, counts in standing.each())
+    return together(difference(branch, base, publish.branch).only(counts) for publish, counts in on_main.each())
 
 
 # -- a merge by file ---------------------------------------------------------------------------------------------------
 
 
 def merge_branch_files(
-    main: Table, branch: Table, compared: Compared, *, keep_appended: bool, rewrite: bool
+    main: Table, branch: Table, compared: Comparison, *, keep_appended: bool, rewrite: bool
 ) -> FileMerge:
     """Merge a branch into main's head.
 
@@ -395,21 +399,21 @@ def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapsho
     return describe_appended(files, bucket_namer(schema)) if files else None
 
 
-def _sides_of(main: Table, branch: Table, compared: Compared) -> FileSides:
+def _sides_of(main: Table, branch: Table, compared: Comparison) -> FileSides:
     schema, commits = compared.schema, _commits(branch, compared.base, compared.theirs)
     before, published = _vectors(main, compared.base, schema), None
-    if each := list(compared.standing.each()):
+    if each := list(compared.on_main.each()):
         bucket_of = StoredPartitions(schema).bucket
-        known = {n: v for n, v in before.items() if compared.standing.of(bucket_of(v.entry).partition) is None}
+        known = {n: v for n, v in before.items() if compared.on_main.of(bucket_of(v.entry).partition) is None}
         for publish, counts in each:
             known |= _vectors_in(_vectors(branch, publish.branch, schema), counts, schema)
         published = Change(
-            difference=published_difference(branch, compared.base, compared.standing),
+            difference=published_difference(branch, compared.base, compared.on_main),
             vectors=known,
-            commits=None if commits is None else [c for c in commits if _is_published(c, compared.standing)],
+            commits=None if commits is None else [c for c in commits if _is_published(c, compared.on_main)],
         )
         if commits is not None:  # what main had then, that publish was decided on
-            commits = [replace(c, replaces=c.replaces and not _is_published(c, compared.standing)) for c in commits]
+            commits = [replace(c, replaces=c.replaces and not _is_published(c, compared.on_main)) for c in commits]
     sides = FileSides(
         theirs=Change(
             difference=compared.sides.theirs, vectors=_vectors(branch, compared.theirs, schema), commits=commits
@@ -421,8 +425,8 @@ def _sides_of(main: Table, branch: Table, compared: Compared) -> FileSides:
     return sides if compared.scope.is_whole else _sides_in(sides, compared.scope, schema)
 
 
-def _is_published(commit: Commit, standing: Standing) -> bool:
-    publish = standing.of(commit.bucket.partition)
+def _is_published(commit: Commit, on_main: PublishesOnMain) -> bool:
+    publish = on_main.of(commit.bucket.partition)
     return publish is not None and commit.snapshot <= publish.branch.id
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
-from airflow_paimon.core.publish.compare import Compared
+from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.partial_publish import texts_of
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.row_functions import FindSharedId
@@ -28,7 +28,7 @@ class DuplicateRowCheck:
     find_shared_id: FindSharedId | None
     known: set[frozenset[str]] = field(default_factory=set)
 
-    def check(self, main: Table, branch: Table, compared: Compared, decided: Publication) -> None:
+    def check(self, main: Table, branch: Table, compared: Comparison, decided: Publication) -> None:
         """Compare the ids that files to be published store with those of main's files that the branch has changed, and
         that stay. Reads them only where their bounds don't tell.
 
@@ -59,7 +59,7 @@ class DuplicateRowCheck:
         self.known.add(pair)
 
 
-def _staying(main: Table, branch: Table, compared: Compared) -> list[ManifestEntry]:
+def _staying(main: Table, branch: Table, compared: Comparison) -> list[ManifestEntry]:
     """Return main's files out of scope, of the buckets in which the branch has other files or deletion vectors."""
     change = difference(branch, compared.head, compared.theirs)
     stored = StoredPartitions(compared.schema)

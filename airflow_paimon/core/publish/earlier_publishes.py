@@ -80,13 +80,13 @@ def _publish(main: Table, schema: TableSchema, snapshot: Snapshot, then: Snapsho
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class PublishesOnMain:
     """The publishes that main's head stands on: those of the branch itself, the oldest first, and those of relatives.
 
-    ``unknown``: the partitions of own ones of which can't be told what they brought; ``apart``: those of relatives of
-    which can't be told what they have in common with the branch; ``strangers``: of all other branches. ``undone``: ids
-    of main's snapshots that were publishes of the branch, on which its head does not stand; ``undos``: what took back
-    one of all these publishes, and which.
+    ``unknown``: the partitions of own ones of which can't be told what they brought; ``unmatched``: those of relatives
+    of which can't be told what they have in common with the branch; ``of_other_branches``: of all other branches.
+    ``undone``: ids of main's snapshots that were publishes of the branch, on which its head does not stand; ``undos``:
+    what took back one of all these publishes, and which.
     """
 
     publishes: tuple[BranchPublish, ...] = ()
@@ -94,8 +94,8 @@ class Standing:
     undone: frozenset[int] = frozenset()
     undos: tuple[tuple[Snapshot, int], ...] = ()
     unknown: tuple[PartitionScope, ...] = ()
-    apart: tuple[BranchPublish, ...] = ()
-    strangers: tuple[Snapshot, ...] = ()
+    unmatched: tuple[BranchPublish, ...] = ()
+    of_other_branches: tuple[Snapshot, ...] = ()
 
     def of(self, partition: bytes) -> BranchPublish | None:
         """Return the publish by which main got the newest state of the branch in a partition."""
@@ -131,26 +131,26 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recognised:
-    """The publishes that concern a branch, by the id of main's snapshot: ``found`` of its own states, ``others`` of its
-    relatives, ``strangers`` of all other branches. ``unknown``: those of which can't be told what they brought, with
-    their partitions.
+class MatchedPublishes:
+    """The publishes that concern a branch, by the id of main's snapshot: ``own`` of its own states, ``relatives`` of
+    its relatives, ``of_other_branches`` of all other branches. ``unknown``: those of which can't be told what they
+    brought, with their partitions.
     """
 
-    found: Mapping[int, BranchPublish] = field(default_factory=dict)
-    others: Mapping[int, BranchPublish] = field(default_factory=dict)
-    strangers: Mapping[int, BranchPublish] = field(default_factory=dict)
+    own: Mapping[int, BranchPublish] = field(default_factory=dict)
+    relatives: Mapping[int, BranchPublish] = field(default_factory=dict)
+    of_other_branches: Mapping[int, BranchPublish] = field(default_factory=dict)
     unknown: Mapping[int, PartitionScope] = field(default_factory=dict)
 
     def has(self, number: int) -> bool:
         """Whether main's snapshot of this id is one of them."""
-        return number in self.found or number in self.others or number in self.unknown
+        return number in self.own or number in self.relatives or number in self.unknown
 
     @property
     def last(self) -> BranchPublish | None:
         """The newest publish, whether main stands on it or not; None also if that is an unknown one."""
-        newest = max((*self.found, *self.unknown), default=None)
-        return None if newest is None else self.found.get(newest)
+        newest = max((*self.own, *self.unknown), default=None)
+        return None if newest is None else self.own.get(newest)
 
 
 def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
@@ -164,7 +164,7 @@ def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
     return [found[number] for number in sorted(found)]
 
 
-def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: TableSchema) -> Recognised:
+def match_publishes(main: Table, branch: Table, since: Sequence[Snapshot], schema: TableSchema) -> MatchedPublishes:
     """Find the publishes that concern a branch. ``since``: main's snapshots after the base.
 
     Its own are those of its states, also under an earlier name or by a branch that was made from it: but not where it
@@ -177,7 +177,11 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
     while above is not None and above.from_branch not in {MAIN, branch.branch_name, *parents}:
         parents.add(above.from_branch)
         above = read_branch_record(main, above.from_branch)
-    found, others, strangers = dict[int, BranchPublish](), dict[int, BranchPublish](), dict[int, BranchPublish]()
+    found, others, of_other_branches = (
+        dict[int, BranchPublish](),
+        dict[int, BranchPublish](),
+        dict[int, BranchPublish](),
+    )
     unknown: dict[int, PartitionScope] = {}
     for snapshot in published:
         said = snapshot.properties
@@ -199,8 +203,8 @@ def recognise(main: Table, branch: Table, since: Sequence[Snapshot], schema: Tab
         ):
             others[snapshot.id] = _of_relative(main, schema, snapshot)
         elif not is_named:
-            strangers[snapshot.id] = _of_relative(main, schema, snapshot)
-    return Recognised(found=found, others=others, strangers=strangers, unknown=unknown)
+            of_other_branches[snapshot.id] = _of_relative(main, schema, snapshot)
+    return MatchedPublishes(own=found, relatives=others, of_other_branches=of_other_branches, unknown=unknown)
 
 
 def own_state(branch: Table, text: str) -> Snapshot | None:
@@ -227,7 +231,7 @@ def rollbacks_before(branch: Table, then: Snapshot) -> list[Snapshot]:
     return [s for s, target in targets if target is not None and target < then.id]
 
 
-def standing_of(since: Sequence[Snapshot], known: Recognised) -> Standing:
+def publishes_on_main(since: Sequence[Snapshot], known: MatchedPublishes) -> PublishesOnMain:
     """Find the publishes that main's newest snapshot still stands on. ``since``: main's snapshots after the branch
     point.
     """
@@ -238,15 +242,15 @@ def standing_of(since: Sequence[Snapshot], known: Recognised) -> Standing:
     for number in reversed(stands):
         if number in known.unknown:
             unknown.append(known.unknown[number])
-        elif (publish := known.found.get(number)) is not None and not any(map(publish.scope.meets, unknown)):
+        elif (publish := known.own.get(number)) is not None and not any(map(publish.scope.meets, unknown)):
             found.append(publish)
     ids = {p.main.id for p in found}
-    return Standing(
+    return PublishesOnMain(
         publishes=tuple(reversed(found)),
-        relatives=tuple(known.others[i] for i in stands if i in known.others),
-        undone=frozenset(i for i in known.found if i not in ids),
+        relatives=tuple(known.relatives[i] for i in stands if i in known.relatives),
+        undone=frozenset(i for i in known.own if i not in ids),
         undos=tuple((by_id[undo], i) for i, undo in taken_back.items() if known.has(i)),
-        strangers=tuple(by_id[i] for i in stands if i in known.strangers),
+        of_other_branches=tuple(by_id[i] for i in stands if i in known.of_other_branches),
         unknown=tuple(unknown),
     )
 
@@ -289,7 +293,7 @@ def is_lost(
     base: Snapshot,
     theirs: Difference,
     ours: Difference,
-    standing: Standing,
+    on_main: PublishesOnMain,
     unfinished: Sequence[UnfinishedPublish],
     scope: PartitionScope,
 ) -> bool:
@@ -300,11 +304,11 @@ def is_lost(
     ``theirs`` and ``ours``: what the two changed since the base.
     """
     changed = {b.partition for b in theirs.buckets if scope.holds(b.partition)}
-    if any(_is_newer(branch, base, one, standing, changed, scope) for one in unfinished):
+    if any(_is_newer(branch, base, one, on_main, changed, scope) for one in unfinished):
         return True
     here = {origin(i) for group in ours.added.values() for i in group}
     gone = {i for group in ours.removed.values() for i in group}
-    for publish, counts in standing.each():
+    for publish, counts in on_main.each():
         published = difference(branch, base, publish.branch).only(counts).only(scope.holds)
         added, removed = (
             {i for group in side.values() for i in group} for side in (published.added, published.removed)
@@ -318,7 +322,7 @@ def _is_newer(
     branch: Table,
     base: Snapshot,
     one: UnfinishedPublish,
-    standing: Standing,
+    on_main: PublishesOnMain,
     changed: set[bytes],
     scope: PartitionScope,
 ) -> bool:
@@ -327,8 +331,8 @@ def _is_newer(
     """
     then = branch.find_snapshot(one.snapshot)
     if then is None:
-        known = (p for p in standing.publishes if p.branch.id >= one.snapshot)
+        known = (p for p in on_main.publishes if p.branch.id >= one.snapshot)
         return one.scope.meets(scope) and not any(p.scope.covers(one.scope) for p in known)
     parts = changed | {b.partition for b in difference(branch, base, then).buckets if scope.holds(b.partition)}
-    last = (standing.of(p) for p in parts if one.scope.holds(p))
+    last = (on_main.of(p) for p in parts if one.scope.holds(p))
     return any(p is None or p.branch.id < one.snapshot for p in last)

@@ -44,7 +44,7 @@ class Hold(Record):
 
 def put_hold(
     source: Table,
-    wanted: Snapshot,
+    snapshot: Snapshot,
     user: str | None = None,
     scope: PartitionScope = WHOLE,
     schema: int | None = None,
@@ -60,17 +60,17 @@ def put_hold(
     """
     path = HOLDS.path(str(uuid.uuid4()))
     only = None if scope.is_whole else scope.json
-    hold = Hold(branch=source.branch_name, snapshot=wanted, user=user, partitions=only, schema=schema)
+    hold = Hold(branch=source.branch_name, snapshot=snapshot, user=user, partitions=only, schema=schema)
     put_new(source, path, hold.to_bytes())
-    if not _is_there(source, wanted):
+    if not _is_there(source, snapshot):
         delete_files(source, [path])
-        raise _gone(source, wanted)
+        raise _gone(source, snapshot)
     _drop_left(source, path)
     return path
 
 
 @contextmanager
-def while_there(source: Table, wanted: Snapshot) -> Iterator[None]:
+def while_there(source: Table, snapshot: Snapshot) -> Iterator[None]:
     """Tell what is missing because somebody takes the branch's snapshot away meanwhile from damage.
 
     Paimon's own rollback deletes what it takes back at once, and asks for no hold. Who deletes a branch and makes it
@@ -82,20 +82,20 @@ def while_there(source: Table, wanted: Snapshot) -> Iterator[None]:
     try:
         yield
     except (FormatError, NotFoundError) as error:
-        if _is_there(source, wanted):
+        if _is_there(source, snapshot):
             raise
-        raise _gone(source, wanted) from error
+        raise _gone(source, snapshot) from error
 
 
-def _is_there(source: Table, wanted: Snapshot) -> bool:
-    now = source.find_snapshot(wanted.id)
-    there = now is not None and now.identity == wanted.identity
-    return there or any(t.snapshot.identity == wanted.identity for t in source.tags())
+def _is_there(source: Table, snapshot: Snapshot) -> bool:
+    now = source.find_snapshot(snapshot.id)
+    there = now is not None and now.identity == snapshot.identity
+    return there or any(t.snapshot.identity == snapshot.identity for t in source.tags())
 
 
-def _gone(source: Table, wanted: Snapshot) -> ConflictError:
+def _gone(source: Table, snapshot: Snapshot) -> ConflictError:
     return ConflictError(
-        f"{source.label}: snapshot {wanted.id} no longer exists: the branch was deleted or rolled back by another "
+        f"{source.label}: snapshot {snapshot.id} no longer exists: the branch was deleted or rolled back by another "
         "engine, or the snapshot has expired; nothing was changed"
     )
 

@@ -168,17 +168,17 @@ def not_by_key(
     )
 
 
-def overlapping_keys(wanted: KeyMergeRequest, merged: KeyMergeResult) -> ConflictError:
+def overlapping_keys(request: KeyMergeRequest, merged: KeyMergeResult) -> ConflictError:
     """Return the conflict of keys that both sides changed."""
-    names, target = wanted.summary["buckets"], wanted.target.branch_name
+    names, target = request.summary["buckets"], request.target.branch_name
     return ConflictError(
-        f"{wanted.target.name}: {target} and the branch both changed {described_keys(merged)} since the branch point; "
+        f"{request.target.name}: {target} and the branch both changed {described_keys(merged)} since the branch point; "
         "nothing was published. Compare them, start again, or set on_overlap (--on-overlap): main drops "
         f"the branch's rows, branch drops {target}'s newer ones",
         code="branch-conflict",
         details={
             "conflicts": names,
-            "conflict_count": wanted.summary["bucket_count"],
+            "conflict_count": request.summary["bucket_count"],
             "overlap": described_keys(merged),
             "keys": list(merged.samples),
             "key_count": merged.overlapping,

@@ -31,18 +31,18 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.checks import CHECKS, check_approved, check_evolved, to_fold
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder
-from airflow_paimon.core.publish.compare import Compared, gather_sides
+from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.duplicate_rows import DuplicateRowCheck
 from airflow_paimon.core.publish.fold import fold_branch, is_folded
 from airflow_paimon.core.publish.hold import UnfinishedPublish, unfinished_publishes, while_there
 from airflow_paimon.core.publish.partial_publish import check_changed
-from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
+from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs, planner_of
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.related_publishes import family_properties
-from airflow_paimon.core.publish.required_checks import Gate, gate_of
+from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, FoldBuckets, RowFunctions
-from airflow_paimon.core.publish.run import Decide, run_publication
+from airflow_paimon.core.publish.run import PlanOnHead, run_publication
 from airflow_paimon.core.publish.staged_files import KeyMergeFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
@@ -103,21 +103,21 @@ def publish_branch(
     theirs, planner, schemas = run_parallel(target.store, reads)
     diff, keys = kept_diff(request, branch, theirs, schemas), KeyMergeFiles(rows.merge_by_key)
 
-    def make_decide() -> Decide:
+    def make_plan_on_head() -> PlanOnHead:
         looks: list[Callable[[], Any]] = [
             partial(refuse_protected, target, branch.branch_name, "publish", force=request.force),
-            partial(gate_of, request, target, branch, theirs),
+            partial(read_required_checks, request, target, branch, theirs),
             planner.check,
             partial(unfinished_publishes, branch),
         ]
-        record, gate, _, unfinished = run_parallel(target.store, looks)
+        record, required_checks, _, unfinished = run_parallel(target.store, looks)
         about = {**publish_properties(record), **family_properties(record), **diff.properties}
         return _Merging(
-            planner, theirs, unfinished, gate, about, rows.fold, DuplicateRowCheck(rows.find_shared_id), keys
-        ).decide
+            planner, theirs, unfinished, required_checks, about, rows.fold, DuplicateRowCheck(rows.find_shared_id), keys
+        ).plan_on_head
 
     with while_there(branch, theirs):
-        result = run_publication(context, target, make_decide, rows, keys)
+        result = run_publication(context, target, make_plan_on_head, rows, keys)
     if request.dry_run or not result.changed:
         return result
     expire_undo_tags(context)
@@ -143,10 +143,10 @@ class _Merging:
     ``about``: what the snapshot says of the branch. ``described``: its commits, once they were read.
     """
 
-    planner: Merge
-    wanted: Snapshot
+    planner: MergePlanner
+    source_snapshot: Snapshot
     unfinished: Sequence[UnfinishedPublish]
-    gate: Gate
+    required_checks: RequiredChecks
     about: Mapping[str, str]
     fold: FoldBuckets | None
     rows_stay: DuplicateRowCheck
@@ -154,45 +154,47 @@ class _Merging:
     spare: _SpareIds = field(default_factory=_SpareIds)
     described: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
 
-    def decide(self, head: Snapshot | None, put: Collection[int]) -> Publication:
+    def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
         planner, whole = self.planner, self.planner.replaced_whole()
         target, branch, request = planner.main, planner.branch, planner.request
-        compared, logs = gather_merge(planner, self.wanted, head, self.unfinished, put)
-        looked = self.gate.look(compared.head if whole else compared.base, is_main=whole)
-        decided = _plan(planner, compared, logs, self.spare)
-        self.rows_stay.check(target, branch, compared, decided)
-        high = to_fold(planner, compared, decided.changes)
+        compared, logs = gather_merge(planner, self.source_snapshot, head, self.unfinished, put_schema_ids)
+        checked = self.required_checks.check_against(compared.head if whole else compared.base, is_main=whole)
+        publication = _plan(planner, compared, logs, self.spare)
+        self.rows_stay.check(target, branch, compared, publication)
+        high = to_fold(planner, compared, publication.changes)
         folds = {"folds": sorted(map(bucket_namer(compared.schema), high))[:MAX_LISTED]} if high else {}
-        decided = replace(decided, summary={**decided.summary, **folds, **looked.summary})
+        publication = replace(publication, summary={**publication.summary, **folds, **checked.summary})
         if request.dry_run:
-            return decided
+            return publication
         if high:
-            if self.fold is None or self.wanted is not self.gate.theirs:
+            if self.fold is None or self.source_snapshot is not self.required_checks.theirs:
                 raise sequences_too_high(target.name, high, compared.schema)
-            self.wanted = fold_branch(branch, self.wanted, high, self.fold)
-            return self.decide(head, put)
-        said = {**self.about, **decided.properties, **looked.properties, **self._commits(compared, decided)}
-        return _with_keys(planner, compared, replace(decided, properties=said), self.keys)
+            self.source_snapshot = fold_branch(branch, self.source_snapshot, high, self.fold)
+            return self.plan_on_head(head, put_schema_ids)
+        said = {**self.about, **publication.properties, **checked.properties, **self._commits(compared, publication)}
+        return _with_keys(planner, compared, replace(publication, properties=said), self.keys)
 
-    def _commits(self, compared: Compared, decided: Publication) -> Mapping[str, str]:
+    def _commits(self, compared: Comparison, publication: Publication) -> Mapping[str, str]:
         """Describe the commits that come to main, for audits."""
         key = compared.base.id, compared.theirs.id
-        if key not in self.described and decided.changes_anything:
+        if key not in self.described and publication.changes_anything:
             self.described[key] = changes_property(self.planner.branch, compared.base, compared.theirs)
         return self.described.get(key, {})
 
 
-def _with_keys(planner: Merge, compared: Compared, decided: Publication, keys: KeyMergeFiles) -> Publication:
+def _with_keys(
+    planner: MergePlanner, compared: Comparison, publication: Publication, keys: KeyMergeFiles
+) -> Publication:
     """Merge by key what is left to that.
 
     Raises:
         ConflictError: see ``KeyMergeFiles.into``; or rows of main would go that the approver has not seen.
     """
-    decided = keys.into(decided, writers_stopped=planner.request.writers_stopped)
-    if decided.merged is not None and decided.merged.overlapping:  # some may be replaced: see ``on_overlap``
-        replaced = [c for c in decided.changes if c.bucket in decided.merged.files]
-        check_approved(planner, compared, replace(decided, changes=replaced))
-    return decided
+    publication = keys.into(publication, writers_stopped=planner.request.writers_stopped)
+    if publication.merged is not None and publication.merged.overlapping:  # some may be replaced: see ``on_overlap``
+        replaced = [c for c in publication.changes if c.bucket in publication.merged.files]
+        check_approved(planner, compared, replace(publication, changes=replaced))
+    return publication
 
 
 def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
@@ -219,12 +221,12 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
 
 
 def gather_merge(
-    planner: Merge,
+    planner: MergePlanner,
     theirs: Snapshot,
     head: Snapshot | None,
     unfinished: Sequence[UnfinishedPublish],
-    put: Collection[int] = (),
-) -> tuple[Compared, SchemaLogs]:
+    put_schema_ids: Collection[int] = (),
+) -> tuple[Comparison, SchemaLogs]:
     """Compare the branch with a head of main, and read the schema versions of both.
 
     Raises:
@@ -259,18 +261,18 @@ def gather_merge(
         [one.schema for one in unfinished if one.schema is not None and (one.user == own) == is_own]
         for is_own in (True, False)
     )
-    begun += [min(put) - 1] if put else []
+    begun += [min(put_schema_ids) - 1] if put_schema_ids else []
     others_begun = max(min(others), head.schema_id) if others else None
     return compared, SchemaLogs(
         main=schemas,
         branch=branch.schemas(),
-        put=put,
+        put_schema_ids=put_schema_ids,
         begun=min(begun, default=None),
         others_begun=others_begun,
     )
 
 
-def plan_merge(planner: Merge, compared: Compared, logs: SchemaLogs) -> Publication:
+def plan_merge(planner: MergePlanner, compared: Comparison, logs: SchemaLogs) -> Publication:
     """Plan a merge that nothing has to be folded for.
 
     Raises:
@@ -279,13 +281,13 @@ def plan_merge(planner: Merge, compared: Compared, logs: SchemaLogs) -> Publicat
     return _plan(planner, compared, logs, _SpareIds())
 
 
-def _plan(planner: Merge, compared: Compared, logs: SchemaLogs, spare: _SpareIds) -> Publication:
+def _plan(planner: MergePlanner, compared: Comparison, logs: SchemaLogs, spare: _SpareIds) -> Publication:
     """Let the planner decide, give rows their ids, and check it all."""
     options = TableOptions(compared.schema.options)
     check_deletion_vectors(planner.main.name, theirs=logs.branch[-1], ours=compared.schema)
     planned = planner.plan(compared, logs)
     removed = {i for d in compared.since_base for group in d.removed.values() for i in group}
-    decided = replace(
+    publication = replace(
         planned,
         already={origin(i): i for group in compared.since_base[1].added.values() for i in group if origin(i) != i},
         known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
@@ -295,25 +297,25 @@ def _plan(planner: Merge, compared: Compared, logs: SchemaLogs, spare: _SpareIds
         if planned.merge is not None:
             spare.count_try(compared.head)
             spared = spare.number
-        decided = replace(decided, id_space=_id_space(compared, planned, spare=spared))
+        publication = replace(publication, id_space=_id_space(compared, planned, spare=spared))
     if options.data_evolution:  # an update adds a file and removes none
-        decided = replace(decided, columns=_column_order(compared), follows=None)
-        check_evolved(planner, compared, logs, decided)
+        publication = replace(publication, columns=_column_order(compared), reach=None)
+        check_evolved(planner, compared, logs, publication)
     for check in CHECKS:
-        check(planner, compared, decided)
+        check(planner, compared, publication)
     if warned := warn_of_bucket_counts(planned.changes, compared.schema):
-        decided = replace(decided, summary={**decided.summary, "warnings": warned})
-    return decided
+        publication = replace(publication, summary={**publication.summary, "warnings": warned})
+    return publication
 
 
-def _column_order(compared: Compared) -> ColumnOrder:
+def _column_order(compared: Comparison) -> ColumnOrder:
     if compared.last is None:
         return ColumnOrder(known=compared.base.next_row_id or 0, floor=compared.base.id)
     known = max(compared.base.next_row_id or 0, compared.last.branch.next_row_id or 0)
     return ColumnOrder(known=known, floor=max(compared.base.id, compared.last.main.id))
 
 
-def _id_space(compared: Compared, planned: Publication, *, spare: int) -> IdSpace:
+def _id_space(compared: Comparison, planned: Publication, *, spare: int) -> IdSpace:
     """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says.
 
     It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
@@ -332,9 +334,9 @@ def _id_space(compared: Compared, planned: Publication, *, spare: int) -> IdSpac
 
 
 def _published_versions(
-    compared: Compared, changes: Sequence[BucketChange], *, by_file: bool
+    compared: Comparison, changes: Sequence[BucketChange], *, by_file: bool
 ) -> Sequence[PublishedVersion]:
     if compared.last is None:
         return ()
     comes_back = compared.goes_back or (not by_file and any(c.bucket in compared.sides.ours_real for c in changes))
-    return () if comes_back else compared.standing.versions
+    return () if comes_back else compared.on_main.versions

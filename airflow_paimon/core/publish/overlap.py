@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_merge_plan import key_scope, neutral_kinds, within_reach
-from airflow_paimon.core.publish.compare import Compared, gather_sides
+from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.file_merge_plan import merges_by_file
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.features import is_chain_part
@@ -71,7 +71,7 @@ def changed_on_main(main: Table, branch: Table, touched: CorrectedBuckets) -> fr
     return _common(mine, compared.sides.theirs, real, touched, schema)
 
 
-def compare(main: Table, branch: Table, schema: TableSchema) -> Compared | None:
+def compare(main: Table, branch: Table, schema: TableSchema) -> Comparison | None:
     """Return what both sides have changed; None: one is empty, or they share no snapshot."""
     head, theirs = main.latest_snapshot(), branch.latest_snapshot()
     base = None if head is None or theirs is None else branch_point(main, branch)

@@ -10,7 +10,7 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureErro
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
-from airflow_paimon.core.publish.compare import Compared
+from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.earlier_publishes import publish_scope
 from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch
 from airflow_paimon.core.table.history import difference
@@ -46,7 +46,7 @@ def check_parts(main: Table, request: PublishBranch) -> None:
         )
 
 
-def check_changed(main: Table, branch: Table, compared: Compared) -> None:
+def check_changed(main: Table, branch: Table, compared: Comparison) -> None:
     """Refuse partitions in which the branch has changed nothing since it was made.
 
     Raises:
@@ -69,10 +69,10 @@ def texts_of(schema: TableSchema, partitions: Iterable[bytes]) -> list[str]:
     return sorted(map(StoredPartitions(schema).text, partitions))
 
 
-def part_summary(compared: Compared) -> dict[str, Any]:
+def part_summary(compared: Comparison) -> dict[str, Any]:
     """Say which partitions are published alone, now and before, and which stay behind."""
     out: dict[str, Any] = {}
-    if earlier := compared.standing.partitions:
+    if earlier := compared.on_main.partitions:
         out["published_partitions"] = earlier[:MAX_LISTED]
     if not compared.scope.is_whole:
         out["only_partitions"] = list(compared.scope.texts)
@@ -81,7 +81,7 @@ def part_summary(compared: Compared) -> dict[str, Any]:
     return out
 
 
-def part_properties(compared: Compared) -> dict[str, str]:
+def part_properties(compared: Comparison) -> dict[str, str]:
     """Return what the snapshot of a publish of some partitions says of that."""
     if compared.scope.is_whole:
         return {}

@@ -21,7 +21,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
-from airflow_paimon.core.publish.compare import Compared, changed_since_apart, merge_branch_files
+from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched, merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.key_merge import (
     KeyMergeRequest,
@@ -72,14 +72,14 @@ from airflow_paimon.core.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaLogs:
-    """The schema versions of both sides. ``put``: those of main that this try has put. ``begun``: main's newest one
-    before those, or when a try that was cut off began; None: there is neither. ``others_begun``: the same of publishes
-    of the branch by other operations, but not before the columns of main's newest snapshot.
+    """The schema versions of both sides. ``put_schema_ids``: those of main that this try has put. ``begun``: main's
+    newest one before those, or when a try that was cut off began; None: there is neither. ``others_begun``: the same of
+    publishes of the branch by other operations, but not before the columns of main's newest snapshot.
     """
 
     main: Sequence[TableSchema]
     branch: Sequence[TableSchema]
-    put: Collection[int] = ()
+    put_schema_ids: Collection[int] = ()
     begun: int | None = None
     others_begun: int | None = None
 
@@ -88,7 +88,7 @@ class SchemaLogs:
         """Main's newest version without those that this try has put, or, of the branch's columns, one before it."""
         begun = min((b for b in (self.begun, self.others_begun) if b is not None), default=self.main[-1].id)
         theirs = [s.content for s in self.branch]
-        mine = (s for s in reversed(self.main) if s.id not in self.put)
+        mine = (s for s in reversed(self.main) if s.id not in self.put_schema_ids)
         return next((s for s in mine if s.id <= begun or s.content not in theirs), self.main[-1])
 
     def is_begun(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
@@ -102,7 +102,7 @@ class SchemaLogs:
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class MergePlanner:
     """Brings the branch's changes to what main is now; also the base of the other ways."""
 
     context: Context
@@ -134,7 +134,7 @@ class Merge:
         """Whether all of main goes, what it got since the base included, so that checks have to look at that too."""
         return False
 
-    def plan(self, compared: Compared, logs: SchemaLogs) -> Publication:
+    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         """Plan for a head.
 
         Raises:
@@ -147,13 +147,13 @@ class Merge:
         planned = replace(
             self._publication(compared, logs, merge.changes, schemas, _kept(merge, compared.schema)),
             merge=merge,
-            follows=FileReach(files=merge.relies_on, partitions=merge.replaced),
+            reach=FileReach(files=merge.relies_on, partitions=merge.replaced),
         )
         return self._with_tags(compared, planned)
 
     def _publication(
         self,
-        compared: Compared,
+        compared: Comparison,
         logs: SchemaLogs,
         changes: Sequence[BucketChange],
         schemas: SchemaMapping,
@@ -166,7 +166,7 @@ class Merge:
             target=self.main,
             source=self.branch,
             head=head,
-            wanted=theirs,
+            source_snapshot=theirs,
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
@@ -191,7 +191,10 @@ class Merge:
                 "main_identity": head.identity,
                 "mode": self.request.operation,
                 "kept_of_main": len(compared.sides.ours.buckets - {c.bucket for c in changes}),
-                "new_schemas": [*(s.id for s in logs.main if s.id in logs.put), *(s.id for s in schemas.new)],
+                "new_schemas": [
+                    *(s.id for s in logs.main if s.id in logs.put_schema_ids),
+                    *(s.id for s in schemas.new),
+                ],
                 **more,
                 **part_summary(compared),
             },
@@ -199,13 +202,13 @@ class Merge:
             scope=self.scope,
         )
 
-    def _by_bucket(self, compared: Compared, logs: SchemaLogs) -> Publication:
+    def _by_bucket(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         overlapping = overlapping_buckets(compared.sides, compared.schema)
         changes = changes_of_branch(compared.sides, overlapping)
         reach = BucketReach(buckets=frozenset(compared.sides.theirs.buckets))
         if not overlapping:
             planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
-            return replace(planned, follows=reach)
+            return replace(planned, reach=reach)
         base, theirs, ours, point = self._key_states(compared, overlapping)
         schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
         known = {s.id: s for s in (*logs.main, *schemas.new)}
@@ -220,9 +223,9 @@ class Merge:
             equal_rows_overlap=aggregates(compared.schema),
         )
         planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
-        return replace(planned, keys=keys, follows=reach)
+        return replace(planned, keys=keys, reach=reach)
 
-    def _key_states(self, compared: Compared, buckets: Collection[BucketKey]) -> tuple[BucketFiles, ...]:
+    def _key_states(self, compared: Comparison, buckets: Collection[BucketKey]) -> tuple[BucketFiles, ...]:
         """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
         point.
 
@@ -230,9 +233,11 @@ class Merge:
             ConflictError: they can't be merged by key.
         """
         why = reason_against(self.main, compared.schema, compared.sides, buckets)
-        last = {p.main.id for b in buckets if (p := compared.standing.of(b.partition)) is not None}
+        last = {p.main.id for b in buckets if (p := compared.on_main.of(b.partition)) is not None}
         expired = any(snapshots_between(self.main, i, compared.head.id) is None for i in last)
-        if why is None and (expired or not compared.is_known or changed_since_apart(self.main, compared, buckets)):
+        if why is None and (
+            expired or not compared.is_known or main_changed_since_unmatched(self.main, compared, buckets)
+        ):
             why = "cannot determine what main still has of an earlier publish of the branch, or of one related to it"
         if why is not None:
             raise not_by_key(self.main.name, buckets, compared.schema, why, self.main.branch_name)
@@ -250,13 +255,13 @@ class Merge:
         )
         return joined_files(states.values()), theirs, ours, point
 
-    def _base_schema(self, compared: Compared, logs: SchemaLogs) -> TableSchema:
+    def _base_schema(self, compared: Comparison, logs: SchemaLogs) -> TableSchema:
         by_id = {s.id: s for s in logs.branch}
         return by_id.get(compared.base.schema_id) or self.main.schema(compared.base.schema_id)
 
     def _schemas(
         self,
-        compared: Compared,
+        compared: Comparison,
         logs: SchemaLogs,
         changes: Sequence[BucketChange],
         own: Collection[FileId] = (),
@@ -264,7 +269,7 @@ class Merge:
     ) -> SchemaMapping:
         """``own``: files of main's. ``used``: further schema ids of the branch's files that are read."""
         base, ids = self._base_schema(compared, logs), {*used, *_used_schemas(changes, own)}
-        unused = self._unused(base, logs).union(logs.put)
+        unused = self._unused(base, logs).union(logs.put_schema_ids)
         return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, unused)
 
     def _unused(self, base: TableSchema, logs: SchemaLogs) -> set[int]:
@@ -279,7 +284,7 @@ class Merge:
         former = {i for i, fields in dropped.items() if any({f.id, f.name} & theirs for f in fields)}
         return former - written_with(self.main) if former else former
 
-    def _with_tags(self, compared: Compared, planned: Publication) -> Publication:
+    def _with_tags(self, compared: Comparison, planned: Publication) -> Publication:
         """Give main the branch's own tags, if that was asked for."""
         if not (isinstance(self.request, MergeBranch | FastForward) and self.request.tags):
             return planned
@@ -295,12 +300,12 @@ class Merge:
             planned,
             properties={**planned.properties, **({TAGS_PROPERTY: carried.to_text()} if tags.carried else {})},
             summary={**planned.summary, **tags.summary},
-            follows=None if on_head else planned.follows,
+            reach=None if on_head else planned.reach,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Forward(Merge):
+class FastForwardPlanner(MergePlanner):
     """Main becomes the branch: rows and columns."""
 
     request: FastForward | ReplaceMain
@@ -309,18 +314,18 @@ class Forward(Merge):
     def replaced_whole(self) -> bool:
         return self.request.discard_main
 
-    def plan(self, compared: Compared, logs: SchemaLogs) -> Publication:
+    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         changes = self._changes(compared, "a fast-forward")
         planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
         return self._with_tags(compared, replace(planned, watermark=compared.theirs.watermark))
 
-    def _changes(self, compared: Compared, what: str) -> Sequence[BucketChange]:
+    def _changes(self, compared: Comparison, what: str) -> Sequence[BucketChange]:
         discard = self.request.discard_main
         return fast_forward_buckets(self.main.name, compared.sides, compared.schema, discard_main=discard, what=what)
 
 
 @dataclass(frozen=True, slots=True)
-class Replacing(Forward):
+class ReplaceMainPlanner(FastForwardPlanner):
     """Main becomes the branch: rows, columns, options, comment and tags."""
 
     request: ReplaceMain
@@ -348,7 +353,7 @@ class Replacing(Forward):
         since = changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
         return sides if since is None else replace(sides, ours_real=since)
 
-    def plan(self, compared: Compared, logs: SchemaLogs) -> Publication:
+    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         main, request, mine, before = self.main, self.request, compared.schema, logs.before
         changes = self._changes(compared, "replacing it")
         check_name_is_free(main, request.keep_old_as, compared.head)
@@ -397,18 +402,18 @@ class Replacing(Forward):
         )
 
 
-def planner_of(context: Context, request: PublishBranch, branch: Table) -> Merge:
+def planner_of(context: Context, request: PublishBranch, branch: Table) -> MergePlanner:
     """Return the planner of a request.
 
     Raises:
         InvalidInputError: a partition to publish is malformed, or is none of the table.
     """
     if isinstance(request, ReplaceMain):
-        return Replacing(context, request, branch)
+        return ReplaceMainPlanner(context, request, branch)
     if isinstance(request, FastForward):
-        return Forward(context, request, branch)
+        return FastForwardPlanner(context, request, branch)
     texts = request.partitions if isinstance(request, MergeBranch) else ()
-    return Merge(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
+    return MergePlanner(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
 
 
 def _choice(request: PublishBranch) -> str | None:
@@ -421,7 +426,7 @@ def _used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ())
     return {e.file.schema_id for c in changes for e in c.add if e.identifier not in own}
 
 
-def _becomes(branch: Table, compared: Compared, changes: Sequence[BucketChange]) -> bool:
+def _becomes(branch: Table, compared: Comparison, changes: Sequence[BucketChange]) -> bool:
     """Whether these changes make main's head what the branch is, file by file."""
     left = difference(branch, compared.head, compared.theirs)
     made = {c.bucket: (_names(c.add), _names(c.delete)) for c in changes}
@@ -435,7 +440,7 @@ def _names(entries: Iterable[ManifestEntry]) -> set[str]:
     return {e.file.file_name for e in entries}
 
 
-def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared: Compared) -> FileMerge:
+def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared: Comparison) -> FileMerge:
     if not compared.is_known:
         raise ConflictError(
             f"{main.name}: cannot determine what main still has of an earlier publish of {request.branch!r} or of its "

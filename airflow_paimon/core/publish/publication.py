@@ -60,7 +60,7 @@ from airflow_paimon.core.table.properties import (
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import invisible_files
 
-Moved = Callable[[Snapshot], None]
+OnNewHead = Callable[[Snapshot], None]
 """Called with the new head on which the merge is now to be based: holds it."""
 
 
@@ -111,13 +111,14 @@ class FileReach:
         )
 
 
-Follows = BucketReach | FileReach
+Reach = BucketReach | FileReach
 """What a commit must not change for a publication to stay as it is on top of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """What ``target`` gets on top of ``head``: some buckets become as they are in ``wanted``, a state of ``source``.
+    """What ``target`` gets on top of ``head``: some buckets become as they are in ``source_snapshot``, a state of
+    ``source``.
 
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
     ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``is_begun``: the target has the
@@ -125,11 +126,11 @@ class Publication:
     target's own, or it has none. ``already``: files of the source that the target has under another name, written again
     by an earlier publish. ``merge``: if the table is merged by file. ``keys``: buckets that are still to be merged by
     key; ``merged``: what was merged so, of which ``changes`` has the files. ``columns``: with data evolution, what the
-    order of its files needs. ``follows``: what has to stay for it to stay as it is on a newer head; None = decide again
+    order of its files needs. ``reach``: what has to stay for it to stay as it is on a newer head; None = decide again
     on each head. ``scope``: the partitions of the source that are published. ``is_undo``: it takes back a publish on
     which the target stands, also if no row changes.
 
-    What ``completed`` adds: the ``index`` entries (None: the head's), the snapshots ``held``, whose retention tags must
+    What ``with_plan`` adds: the ``index`` entries (None: the head's), the snapshots ``held``, whose retention tags must
     exist while it is committed, the delta ``entries``, ``renumbering`` (the same with the target's row ids), and the
     ``plan``.
     """
@@ -137,7 +138,7 @@ class Publication:
     target: Table
     source: Table
     head: Snapshot
-    wanted: Snapshot
+    source_snapshot: Snapshot
     since: int
     changes: Sequence[BucketChange]
     schemas: SchemaMapping
@@ -154,7 +155,7 @@ class Publication:
     keys: KeyMergeRequest | None = None
     merged: KeyMergeResult | None = None
     columns: ColumnOrder | None = None
-    follows: Follows | None = None
+    reach: Reach | None = None
     keep_targets: tuple[Snapshot, ...] = ()
     scope: PartitionScope = WHOLE
     is_undo: bool = False
@@ -187,19 +188,19 @@ class Publication:
         return () if self.merged is None else frozenset(e.identifier for e in self.merged.entries)
 
 
-def completed(request: Publish, decided: Publication, *, writes_rows: bool) -> Publication:
+def with_plan(request: Publish, publication: Publication, *, writes_rows: bool) -> Publication:
     """Determine row ids, index entries, retention tags and the plan. Reads, but writes nothing.
     ``writes_rows``: whether a changelog can be written, if it is asked for.
 
     Raises:
         FormatError: see ``renumber``.
     """
-    d = replace(decided, changes=left_on_their_levels(decided.changes, decided.target.schema()))
+    d = replace(publication, changes=left_on_their_levels(publication.changes, publication.target.schema()))
     new = set(d.written) if d.merged is not None else set()
     returning = {e.file.file_name for c in d.changes for e in c.add if e.identifier not in new}
     schema = d.schema
     index = None
-    if d.changes and (d.head.index_manifest or d.wanted.index_manifest):
+    if d.changes and (d.head.index_manifest or d.source_snapshot.index_manifest):
         now = read_index_entries(d.target, d.head)
         index = _index_of(d, schema, now)
         own = index_files(() if d.merged is None else d.merged.index)
@@ -255,7 +256,7 @@ def _index_of(d: Publication, schema: TableSchema, now: Sequence[IndexEntry]) ->
     else:
         bucket_of = StoredPartitions(schema).bucket
         taken = [c for c in d.changes if d.merged is None or c.bucket not in d.merged.files]
-        index = merged_index(now, read_index_entries(d.source, d.wanted), taken, bucket_of)
+        index = merged_index(now, read_index_entries(d.source, d.source_snapshot), taken, bucket_of)
         index = index if d.merged is None else with_merged_index(index, d.merged, bucket_of)
     if index is None or d.id_space is None or not d.id_space.moves(None):
         return index
@@ -314,7 +315,7 @@ def draft_of(
     ``rewritten``: the files that were written again for ``renumbering``, by their position.
     """
     out = {**properties, **d.properties, **figures_property(d.changes)}
-    next_row_id = max(d.head.next_row_id or 0, d.wanted.next_row_id or 0)
+    next_row_id = max(d.head.next_row_id or 0, d.source_snapshot.next_row_id or 0)
     entries, index = list(d.entries), d.index
     if d.renumbering is not None and d.id_space is not None:
         entries = list(d.renumbering.entries)
@@ -344,8 +345,8 @@ def draft_of(
     )
 
 
-def with_follow(
-    view: Table, planned: Draft, head: Snapshot, reach: Follows, moved: Moved, ids_from: int | None = None
+def with_carry_over(
+    view: Table, planned: Draft, head: Snapshot, reach: Reach, on_new_head: OnNewHead, ids_from: int | None = None
 ) -> Draft:
     """Return the draft with its ``on_newer_head``. ``ids_from``: the first row id that it gives, None: none."""
 
@@ -354,15 +355,15 @@ def with_follow(
             return None
         if not leaves_untouched(view, head, newer, reach, planned.schema):
             return None
-        moved(newer)
+        on_new_head(newer)
         next_row_id = max(planned.next_row_id or 0, newer.next_row_id or 0)
         on_newer = replace(planned, next_row_id=next_row_id)
-        return with_follow(view, on_newer, newer, reach, moved, ids_from)
+        return with_carry_over(view, on_newer, newer, reach, on_new_head, ids_from)
 
     return replace(planned, on_newer_head=on_newer_head)
 
 
-def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Follows, schema: TableSchema) -> bool:
+def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Reach, schema: TableSchema) -> bool:
     """Whether the commits from ``old`` to ``new`` change none of the inputs of a three-way merge."""
     if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
         return False

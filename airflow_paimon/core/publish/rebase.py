@@ -29,11 +29,11 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import Operation, Snapshot
 from airflow_paimon.core.plan import Delete, HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
-from airflow_paimon.core.publish.compare import Compared
+from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
-from airflow_paimon.core.publish.planners import Merge, SchemaLogs, planner_of
-from airflow_paimon.core.publish.publication import Publication, completed
+from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs, planner_of
+from airflow_paimon.core.publish.publication import Publication, with_plan
 from airflow_paimon.core.publish.publish_identity import check_files_exist
 from airflow_paimon.core.publish.publish_schemas import put_schemas
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
@@ -132,11 +132,11 @@ class _Rebase:
             raise
 
     def _on(
-        self, planner: Merge, compared: Compared, first: Publication, record: BranchRecord | None
+        self, planner: MergePlanner, compared: Comparison, first: Publication, record: BranchRecord | None
     ) -> OperationResult:
         if not self.request.dry_run:
             first = self.files.keys.into(first, writers_stopped=True)
-        completed(self.merge, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
+        with_plan(self.merge, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
         details = self._details(compared, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
                     preconditions=first.preconditions)  # fmt: skip
@@ -175,7 +175,7 @@ class _Rebase:
             "longer exists; delete it and run the rebase again, with another operation id"
         )
 
-    def _make(self, planner: Merge, compared: Compared, first: Publication, *, is_made: bool) -> Snapshot:
+    def _make(self, planner: MergePlanner, compared: Comparison, first: Publication, *, is_made: bool) -> Snapshot:
         tags = missing_tags_of_copy(self.main, self.request.branch, self.request.to_branch)
         execute(self.main, tags)
         hold: str | None = None
@@ -220,13 +220,13 @@ class _Rebase:
         )
         make_branch(replace(self.context, request=request), request, Parent(record, self.theirs))
 
-    def _commit(self, planner: Merge, compared: Compared) -> Snapshot:
+    def _commit(self, planner: MergePlanner, compared: Comparison) -> Snapshot:
         schemas = self.target.schemas()
         logs = SchemaLogs(main=schemas, branch=self.branch.schemas())
-        decided = replace(
+        publication = replace(
             plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
         )
-        published = completed(self.merge, self.files.keys.into(decided, writers_stopped=True), writes_rows=False)
+        published = with_plan(self.merge, self.files.keys.into(publication, writers_stopped=True), writes_rows=False)
         content = self.files.draft(published, self._properties(compared))
         if published.merge is not None and not published.merge.replaced:
             # Else a later merge would take it for one that replaces whole partitions.
@@ -245,7 +245,7 @@ class _Rebase:
         assert receipt.snapshot is not None
         return receipt.snapshot
 
-    def _properties(self, compared: Compared) -> dict[str, str]:
+    def _properties(self, compared: Comparison) -> dict[str, str]:
         out = {
             OPERATION_PROPERTY: self.request.operation,
             REBASED_BRANCH_PROPERTY: self.request.branch,
@@ -257,14 +257,14 @@ class _Rebase:
         found = (made_by_properties(s.properties) for i in ids if (s := self.branch.find_snapshot(i)) is not None)
         return out | next((said for said in found if said), {})
 
-    def _details(self, compared: Compared, decided: Publication) -> dict[str, Any]:
+    def _details(self, compared: Comparison, publication: Publication) -> dict[str, Any]:
         return {
             "from_branch": self.request.branch,
             "branch_snapshot": self.theirs.id,
             "base_snapshot": compared.head.id,
             "previous_base_snapshot": compared.base.id,
-            **summarize(decided.changes),
-            **{k: v for k, v in decided.summary.items() if k == "merged_by_key"},
+            **summarize(publication.changes),
+            **{k: v for k, v in publication.summary.items() if k == "merged_by_key"},
         }
 
     def _result(self, plan: Plan | None, committed: Snapshot, details: dict[str, Any]) -> OperationResult:

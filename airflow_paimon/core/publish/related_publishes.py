@@ -17,7 +17,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
 from airflow_paimon.core.publish.column_merge_plan import came_otherwise
 from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
-    Standing,
+    PublishesOnMain,
     own_state,
     rollbacks_before,
     state_number,
@@ -47,20 +47,20 @@ def family_properties(record: BranchRecord | None) -> dict[str, str]:
     return {FAMILY_PROPERTY: record.family_name, **came}
 
 
-def with_their_states(main: Table, branch: Table, standing: Standing) -> Standing:
+def with_their_states(main: Table, branch: Table, on_main: PublishesOnMain) -> PublishesOnMain:
     """Return the standing publishes with what each relative's brought to main: the newest state of the branch, or of
     the one that it was made from.
     """
-    record = read_branch_record(main, branch.branch_name) if standing.relatives else None
+    record = read_branch_record(main, branch.branch_name) if on_main.relatives else None
     newest: dict[str, int] = {}
-    for publish in standing.relatives:
+    for publish in on_main.relatives:
         name, number = _published(publish)
         newest[name] = max(number, newest.get(name, 0))
-    found = {p.main.id: _with_state(main, branch, record, p, newest) for p in standing.relatives}
+    found = {p.main.id: _with_state(main, branch, record, p, newest) for p in on_main.relatives}
     return replace(
-        standing,
+        on_main,
         relatives=tuple(p for p in found.values() if p is not None),
-        apart=tuple(p for p in standing.relatives if found[p.main.id] is None),
+        unmatched=tuple(p for p in on_main.relatives if found[p.main.id] is None),
     )
 
 

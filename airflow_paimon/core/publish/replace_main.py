@@ -150,7 +150,7 @@ def carried_over(snapshot: Snapshot) -> CarriedOver | None:
     return None if text is None else parse_carried_over(text)
 
 
-def complete(context: Context, main: Table, committed: Snapshot) -> list[str]:
+def carry_over_tags_and_consumers(context: Context, main: Table, committed: Snapshot) -> list[str]:
     """Set the tags and consumers that a published snapshot carries over, and make the branch that keeps main as it was.
 
     Idempotent; what others have made is left alone. Returns warnings.

@@ -30,7 +30,7 @@ _LISTED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Looked:
+class CheckedResult:
     """What the gate found: what the publish's snapshot says about it, and a dry run's details."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Looked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gate:
+class RequiredChecks:
     """What a table requires, and what checks of the snapshot ``theirs`` of a branch have said: of what is published, or
     of what a rollback goes back to.
     """
@@ -49,7 +49,7 @@ class Gate:
     required: tuple[Rule, ...]
     records: Sequence[CheckRecord]
 
-    def look(self, compared: Snapshot, *, is_main: bool) -> Looked:
+    def check_against(self, compared: Snapshot, *, is_main: bool) -> CheckedResult:
         """Check that every required rule has passed, or only warned, in comparison with a snapshot.
 
         ``is_main``: that is main as it is now, all of which this publish or rollback replaces, and not the branch's
@@ -64,18 +64,18 @@ class Gate:
         failed = [r.name for r in self.required if r.digest in outcomes and outcomes[r.digest].outcome == FAILED]
         found = {"missing": missing, "failed": failed, "against": "main" if is_main else "base"}
         if self.request.dry_run:
-            return Looked(summary={REQUIRED_CHECKS: found} if self.required else {})
+            return CheckedResult(summary={REQUIRED_CHECKS: found} if self.required else {})
         said = {CHECKS_PROPERTY: _summary(self.required, outcomes)} if outcomes or self.required else {}
         if not missing and not failed:
-            return Looked(properties=said)
+            return CheckedResult(properties=said)
         if self.request.skip_checks:
-            return Looked(properties={**said, CHECKS_FORCED_PROPERTY: "true"})
+            return CheckedResult(properties={**said, CHECKS_FORCED_PROPERTY: "true"})
         if isinstance(self.request, RollbackTo):
             raise _refusal_to_go_back(self.branch, self.theirs.id, found)
         raise _refusal(self.branch.label, self.theirs.id, found)
 
 
-def gate_of(request: Publish, main: Table, branch: Table, theirs: Snapshot) -> Gate:
+def read_required_checks(request: Publish, main: Table, branch: Table, theirs: Snapshot) -> RequiredChecks:
     """Read what the table requires, and what is known of a snapshot, or of those that it has only folded.
 
     Raises:
@@ -91,7 +91,7 @@ def gate_of(request: Publish, main: Table, branch: Table, theirs: Snapshot) -> G
         if required:
             raise
         log.warning("%s: %s; its snapshot will not record the results of checks", branch.label, error)
-    return Gate(request=request, branch=branch, theirs=theirs, required=required, records=records)
+    return RequiredChecks(request=request, branch=branch, theirs=theirs, required=required, records=records)
 
 
 def refuse_unchecked(request: PublishBranch, planned: OperationResult) -> None:

@@ -37,10 +37,10 @@ from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket
 from airflow_paimon.core.publish.file_merge_plan import Cause, FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import while_there
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, reason_against
-from airflow_paimon.core.publish.publication import BucketReach, FileReach, Follows, Publication
-from airflow_paimon.core.publish.required_checks import Gate, gate_of
+from airflow_paimon.core.publish.publication import BucketReach, FileReach, Publication, Reach
+from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
-from airflow_paimon.core.publish.run import Decide, run_publication
+from airflow_paimon.core.publish.run import PlanOnHead, run_publication
 from airflow_paimon.core.publish.staged_files import KeyMergeFiles
 from airflow_paimon.core.publish.undoable_publishes import is_undone
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -104,42 +104,44 @@ def rollback_to(
     require_committable(view)
     keys = KeyMergeFiles(rows.merge_by_key)
 
-    def make_decide() -> Decide:
+    def make_plan_on_head() -> PlanOnHead:
         target, begun = _target(request, view), view.schema()
-        gate = gate_of(request, context.table, view, target) if is_read_with_main(view) else None
+        required_checks = (
+            read_required_checks(request, context.table, view, target) if is_read_with_main(view) else None
+        )
 
-        def decide(head: Snapshot | None, put: Collection[int]) -> Publication:
+        def plan_on_head(head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
             _check_kept(view, begun, target)
             with while_there(view, target):
-                decided = _plan(request, view, target, head, context.now_ms)
-                if gate is not None and head is not None:
-                    decided = _checked(gate, decided, head)
-                decided = decided if request.dry_run else _with_keys(keys, decided, request, view, target)
-                return _recorded(decided, request, view, target)
+                publication = _plan(request, view, target, head, context.now_ms)
+                if required_checks is not None and head is not None:
+                    publication = _checked(required_checks, publication, head)
+                publication = publication if request.dry_run else _with_keys(keys, publication, request, view, target)
+                return _recorded(publication, request, view, target)
 
-        return decide
+        return plan_on_head
 
-    return _with_option(context, view, run_publication(context, view, make_decide, rows, keys))
+    return _with_option(context, view, run_publication(context, view, make_plan_on_head, rows, keys))
 
 
 def _with_keys(
-    keys: KeyMergeFiles, decided: Publication, request: RollbackTo, view: Table, target: Snapshot
+    keys: KeyMergeFiles, publication: Publication, request: RollbackTo, view: Table, target: Snapshot
 ) -> Publication:
     try:
-        return keys.into(decided, writers_stopped=request.writers_stopped)
+        return keys.into(publication, writers_stopped=request.writers_stopped)
     except ConflictError as error:
         raise _changed_again(view, target, error) from None
 
 
-def _recorded(decided: Publication, request: RollbackTo, view: Table, target: Snapshot) -> Publication:
+def _recorded(publication: Publication, request: RollbackTo, view: Table, target: Snapshot) -> Publication:
     """Let an undo be known that changes no row, as all has been put right already: else main would still stand on the
     publish, and the branch would have nothing to publish.
     """
-    if not request.keep_later or decided.changes_anything:
-        return decided
+    if not request.keep_later or publication.changes_anything:
+        return publication
     publish = find_retained(view, target.id + 1)
     is_publish = publish is not None and UNDO_TAG_PROPERTY in publish.properties
-    return replace(decided, is_undo=is_publish and is_undone(view, target.id + 1) is False)
+    return replace(publication, is_undo=is_publish and is_undone(view, target.id + 1) is False)
 
 
 def _drops(target: Snapshot) -> str:
@@ -179,20 +181,23 @@ def _compactions(view: Table, error: ConflictError, publish: Snapshot, head: Sna
     return [s.id for s in compactions if buckets & {*map(name, touched_buckets(view, [s]) or ())}]
 
 
-def _checked(gate: Gate, decided: Publication, head: Snapshot) -> Publication:
+def _checked(required_checks: RequiredChecks, publication: Publication, head: Snapshot) -> Publication:
     """Let what changes something pass the checks that the table requires.
 
     Raises:
         UnsafeOperationError: one is missing or failed, without ``skip_checks``.
     """
-    if not decided.changes_anything:
-        return decided
-    request, target = gate.request, gate.theirs
+    if not publication.changes_anything:
+        return publication
+    request, target = required_checks.request, required_checks.theirs
     assert isinstance(request, RollbackTo)
-    undone = retained_snapshot(gate.branch, target.id + 1) if request.keep_later else head
-    looked = gate.look(undone, is_main=not request.keep_later)
-    properties = {**looked.properties, **decided.properties}  # what came back with its own checks says what they said
-    return replace(decided, properties=properties, summary={**decided.summary, **looked.summary})
+    undone = retained_snapshot(required_checks.branch, target.id + 1) if request.keep_later else head
+    checked = required_checks.check_against(undone, is_main=not request.keep_later)
+    properties = {
+        **checked.properties,
+        **publication.properties,
+    }  # what came back with its own checks says what they said
+    return replace(publication, properties=properties, summary={**publication.summary, **checked.summary})
 
 
 def _with_option(context: Context, view: Table, result: OperationResult) -> OperationResult:
@@ -242,12 +247,12 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
     schema = view.schema()
     merge: FileMerge | None = None
     keys: KeyMergeRequest | None = None
-    follows: Follows | None = None
+    reach: Reach | None = None
     if request.keep_later:
         changes, theirs, merge, keys = _undo_changes(view, request.tag, target, head)
-        follows = BucketReach(buckets=frozenset(theirs.buckets))
+        reach = BucketReach(buckets=frozenset(theirs.buckets))
         if merge is not None:
-            follows = FileReach(files=merge.relies_on, partitions=frozenset())
+            reach = FileReach(files=merge.relies_on, partitions=frozenset())
     else:
         theirs = difference(view, head, target)
         changes = state_buckets(theirs)
@@ -265,7 +270,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         target=view,
         source=view,
         head=head,
-        wanted=target,
+        source_snapshot=target,
         since=target.id,
         changes=changes,
         schemas=SchemaMapping({}, (), schema),
@@ -287,7 +292,7 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
         reason=f"back to snapshot {target.id}",
         merge=merge,
         keys=keys,
-        follows=follows,
+        reach=reach,
         keep_targets=(target,),
     )
 
@@ -328,7 +333,7 @@ def _check_row_ids(view: Table, schema: TableSchema, target: Snapshot, changes: 
         )
 
 
-def _check_follows(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:
+def _check_is_publish(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:
     """Refuse to undo a snapshot that is not a publish: an undo tag outlives a publish that was rolled back.
 
     Raises:
@@ -362,7 +367,7 @@ def _undo_changes(
             f"changed is not known; nothing was changed. Write the former rows back on a branch, from "
             f"{f'tag {tag}' if tag else f'snapshot {target.id}'}, and publish that. {_drops(target)}"
         )
-    _check_follows(view, tag, target, publish)
+    _check_is_publish(view, tag, target, publish)
     theirs, ours = difference(view, publish, target), difference(view, publish, head)
     schema = view.schema()
     try:

@@ -40,7 +40,7 @@ from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
 from airflow_paimon.core.publish.hold import drop_hold, drop_holds_of, put_hold
-from airflow_paimon.core.publish.publication import Publication, completed, with_follow
+from airflow_paimon.core.publish.publication import Publication, with_carry_over, with_plan
 from airflow_paimon.core.publish.publish_identity import (
     PublishIdentity,
     check_approved_at,
@@ -49,7 +49,7 @@ from airflow_paimon.core.publish.publish_identity import (
     undo_retention,
 )
 from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, restore_schema, revert_schemas
-from airflow_paimon.core.publish.replace_main import complete
+from airflow_paimon.core.publish.replace_main import carry_over_tags_and_consumers
 from airflow_paimon.core.publish.row_functions import RowFunctions
 from airflow_paimon.core.publish.staged_files import KeyMergeFiles, StagedFiles, changelog_counts
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -63,7 +63,7 @@ from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
 
-Decide = Callable[[Snapshot | None, Collection[int]], Publication]
+PlanOnHead = Callable[[Snapshot | None, Collection[int]], Publication]
 """Returns what is published on a head (None: the branch has no snapshot), or raises the reason for a refusal. It gets
 the ids of the schema versions that earlier attempts have put.
 """
@@ -72,13 +72,14 @@ the ids of the schema versions that earlier attempts have put.
 def run_publication(
     context: Context,
     target: Table,
-    make_decide: Callable[[], Decide],
+    make_plan_on_head: Callable[[], PlanOnHead],
     rows: RowFunctions,
     keys: KeyMergeFiles,
 ) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
-    ``make_decide`` is called once, after the check that no earlier try was committed. ``keys``: what is merged by key.
+    ``make_plan_on_head`` is called once, after the check that no earlier try was committed. ``keys``: what is merged by
+    key.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -90,7 +91,7 @@ def run_publication(
         files = StagedFiles.of(rows, keys)
         own = _Try(context, request, target, identity, files)
         committed = tried.committed(identity.operation)
-        return _execute(own, make_decide()) if committed is None else _committed_before(own, committed)
+        return _execute(own, make_plan_on_head()) if committed is None else _committed_before(own, committed)
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ def _committed_before(own: _Try, committed: Snapshot) -> OperationResult:
     return result_of(own.context, own.identity, committed)
 
 
-def _execute(own: _Try, decide: Decide) -> OperationResult:
+def _execute(own: _Try, plan_on_head: PlanOnHead) -> OperationResult:
     request, identity = own.request, own.identity
     writers: dict[str, Any] = {}
 
@@ -175,15 +176,15 @@ def _execute(own: _Try, decide: Decide) -> OperationResult:
     def draft(at: HeadState) -> Draft | None:
         for condition in expected if at.head is not None else ():
             condition.check(at)
-        decided = decide(at.head, {s.id for s in own.brought})
-        planned = own.planned = completed(request, decided, writes_rows=own.files.changelog.write is not None)
-        check_known([at.head, planned.wanted], table=own.target.name)
+        publication = plan_on_head(at.head, {s.id for s in own.brought})
+        planned = own.planned = with_plan(request, publication, writes_rows=own.files.changelog.write is not None)
+        check_known([at.head, planned.source_snapshot], table=own.target.name)
         writers.update(writers or _writers(own, planned))
         if not planned.changes_anything or request.dry_run:
             return None
-        return _protected(own, planned, moved, expected)
+        return _protected(own, planned, on_new_head, expected)
 
-    def moved(head: Snapshot) -> None:
+    def on_new_head(head: Snapshot) -> None:
         own.put_staged_tag(Tag(name=identity.undo_tag, snapshot=head))
         own.say(_head_said(request, head))
 
@@ -226,7 +227,7 @@ def _finish(own: _Try, committed: Snapshot, *, is_whole: bool = False) -> list[s
     try:
         follow_up = [partial(f, target, committed) for f in (protect_published, _keep_record, restore_schema)]
         run_parallel(target.store, follow_up)
-        warnings = [] if is_whole else complete(own.context, target, committed)
+        warnings = [] if is_whole else carry_over_tags_and_consumers(own.context, target, committed)
         delete_staged_tags(target, committed)
         if own.identity.tried.retried:
             drop_holds_of(target, own.identity.commit_identity.user)
@@ -288,7 +289,7 @@ def _expected(request: Publish, target: Table) -> Sequence[HeadIs]:
 def _protected(
     own: _Try,
     d: Publication,
-    moved: Callable[[Snapshot], None],
+    on_new_head: Callable[[Snapshot], None],
     conditions: Sequence[Condition],
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
@@ -296,22 +297,22 @@ def _protected(
     if own.hold is None:
         is_publish = d.source.branch_name != d.target.branch_name
         user, schema = (identity.commit_identity.user, d.target.schema_ids()[-1]) if is_publish else (None, None)
-        own.hold = put_hold(d.source, d.wanted, user, d.scope, schema)
+        own.hold = put_hold(d.source, d.source_snapshot, user, d.scope, schema)
     draft = own.files.draft(d, identity.properties(own.context))
     if draft.changelog is not None:
         own.say(changelog_counts(d, draft.changelog))
     tags = (*map(keep_tag, d.held), Tag(name=identity.undo_tag, snapshot=d.head))
     run_parallel(d.target.store, [partial(own.put_staged_tag, tag) for tag in tags])
-    own.delete_staged_of_expired([s for s in d.held if s.identity != d.wanted.identity])
+    own.delete_staged_of_expired([s for s in d.held if s.identity != d.source_snapshot.identity])
     check_files_exist(d.target, draft.schema, d.changes, d.index or (), own.checked)
     if isinstance(own.request, PublishBranch | RollbackTo) and own.request.writers_stopped:
         gone = [e for e in draft.entries if e.kind == FileKind.DELETE]  # else the plan has looked
         conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=True)]
     draft = replace(draft, prepare=partial(_brings_schemas, own, d, draft.schema), conditions=conditions)
-    if d.follows is None:
+    if d.reach is None:
         return draft
     ids_from = None if d.id_space is None else d.id_space.first_free
-    return with_follow(d.target, draft, d.head, d.follows, moved, ids_from)
+    return with_carry_over(d.target, draft, d.head, d.reach, on_new_head, ids_from)
 
 
 def _brings_schemas(own: _Try, d: Publication, schema: TableSchema) -> bool:

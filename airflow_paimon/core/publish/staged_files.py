@@ -97,7 +97,7 @@ class KeyMergeFiles:
     merge: MergeByKey | None
     made: tuple[KeyMergeRequest, KeyMergeResult] | None = None
 
-    def into(self, decided: Publication, *, writers_stopped: bool) -> Publication:
+    def into(self, publication: Publication, *, writers_stopped: bool) -> Publication:
         """Return the publication with the buckets that are to be merged by key.
 
         Raises:
@@ -105,53 +105,53 @@ class KeyMergeFiles:
                 here.
             UnsafeOperationError: dynamic buckets would get keys, while a writer may be open.
         """
-        wanted = decided.keys
-        if wanted is None:
-            return decided
+        request = publication.keys
+        if request is None:
+            return publication
         if self.merge is None:
-            why, target = "rows can't be read here", wanted.target.branch_name
-            raise not_by_key(wanted.target.name, wanted.buckets, wanted.schema, why, target)
-        if self.made is not None and self.made[0].content != wanted.content:
+            why, target = "rows can't be read here", request.target.branch_name
+            raise not_by_key(request.target.name, request.buckets, request.schema, why, target)
+        if self.made is not None and self.made[0].content != request.content:
             self.discard()
         if self.made is None:
-            megabytes, label = wanted.read_bytes / 1e6, wanted.target.label
-            log.info("%s: merging %d buckets by key, %.1f MB", label, len(wanted.buckets), megabytes)
-            self.made = wanted, self.merge(wanted)
-        merged = self.made[1].written_with(wanted.schema)
-        if merged.overlapping and wanted.on_overlap is None:
-            raise overlapping_keys(wanted, merged)
+            megabytes, label = request.read_bytes / 1e6, request.target.label
+            log.info("%s: merging %d buckets by key, %.1f MB", label, len(request.buckets), megabytes)
+            self.made = request, self.merge(request)
+        merged = self.made[1].written_with(request.schema)
+        if merged.overlapping and request.on_overlap is None:
+            raise overlapping_keys(request, merged)
         if merged.index and not writers_stopped:
-            bucket_of = StoredPartitions(wanted.schema).bucket
+            bucket_of = StoredPartitions(request.schema).bucket
             buckets = [bucket_of(i) for i in merged.index]
-            raise other_keys(wanted.target.label, buckets, wanted.schema, "the branch")
-        return _with_merged(decided, wanted, merged)
+            raise other_keys(request.target.label, buckets, request.schema, "the branch")
+        return _with_merged(publication, request, merged)
 
     def discard(self, used: Collection[str] = ()) -> None:
         """Delete the files that were written, if none of them is used."""
         made, self.made = self.made, None
         if made is None or not made[1].file_names.isdisjoint(used):
             return
-        wanted, merged = made
-        delete_unused(wanted.target, merged.entries, [f"{INDEX_DIR}/{i.file_name}" for i in merged.index])
+        request, merged = made
+        delete_unused(request.target, merged.entries, [f"{INDEX_DIR}/{i.file_name}" for i in merged.index])
 
 
-def _with_merged(decided: Publication, wanted: KeyMergeRequest, merged: KeyMergeResult) -> Publication:
+def _with_merged(publication: Publication, request: KeyMergeRequest, merged: KeyMergeResult) -> Publication:
     changes = [
-        BucketChange(bucket=b, delete=tuple(wanted.ours.entries.get(b, ())), add=tuple(entries))
+        BucketChange(bucket=b, delete=tuple(request.ours.entries.get(b, ())), add=tuple(entries))
         for b, entries in merged.files.items()
     ]
-    said = {"changed_keys": merged.changed, "overlapping_keys": merged.overlapping, "on_overlap": wanted.on_overlap}
-    follows = decided.follows
-    if isinstance(follows, BucketReach):
-        follows = replace(follows, keyed=frozenset(wanted.buckets), merged=merged)
+    said = {"changed_keys": merged.changed, "overlapping_keys": merged.overlapping, "on_overlap": request.on_overlap}
+    reach = publication.reach
+    if isinstance(reach, BucketReach):
+        reach = replace(reach, keyed=frozenset(request.buckets), merged=merged)
     return replace(
-        decided,
-        changes=sorted([*decided.changes, *changes], key=lambda c: c.bucket),
+        publication,
+        changes=sorted([*publication.changes, *changes], key=lambda c: c.bucket),
         keys=None,
         merged=merged,
-        follows=follows,
-        properties={**decided.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
-        summary={**decided.summary, "merged_by_key": {**wanted.summary, **said}},
+        reach=reach,
+        properties={**publication.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
+        summary={**publication.summary, "merged_by_key": {**request.summary, **said}},
     )
 
 
