@@ -286,7 +286,7 @@ class ChainGuard:
             return None  # being set up: not read as a chain yet
         layout = chain_views(main)[0] if True in adds else chain_layout(main_schema, main.label)
         change = _change(table, head, draft.schema, draft.entries)
-        if not is_checked and not draft.goes_back:
+        if not is_checked and not draft.restores_own_files:
             for values in change.added.keys() - change.before.keys():
                 layout.check_new(values)
         on_stale = options.on_stale or ("refuse" if draft.kind == CommitKind.APPEND else "record")

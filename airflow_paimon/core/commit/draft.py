@@ -137,7 +137,7 @@ class Draft:
     ``only_new``: each file that it names, index files too, was written for it or is the head's: none is brought back.
     ``brings_back``: ``entries`` may add a file that an earlier snapshot deleted. The base manifests that name it are
     written again without it: Java reads *all* deletions of a manifest list first, and drops every ADD that one names.
-    ``goes_back``: what it adds, this branch has held before, as a rollback does.
+    ``restores_own_files``: what it adds, this branch has held before, as a rollback does.
     ``base``: the base manifest list instead of the head's; the caller knows that it stands for the same live files.
     ``changelog``: additions of files with changes, for streaming readers; None = they are told nothing of this commit.
     ``on_newer_head``: return this draft for a newer head if none of its inputs has changed; None = plan again.
@@ -157,7 +157,7 @@ class Draft:
     operation: Operation | None = None
     only_new: bool = False
     brings_back: bool = False
-    goes_back: bool = False
+    restores_own_files: bool = False
     base: NewBase | None = None
     on_newer_head: Callable[[Snapshot], Draft | None] | None = None
     prepare: Callable[[], bool] | None = None

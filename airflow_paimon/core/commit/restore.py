@@ -57,7 +57,7 @@ def restore_draft(
         schema=schema,
         operation=Operation.OVERWRITE,
         brings_back=True,
-        goes_back=True,
+        restores_own_files=True,
     )
 
 

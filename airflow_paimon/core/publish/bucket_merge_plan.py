@@ -31,16 +31,16 @@ MAX_LISTED = 20
 class Sides:
     """Both sides' changes since the base, which may be another one for each bucket.
 
-    ``theirs_real``: the buckets that the branch changed other than by compaction; ``ours_real``: those that main did.
-    ``entries``: those of main's files that the branch point lacks, by what the files are on the branch: a publish gives
-    them main's schema and row ids.
+    ``theirs_changed``: the buckets that the branch changed other than by compaction; ``ours_changed``: those that main
+    did. ``main_entries_by_origin``: those of main's files that the branch point lacks, by what the files are on the
+    branch: a publish gives them main's schema and row ids.
     """
 
     theirs: Difference
     ours: Difference
-    theirs_real: set[BucketKey]
-    ours_real: set[BucketKey]
-    entries: Mapping[FileId, ManifestEntry] = field(default_factory=dict)
+    theirs_changed: set[BucketKey]
+    ours_changed: set[BucketKey]
+    main_entries_by_origin: Mapping[FileId, ManifestEntry] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,19 +105,19 @@ def overlapping_buckets(sides: Sides, schema: TableSchema) -> set[BucketKey]:
     """Return the buckets that both sides changed, and all between which one of their keys may have moved."""
     scope = key_scope(schema)
     ours = {scope(b) for b in _ours(sides)}
-    theirs = {b for b in sides.theirs_real if not sides.theirs.same_in(b, sides.ours)}
+    theirs = {b for b in sides.theirs_changed if not sides.theirs.same_in(b, sides.ours)}
     both = {scope(b) for b in theirs} & ours
     return {b for b in sides.theirs.buckets | sides.ours.buckets if scope(b) in both}
 
 
 def changes_of_branch(sides: Sides, overlapping: Collection[BucketKey]) -> list[BucketChange]:
     """Choose the buckets of a three-way merge that the branch alone changed."""
-    return _changes(sides, sides.theirs_real.difference(overlapping))
+    return _changes(sides, sides.theirs_changed.difference(overlapping))
 
 
 def _ours(sides: Sides) -> set[BucketKey]:
     """Buckets that main and the branch changed differently."""
-    return {b for b in sides.ours_real if not sides.theirs.same_in(b, sides.ours)}
+    return {b for b in sides.ours_changed if not sides.theirs.same_in(b, sides.ours)}
 
 
 def fast_forward_buckets(
@@ -142,7 +142,7 @@ def fast_forward_buckets(
 def state_buckets(change: Difference) -> list[BucketChange]:
     """Take an earlier state as a whole: ``change`` leads from the current head to it."""
     return _changes(
-        Sides(theirs=change, ours=Difference(), theirs_real=change.buckets, ours_real=set()), change.buckets
+        Sides(theirs=change, ours=Difference(), theirs_changed=change.buckets, ours_changed=set()), change.buckets
     )
 
 
@@ -153,7 +153,7 @@ def _changes(sides: Sides, buckets: set[BucketKey]) -> list[BucketChange]:
         our_added, our_removed = sides.ours.added.get(bucket, {}), sides.ours.removed.get(bucket, {})
         delete = _without(our_added, their_added) + _without(their_removed, our_removed)
         add = _without(their_added, our_added) + _without(our_removed, their_removed)
-        delete = [sides.entries.get(origin(e.identifier), e) for e in delete]
+        delete = [sides.main_entries_by_origin.get(origin(e.identifier), e) for e in delete]
         if delete or add or not sides.theirs.same_index_in(bucket, sides.ours):
             out.append(BucketChange(bucket=bucket, delete=tuple(delete), add=tuple(add)))
     return out

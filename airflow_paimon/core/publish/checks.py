@@ -31,14 +31,14 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
-def check_evolved(planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication) -> None:
+def check_data_evolution(planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication) -> None:
     main, changes, space, name = planner.main, planned.changes, planned.id_space, bucket_namer(compared.schema)
     if space is None:
         return
-    check_ids(main.name, changes, *compared.since_base, space=space, name_bucket=name)
+    check_ids(main.name, changes, compared.theirs_since_base, compared.ours_since_base, space=space, name_bucket=name)
     if planner.takes_all:
         return
-    if planned.merge is None:
+    if planned.file_merge is None:
         raise UnsupportedFeatureError(
             f"{main.name}: with data-evolution.enabled and fixed buckets (bucket-append-ordered) a branch can't be "
             f"merged; fast_forward publishes it if main has not changed since the branch was made"
@@ -60,7 +60,7 @@ def _check_relatives(planner: MergePlanner, compared: Comparison, planned: Publi
 
 
 def _check_counts(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
-    main, by_file = planner.main, planned.merge is not None
+    main, by_file = planner.main, planned.file_merge is not None
     check_bucket_counts(main.name, compared.sides, planned.changes, compared.schema, main.branch_name, by_file=by_file)
 
 
@@ -73,9 +73,9 @@ def _check_writers(planner: MergePlanner, compared: Comparison, planned: Publica
     main, request, schema, changes = planner.main, planner.request, compared.schema, planned.changes
     if not schema.primary_keys or request.writers_stopped:
         return
-    if not keys_stay(planner.branch, compared.base, compared.theirs, compared.sides):
+    if not keys_stay(planner.branch, compared.base, compared.branch_snapshot, compared.sides):
         check_moving_keys(main.name, changes, schema)
-    check_dynamic_bucket_keys(main, schema, changes, compared.since_base[0], compared.head)
+    check_dynamic_bucket_keys(main, schema, changes, compared.theirs_since_base, compared.head)
     if not request.dry_run:  # a plan describes them: they may be closed by then
         refuse_open(main, schema, planned.buckets, compared.head, planner.context.now_ms, "published")
 
@@ -83,12 +83,12 @@ def _check_writers(planner: MergePlanner, compared: Comparison, planned: Publica
 def check_approved(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
     """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it."""
     main, head, said = planner.main, compared.head, planner.request.approved_main_snapshot
-    if said is None or not (planned.changes or planned.schemas.new or planned.is_begun):
+    if said is None or not (planned.changes or planned.schemas.new or planned.columns_already_put):
         return
     approved = SnapshotRef.named(said)
     there = head if head.id == approved.id else main.find_snapshot(approved.id)
     known = approved.id <= head.id and (there is None or approved.is_of(there))
-    if known and (approved.id == head.id or planned.merge is not None):
+    if known and (approved.id == head.id or planned.file_merge is not None):
         return
     taken = {c.bucket for c in planned.changes}
     since = snapshots_between(main, approved.id, head.id) if known else None
@@ -106,11 +106,13 @@ def check_approved(planner: MergePlanner, compared: Comparison, planned: Publica
     )
 
 
-CHECKS = (_check_relatives, _check_counts, _check_numbers, _check_writers, check_approved)
+PUBLISH_CHECKS = (_check_relatives, _check_counts, _check_numbers, _check_writers, check_approved)
 """What must hold of every publish of a branch, in the order of the messages."""
 
 
-def to_fold(planner: MergePlanner, compared: Comparison, changes: Sequence[BucketChange]) -> dict[BucketKey, int]:
+def buckets_to_fold(
+    planner: MergePlanner, compared: Comparison, changes: Sequence[BucketChange]
+) -> dict[BucketKey, int]:
     """Return the buckets to fold first, with the highest number allowed. The base's manifests are read only if the
     replaced files are not sufficient.
     """
@@ -119,7 +121,7 @@ def to_fold(planner: MergePlanner, compared: Comparison, changes: Sequence[Bucke
         return {}
     if request.writers_stopped:
         return {}
-    return too_high(changes, _base_highest(planner.main, compared.base, compared.since_base[0], changes))
+    return too_high(changes, _base_highest(planner.main, compared.base, compared.theirs_since_base, changes))
 
 
 def _base_highest(

@@ -37,7 +37,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
     needs_history,
 )
 from airflow_paimon.core.publish.hold import UnfinishedPublish
-from airflow_paimon.core.publish.related_publishes import came_and_went, with_their_states
+from airflow_paimon.core.publish.related_publishes import brought_and_removed, match_relatives
 from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import (
@@ -65,32 +65,33 @@ _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Opera
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """A consistent reading of both sides: ``head`` of main and ``theirs`` of the branch, compared with their ``base``.
+    """A consistent reading of both sides: ``head`` of main and ``branch_snapshot``, compared with their ``base``.
 
     ``schema``: main's newest. ``scope``: the partitions that are published; ``sides`` has no others. Where main has got
-    a state of the branch, ``sides`` compares with the newest one; ``since_base`` are both differences from ``base``.
-    ``last``: the last publish of the branch, of whatever partitions. ``on_main``: the publishes that main's head still
-    stands on; ``absorbed``: of each bucket that is compared with a state of the branch, by which of them main got that.
-    ``is_known``: whether main's history tells so; else a publish, or what became of it, may have expired.
-    ``goes_back``: the branch was rolled back after its last publish, so that rows have lower versions. ``changed``: all
-    partitions in which the branch differs from the base, or was published; ``left``: those out of scope in which it has
-    something that main lacks.
+    a state of the branch, ``sides`` compares with the newest one; ``theirs_since_base`` and ``ours_since_base`` with
+    ``base``. ``last``: the last publish of the branch, of whatever partitions. ``on_main``: the publishes that main's
+    head still stands on; ``base_publish``: of each bucket that is compared with a state of the branch, by which of them
+    main got that. ``earlier_publishes_known``: whether main's history tells so; else a publish, or what became of it,
+    may have expired. ``branch_rolled_back``: the branch was rolled back after its last publish, so that rows have lower
+    versions. ``branch_partitions``: all partitions in which the branch differs from the base, or was published;
+    ``unpublished_partitions``: those out of scope in which it has something that main lacks.
     """
 
     base: Snapshot
     head: Snapshot
-    theirs: Snapshot
+    branch_snapshot: Snapshot
     schema: TableSchema
     sides: Sides
-    since_base: tuple[Difference, Difference]
+    theirs_since_base: Difference
+    ours_since_base: Difference
     last: BranchPublish | None
     scope: PartitionScope = WHOLE
     on_main: PublishesOnMain = field(default_factory=PublishesOnMain)
-    absorbed: Mapping[BucketKey, BranchPublish] = field(default_factory=dict)
-    is_known: bool = True
-    goes_back: bool = False
-    changed: frozenset[bytes] = frozenset()
-    left: frozenset[bytes] = frozenset()
+    base_publish: Mapping[BucketKey, BranchPublish] = field(default_factory=dict)
+    earlier_publishes_known: bool = True
+    branch_rolled_back: bool = False
+    branch_partitions: frozenset[bytes] = frozenset()
+    unpublished_partitions: frozenset[bytes] = frozenset()
 
 
 def gather_sides(
@@ -120,10 +121,10 @@ def gather_sides(
         partial(snapshots_between, branch, base.id, theirs.id),
     ]
     between, their_diff, our_diff, history = run_parallel(main.store, reads)
-    seen = _Seen(
+    seen = _ReadSides(
         main=main,
         branch=branch,
-        compared=partial(Comparison, base=base, head=head, theirs=theirs, schema=schema, scope=scope),
+        compared=partial(Comparison, base=base, head=head, branch_snapshot=theirs, schema=schema, scope=scope),
         base=base,
         head=head,
         theirs=theirs,
@@ -142,7 +143,7 @@ def gather_sides(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
+class _ReadSides:
     """What was read of both sides since their base.
 
     ``between``: main's snapshots, ``history`` the branch's, None: some have expired. ``since``: those of main that are
@@ -165,16 +166,16 @@ class _Seen:
     neutral: Collection[CommitKind]
 
 
-def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Comparison:
+def _compare_by_file(s: _ReadSides, unfinished: Sequence[UnfinishedPublish]) -> Comparison:
     known = match_publishes(s.main, s.branch, s.since, s.schema)
-    on_main = with_their_states(s.main, s.branch, publishes_on_main(s.since, known))
+    on_main = match_relatives(s.main, s.branch, publishes_on_main(s.since, known))
     lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, on_main, unfinished, s.scope)
     unknown = [*on_main.unknown, *(p.scope for p in on_main.unmatched)]
-    lost = lost or came_and_went(
-        s.main, on_main.of_other_branches, _missing(s, on_main) if on_main.of_other_branches else set()
+    lost = lost or brought_and_removed(
+        s.main, on_main.of_other_branches, _unpublished_files(s, on_main) if on_main.of_other_branches else set()
     )
     theirs, ours = s.their_diff.buckets, s.our_diff.buckets
-    sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_real=theirs, ours_real=ours)
+    sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_changed=theirs, ours_changed=ours)
     changed, left = theirs, set[BucketKey]()
     if not s.scope.is_whole:
         then = published_difference(s.branch, s.base, on_main)
@@ -183,17 +184,18 @@ def _compare_by_file(s: _Seen, unfinished: Sequence[UnfinishedPublish]) -> Compa
         left = {b for b in real if not (s.scope.holds(b.partition) or s.their_diff.same_in(b, then))}
     return s.compared(
         sides=_only(sides, s.scope),
-        since_base=(s.their_diff, s.our_diff),
+        theirs_since_base=s.their_diff,
+        ours_since_base=s.our_diff,
         last=known.last,
         on_main=on_main,
-        is_known=not lost and not any(map(s.scope.meets, unknown)),
-        goes_back=_goes_back(s.history, on_main),
-        changed=_partitions(changed),
-        left=_partitions(left),
+        earlier_publishes_known=not lost and not any(map(s.scope.meets, unknown)),
+        branch_rolled_back=_goes_back(s.history, on_main),
+        branch_partitions=_partitions(changed),
+        unpublished_partitions=_partitions(left),
     )
 
 
-def _missing(s: _Seen, on_main: PublishesOnMain) -> set[str]:
+def _unpublished_files(s: _ReadSides, on_main: PublishesOnMain) -> set[str]:
     """Return the files of the branch, by their names there, that no publish of it brought and that main lacks."""
 
     def names(change: Difference) -> set[str]:
@@ -203,42 +205,43 @@ def _missing(s: _Seen, on_main: PublishesOnMain) -> set[str]:
     return names(s.their_diff) - names(s.our_diff) - names(published_difference(s.branch, s.base, on_main))
 
 
-def _compare_by_bucket(s: _Seen, whole: bool) -> Comparison:
+def _compare_by_bucket(s: _ReadSides, whole: bool) -> Comparison:
     known = match_publishes(s.main, s.branch, s.since, s.schema)
-    on_main = with_their_states(s.main, s.branch, publishes_on_main(s.since, known))
-    parts = [_Part.since(s, on_main, publish, counts) for publish, counts in on_main.each()]
-    parts.append(_Part.of_the_rest(s, {b for part in parts for b in part.buckets}))
+    on_main = match_relatives(s.main, s.branch, publishes_on_main(s.since, known))
+    parts = [_BucketsOfBase.since(s, on_main, publish, counts) for publish, counts in on_main.each()]
+    parts.append(_BucketsOfBase.of_the_rest(s, {b for part in parts for b in part.buckets}))
     theirs, ours = together(p.theirs for p in parts), together(p.ours for p in parts)
     candidates = ours.buckets if whole else within_reach(ours.buckets, theirs.buckets, s.schema)
     sides = Sides(
         theirs=theirs,
         ours=ours,
-        theirs_real={b for part in parts for b in part.really_theirs(s)},
-        ours_real={b for part in parts for b in part.really_ours(s, candidates)},
-        entries={origin(i): e for group in s.our_diff.added.values() for i, e in group.items()},
+        theirs_changed={b for part in parts for b in part.changed_by_branch(s)},
+        ours_changed={b for part in parts for b in part.changed_by_main(s, candidates)},
+        main_entries_by_origin={origin(i): e for group in s.our_diff.added.values() for i, e in group.items()},
     )
-    left = (b for b in sides.theirs_real if not s.scope.holds(b.partition) and not theirs.same_in(b, ours))
+    left = (b for b in sides.theirs_changed if not s.scope.holds(b.partition) and not theirs.same_in(b, ours))
     return s.compared(
         sides=_only(sides, s.scope),
-        since_base=(s.their_diff, s.our_diff),
+        theirs_since_base=s.their_diff,
+        ours_since_base=s.our_diff,
         last=known.last,
         on_main=on_main,
-        absorbed={b: part.publish for part in parts if part.publish is not None for b in part.buckets},
-        is_known=not on_main.unknown,
-        goes_back=_goes_back(s.history, on_main),
-        changed=_partitions(s.their_diff.buckets.union(*(part.buckets for part in parts))),
-        left=_partitions(left),
+        base_publish={b: part.publish for part in parts if part.publish is not None for b in part.buckets},
+        earlier_publishes_known=not on_main.unknown,
+        branch_rolled_back=_goes_back(s.history, on_main),
+        branch_partitions=_partitions(s.their_diff.buckets.union(*(part.buckets for part in parts))),
+        unpublished_partitions=_partitions(left),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _BucketsOfBase:
     """Buckets that are compared with one base: the state of the branch that main got by ``publish``; None: the branch
     point.
 
     ``theirs`` and ``ours``: what differs from that state. ``history`` and ``between``: the snapshots of the branch and
-    of main since, None: some have expired. ``taken``: the buckets in which main had that very state after the publish.
-    ``dropped``: buckets of which nothing is left on main, while something of the publish is.
+    of main since, None: some have expired. ``taken_exactly``: the buckets in which main had that very state after the
+    publish. ``dropped``: buckets of which nothing is left on main, while something of the publish is.
     """
 
     publish: BranchPublish | None
@@ -247,13 +250,13 @@ class _Part:
     ours: Difference
     history: Sequence[Snapshot] | None
     between: Sequence[Snapshot] | None
-    taken: Collection[BucketKey] | None = None
+    taken_exactly: Collection[BucketKey] | None = None
     dropped: Collection[BucketKey] = ()
 
     @classmethod
     def since(
-        cls, s: _Seen, on_main: PublishesOnMain, publish: BranchPublish, counts: Callable[[bytes], bool]
-    ) -> _Part:
+        cls, s: _ReadSides, on_main: PublishesOnMain, publish: BranchPublish, counts: Callable[[bytes], bool]
+    ) -> _BucketsOfBase:
         """Take the buckets that the branch had really changed when main got them: in the others it had the rows of the
         branch point. Not those of which an earlier publish was undone since. Where main's history has expired, a
         rollback may have taken the publish back: only those buckets are taken then in which main still has it.
@@ -281,23 +284,23 @@ class _Part:
             then = difference(s.main, s.base, publish.main)
             taken = {b for b in buckets if published.same_in(b, then)}
         return cls(publish=publish, buckets=buckets, theirs=theirs, ours=ours, history=history, between=between,
-                   taken=taken, dropped=dropped)  # fmt: skip
+                   taken_exactly=taken, dropped=dropped)  # fmt: skip
 
     @classmethod
-    def of_the_rest(cls, s: _Seen, buckets: set[BucketKey]) -> _Part:
+    def of_the_rest(cls, s: _ReadSides, buckets: set[BucketKey]) -> _BucketsOfBase:
         """Take all buckets but these."""
         rest = (s.their_diff.buckets | s.our_diff.buckets) - buckets
         theirs, ours = s.their_diff.within(rest), s.our_diff.within(rest)
         return cls(publish=None, buckets=set(), theirs=theirs, ours=ours, history=s.history, between=s.between)
 
-    def really_theirs(self, s: _Seen) -> set[BucketKey]:
+    def changed_by_branch(self, s: _ReadSides) -> set[BucketKey]:
         """Return the buckets that the branch has changed other than by compaction."""
         return changed_buckets(s.branch, self.history, self.theirs.buckets, s.neutral)
 
-    def really_ours(self, s: _Seen, candidates: Collection[BucketKey]) -> set[BucketKey]:
+    def changed_by_main(self, s: _ReadSides, candidates: Collection[BucketKey]) -> set[BucketKey]:
         """Return those of some buckets that main has changed other than by compaction."""
         changed = self.ours.buckets.intersection(candidates)
-        taken = changed if self.taken is None else changed.intersection(self.taken)
+        taken = changed if self.taken_exactly is None else changed.intersection(self.taken_exactly)
         return (changed - taken) | changed_buckets(s.main, self.between, taken, s.neutral) | set(self.dropped)
 
 
@@ -311,9 +314,9 @@ def _only(sides: Sides, scope: PartitionScope) -> Sides:
     return Sides(
         theirs=sides.theirs.only(scope.holds),
         ours=sides.ours.only(scope.holds),
-        theirs_real={b for b in sides.theirs_real if scope.holds(b.partition)},
-        ours_real={b for b in sides.ours_real if scope.holds(b.partition)},
-        entries=sides.entries,
+        theirs_changed={b for b in sides.theirs_changed if scope.holds(b.partition)},
+        ours_changed={b for b in sides.ours_changed if scope.holds(b.partition)},
+        main_entries_by_origin=sides.main_entries_by_origin,
     )
 
 
@@ -352,7 +355,7 @@ def keys_stay(branch: Table, base: Snapshot, theirs: Snapshot, sides: Sides) -> 
     """Whether each key of the branch is where it is on main: it has only corrections in place, and main no changes."""
     history = snapshots_between(branch, base.id, theirs.id)
     return (
-        not sides.ours_real
+        not sides.ours_changed
         and history is not None
         and all(
             s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) or KEYS_STAY.items() <= s.properties.items()
@@ -370,7 +373,7 @@ def published_difference(branch: Table, base: Snapshot, on_main: PublishesOnMain
 
 
 def merge_branch_files(
-    main: Table, branch: Table, compared: Comparison, *, keep_appended: bool, rewrite: bool
+    main: Table, branch: Table, compared: Comparison, *, keep_appended: bool, revert_compaction: bool
 ) -> FileMerge:
     """Merge a branch into main's head.
 
@@ -379,7 +382,13 @@ def merge_branch_files(
     """
     sides = _sides_of(main, branch, compared)
     return _merge(
-        main, sides, compared.base, compared.head, compared.schema, keep_appended=keep_appended, rewrite=rewrite
+        main,
+        sides,
+        compared.base,
+        compared.head,
+        compared.schema,
+        keep_appended=keep_appended,
+        revert_compaction=revert_compaction,
     )
 
 
@@ -392,7 +401,7 @@ def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapsho
     if base is None or not merges_by_file(schema):
         return None
     compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, whole=False)
-    if not compared.is_known:
+    if not compared.earlier_publishes_known:
         return None
     sides = _comparable(main, _sides_of(main, branch, compared), schema)
     files = appended_files(sides, StoredPartitions(schema).bucket)
@@ -400,7 +409,7 @@ def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapsho
 
 
 def _sides_of(main: Table, branch: Table, compared: Comparison) -> FileSides:
-    schema, commits = compared.schema, _commits(branch, compared.base, compared.theirs)
+    schema, commits = compared.schema, _commits(branch, compared.base, compared.branch_snapshot)
     before, published = _vectors(main, compared.base, schema), None
     if each := list(compared.on_main.each()):
         bucket_of = StoredPartitions(schema).bucket
@@ -416,7 +425,9 @@ def _sides_of(main: Table, branch: Table, compared: Comparison) -> FileSides:
             commits = [replace(c, replaces=c.replaces and not _is_published(c, compared.on_main)) for c in commits]
     sides = FileSides(
         theirs=Change(
-            difference=compared.sides.theirs, vectors=_vectors(branch, compared.theirs, schema), commits=commits
+            difference=compared.sides.theirs,
+            vectors=_vectors(branch, compared.branch_snapshot, schema),
+            commits=commits,
         ),
         ours=Change(difference=compared.sides.ours, vectors=_vectors(main, compared.head, schema)),
         vectors=before,
@@ -460,7 +471,13 @@ def _commits_in(commits: Sequence[Commit], holds: Callable[[bytes], bool]) -> li
 
 
 def undo_files(
-    view: Table, *, publish: Snapshot, target: Snapshot, head: Snapshot, schema: TableSchema, rewrite: bool = False
+    view: Table,
+    *,
+    publish: Snapshot,
+    target: Snapshot,
+    head: Snapshot,
+    schema: TableSchema,
+    revert_compaction: bool = False,
 ) -> FileMerge:
     """Take back what ``publish`` changed on the way from ``target``; what came after it stays.
 
@@ -472,7 +489,7 @@ def undo_files(
         ours=Change(difference=difference(view, publish, head), vectors=_vectors(view, head, schema)),
         vectors=_vectors(view, publish, schema),
     )
-    return _merge(view, sides, publish, head, schema, keep_appended=True, rewrite=rewrite)
+    return _merge(view, sides, publish, head, schema, keep_appended=True, revert_compaction=revert_compaction)
 
 
 def _merge(
@@ -483,7 +500,7 @@ def _merge(
     schema: TableSchema,
     *,
     keep_appended: bool,
-    rewrite: bool,
+    revert_compaction: bool,
 ) -> FileMerge:
     bucket_of = StoredPartitions(schema).bucket
     sides = _comparable(view, sides, schema)
@@ -496,7 +513,7 @@ def _merge(
         name_bucket=bucket_namer(schema),
         bucket_of=bucket_of,
         keep_appended=keep_appended,
-        rewrite=rewrite,
+        revert_compaction=revert_compaction,
         one_file=TableOptions(schema.options).bucket > 0,
     )
 

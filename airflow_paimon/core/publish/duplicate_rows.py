@@ -61,7 +61,7 @@ class DuplicateRowCheck:
 
 def _staying(main: Table, branch: Table, compared: Comparison) -> list[ManifestEntry]:
     """Return main's files out of scope, of the buckets in which the branch has other files or deletion vectors."""
-    change = difference(branch, compared.head, compared.theirs)
+    change = difference(branch, compared.head, compared.branch_snapshot)
     stored = StoredPartitions(compared.schema)
     buckets = {b for b in change.removed.keys() | change.index.keys() if not compared.scope.holds(b.partition)}
     if not buckets:

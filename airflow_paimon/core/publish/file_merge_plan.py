@@ -93,16 +93,16 @@ class Cause(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileMerge:
     """``index``: the target's index entries from then on; None: as they are. ``kept``: the files that the target got in
-    partitions that the source replaced, and keeps. ``restored``: how many compactions of the target are taken back, and
-    ``known``: the files that they had merged. ``relies_on``: the target's files that must not change meanwhile;
-    ``replaced``: the partitions to which nothing may be added meanwhile.
+    partitions that the source replaced, and keeps. ``reverted_compactions``: how many compactions of the target are
+    taken back, and ``restored_files``: the files that they had merged. ``relies_on``: the target's files that must not
+    change meanwhile; ``replaced``: the partitions to which nothing may be added meanwhile.
     """
 
     changes: list[BucketChange]
     index: list[IndexEntry] | None
     kept: Mapping[BucketKey, Sequence[ManifestEntry]]
-    restored: int
-    known: frozenset[FileId]
+    reverted_compactions: int
+    restored_files: frozenset[FileId]
     relies_on: frozenset[str]
     replaced: frozenset[bytes]
 
@@ -115,18 +115,18 @@ def merge_files(
     bucket_of: BucketOf,
     *,
     keep_appended: bool = False,
-    rewrite: bool = False,
+    revert_compaction: bool = False,
     one_file: bool = False,
 ) -> FileMerge:
     """Choose the files to add and to delete on the target. ``head``: its index entries. ``keep_appended``: rows that
-    the target got in a partition that the source replaced stay beside its rows. ``rewrite``: a compaction of the target
-    that is in the way is taken back: its inputs are live again, but for those that the source changed. ``one_file``:
-    Paimon keeps one index file for each bucket.
+    the target got in a partition that the source replaced stay beside its rows. ``revert_compaction``: a compaction of
+    the target that is in the way is taken back: its inputs are live again, but for those that the source changed.
+    ``one_file``: Paimon keeps one index file for each bucket.
 
     Raises:
         ConflictError: both sides changed the same file; lists the buckets, and what is in the way.
     """
-    merge = _Merge(sides, bucket_of, keep_appended, rewrite)
+    merge = _FileMerger(sides, bucket_of, keep_appended, revert_compaction)
     merge.decide()
     result = None if merge.conflicts else merge.result(head)
     if result is not None and one_file:
@@ -138,7 +138,7 @@ def merge_files(
 
 def appended_files(sides: FileSides, bucket_of: BucketOf) -> Mapping[BucketKey, Sequence[ManifestEntry]]:
     """Return the files that the target got in partitions that the source replaces, whatever else is in the way."""
-    merge = _Merge(sides, bucket_of, keep_appended=True, rewrite=False)
+    merge = _FileMerger(sides, bucket_of, keep_appended=True, revert_compaction=False)
     merge.decide()
     return merge.kept
 
@@ -155,17 +155,17 @@ def describe_appended(files: Mapping[BucketKey, Sequence[ManifestEntry]], name_b
 
 def needs_history(sides: FileSides, bucket_of: BucketOf) -> bool:
     """Whether the merge needs the target's commits: only they tell why a file is gone."""
-    merge = _Merge(sides, bucket_of, keep_appended=True, rewrite=False)
+    merge = _FileMerger(sides, bucket_of, keep_appended=True, revert_compaction=False)
     merge.decide()
     return bool(merge.conflicts)
 
 
-class _Merge:
+class _FileMerger:
     """One merge, as it is being decided. Each method decides one kind of file; nothing here is kept between merges."""
 
-    def __init__(self, sides: FileSides, bucket_of: BucketOf, keep_appended: bool, rewrite: bool) -> None:
+    def __init__(self, sides: FileSides, bucket_of: BucketOf, keep_appended: bool, revert_compaction: bool) -> None:
         self.sides, self.bucket_of = sides, bucket_of
-        self.keep_appended, self.rewrite = keep_appended, rewrite
+        self.keep_appended, self.revert_compaction = keep_appended, revert_compaction
         theirs, ours = _Net.of(sides.theirs), _Net.of(sides.ours, whole=True)
         self.live = {**ours.added, **{origin_name(n): e for n, e in ours.added.items()}}
         self.expected: Mapping[str, Vector] = sides.vectors
@@ -181,8 +181,8 @@ class _Merge:
         self.vectors: dict[str, Vector | None] = {}
         self.conflicts: dict[BucketKey, Cause] = {}
         self.kept: dict[BucketKey, list[ManifestEntry]] = {}
-        self.known: set[FileId] = set()
-        self.apart: set[frozenset[str]] = set()
+        self.restored_files: set[FileId] = set()
+        self.reverted: set[frozenset[str]] = set()
         self.brought: set[str] = set()
 
     def decide(self) -> None:
@@ -247,22 +247,22 @@ class _Merge:
         group = _compacted(self.sides.ours.commits, name)
         if group is None:
             self.conflicts[bucket] = Cause.ROWS
-        elif not self.rewrite:
+        elif not self.revert_compaction:
             self.conflicts.setdefault(bucket, Cause.COMPACTION)
-        elif not self._take_apart(group):
+        elif not self._revert_compaction(group):
             self.conflicts[bucket] = Cause.ROWS
 
-    def _take_apart(self, group: _Group) -> bool:
+    def _revert_compaction(self, group: _Group) -> bool:
         """Replace what a compaction has written by the files it was written from, but for those the source removed."""
-        if group.names in self.apart:
+        if group.names in self.reverted:
             return True
         marked = {*self.ours_vectors, *self.sides.vectors}
         if any(n not in self.ours.added or n in marked for n in group.outputs) or marked & group.inputs.keys():
             return False
-        self.apart.add(group.names)
+        self.reverted.add(group.names)
         self.deletes |= {n: self.ours.added[n] for n in group.outputs}
         for name, entry in group.inputs.items():
-            self.known.add(entry.identifier)
+            self.restored_files.add(entry.identifier)
             if not {name, origin_name(name)} & self.theirs.removed.keys():
                 self.adds[name] = entry
         return True
@@ -284,7 +284,9 @@ class _Merge:
         if not replaced:
             return
         own = self.theirs.added.keys()
-        restored = {n: e for n, e in self.adds.items() if e.identifier in self.known and n not in self.ours.removed}
+        restored = {
+            n: e for n, e in self.adds.items() if e.identifier in self.restored_files and n not in self.ours.removed
+        }
         for name, entry in {**self.ours.added, **restored}.items():
             bucket = self.bucket_of(entry)
             if bucket.partition not in replaced or origin_name(name) in own or name in self.deletes:
@@ -313,8 +315,8 @@ class _Merge:
             changes=[BucketChange(bucket=b, delete=tuple(d), add=tuple(a)) for b, (d, a) in sorted(buckets.items())],
             index=self._index(head),
             kept=self.kept,
-            restored=len(self.apart),
-            known=frozenset(self.known),
+            reverted_compactions=len(self.reverted),
+            restored_files=frozenset(self.restored_files),
             relies_on=frozenset(self.deletes.keys() | self.vectors.keys()),
             replaced=frozenset() if self.keep_appended else self.replaced,
         )

@@ -70,7 +70,7 @@ def put_hold(
 
 
 @contextmanager
-def while_there(source: Table, snapshot: Snapshot) -> Iterator[None]:
+def conflict_if_gone(source: Table, snapshot: Snapshot) -> Iterator[None]:
     """Tell what is missing because somebody takes the branch's snapshot away meanwhile from damage.
 
     Paimon's own rollback deletes what it takes back at once, and asks for no hold. Who deletes a branch and makes it

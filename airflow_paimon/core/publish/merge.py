@@ -29,13 +29,13 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     sequences_too_high,
     warn_of_bucket_counts,
 )
-from airflow_paimon.core.publish.checks import CHECKS, check_approved, check_evolved, to_fold
+from airflow_paimon.core.publish.checks import PUBLISH_CHECKS, buckets_to_fold, check_approved, check_data_evolution
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder
 from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.duplicate_rows import DuplicateRowCheck
 from airflow_paimon.core.publish.fold import fold_branch, is_folded
-from airflow_paimon.core.publish.hold import UnfinishedPublish, unfinished_publishes, while_there
+from airflow_paimon.core.publish.hold import UnfinishedPublish, conflict_if_gone, unfinished_publishes
 from airflow_paimon.core.publish.partial_publish import check_changed
 from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs, planner_of
 from airflow_paimon.core.publish.publication import Publication
@@ -111,12 +111,19 @@ def publish_branch(
             partial(unfinished_publishes, branch),
         ]
         record, required_checks, _, unfinished = run_parallel(target.store, looks)
-        about = {**publish_properties(record), **family_properties(record), **diff.properties}
-        return _Merging(
-            planner, theirs, unfinished, required_checks, about, rows.fold, DuplicateRowCheck(rows.find_shared_id), keys
+        branch_properties = {**publish_properties(record), **family_properties(record), **diff.properties}
+        return _BranchPublisher(
+            planner,
+            theirs,
+            unfinished,
+            required_checks,
+            branch_properties,
+            rows.fold,
+            DuplicateRowCheck(rows.find_shared_id),
+            keys,
         ).plan_on_head
 
-    with while_there(branch, theirs):
+    with conflict_if_gone(branch, theirs):
         result = run_publication(context, target, make_plan_on_head, rows, keys)
     if request.dry_run or not result.changed:
         return result
@@ -136,23 +143,24 @@ def _refuse_branch(main: Table, branch: Table) -> None:
 
 
 @dataclass(slots=True)
-class _Merging:
+class _BranchPublisher:
     """Decides on heads of main. Where it isn't refused otherwise, it folds the branch first, once, and merges by key
     what both sides changed.
 
-    ``about``: what the snapshot says of the branch. ``described``: its commits, once they were read.
+    ``branch_properties``: what the snapshot says of the branch. ``commit_properties``: its commits, once they were
+    read.
     """
 
     planner: MergePlanner
     source_snapshot: Snapshot
     unfinished: Sequence[UnfinishedPublish]
     required_checks: RequiredChecks
-    about: Mapping[str, str]
+    branch_properties: Mapping[str, str]
     fold: FoldBuckets | None
-    rows_stay: DuplicateRowCheck
-    keys: KeyMergeFiles
+    duplicate_row_check: DuplicateRowCheck
+    key_merge_files: KeyMergeFiles
     spare: _SpareIds = field(default_factory=_SpareIds)
-    described: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
+    commit_properties: dict[tuple[int, int], dict[str, str]] = field(default_factory=dict)
 
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
         planner, whole = self.planner, self.planner.replaced_whole()
@@ -160,26 +168,31 @@ class _Merging:
         compared, logs = gather_merge(planner, self.source_snapshot, head, self.unfinished, put_schema_ids)
         checked = self.required_checks.check_against(compared.head if whole else compared.base, is_main=whole)
         publication = _plan(planner, compared, logs, self.spare)
-        self.rows_stay.check(target, branch, compared, publication)
-        high = to_fold(planner, compared, publication.changes)
+        self.duplicate_row_check.check(target, branch, compared, publication)
+        high = buckets_to_fold(planner, compared, publication.changes)
         folds = {"folds": sorted(map(bucket_namer(compared.schema), high))[:MAX_LISTED]} if high else {}
         publication = replace(publication, summary={**publication.summary, **folds, **checked.summary})
         if request.dry_run:
             return publication
         if high:
-            if self.fold is None or self.source_snapshot is not self.required_checks.theirs:
+            if self.fold is None or self.source_snapshot is not self.required_checks.snapshot:
                 raise sequences_too_high(target.name, high, compared.schema)
             self.source_snapshot = fold_branch(branch, self.source_snapshot, high, self.fold)
             return self.plan_on_head(head, put_schema_ids)
-        said = {**self.about, **publication.properties, **checked.properties, **self._commits(compared, publication)}
-        return _with_keys(planner, compared, replace(publication, properties=said), self.keys)
+        said = {
+            **self.branch_properties,
+            **publication.properties,
+            **checked.properties,
+            **self._commits(compared, publication),
+        }
+        return _with_keys(planner, compared, replace(publication, properties=said), self.key_merge_files)
 
     def _commits(self, compared: Comparison, publication: Publication) -> Mapping[str, str]:
         """Describe the commits that come to main, for audits."""
-        key = compared.base.id, compared.theirs.id
-        if key not in self.described and publication.changes_anything:
-            self.described[key] = changes_property(self.planner.branch, compared.base, compared.theirs)
-        return self.described.get(key, {})
+        key = compared.base.id, compared.branch_snapshot.id
+        if key not in self.commit_properties and publication.changes_anything:
+            self.commit_properties[key] = changes_property(self.planner.branch, compared.base, compared.branch_snapshot)
+        return self.commit_properties.get(key, {})
 
 
 def _with_keys(
@@ -191,8 +204,9 @@ def _with_keys(
         ConflictError: see ``KeyMergeFiles.into``; or rows of main would go that the approver has not seen.
     """
     publication = keys.into(publication, writers_stopped=planner.request.writers_stopped)
-    if publication.merged is not None and publication.merged.overlapping:  # some may be replaced: see ``on_overlap``
-        replaced = [c for c in publication.changes if c.bucket in publication.merged.files]
+    result = publication.key_merge_result
+    if result is not None and result.overlapping:  # some may be replaced: see ``on_overlap``
+        replaced = [c for c in publication.changes if c.bucket in result.files]
         check_approved(planner, compared, replace(publication, changes=replaced))
     return publication
 
@@ -286,22 +300,26 @@ def _plan(planner: MergePlanner, compared: Comparison, logs: SchemaLogs, spare: 
     options = TableOptions(compared.schema.options)
     check_deletion_vectors(planner.main.name, theirs=logs.branch[-1], ours=compared.schema)
     planned = planner.plan(compared, logs)
-    removed = {i for d in compared.since_base for group in d.removed.values() for i in group}
+    removed = {
+        i for d in (compared.theirs_since_base, compared.ours_since_base) for group in d.removed.values() for i in group
+    }
     publication = replace(
         planned,
-        already={origin(i): i for group in compared.since_base[1].added.values() for i in group if origin(i) != i},
-        known=removed | (planned.merge.known if planned.merge is not None else frozenset()),
+        renamed_files={
+            origin(i): i for group in compared.ours_since_base.added.values() for i in group if origin(i) != i
+        },
+        known=removed | (planned.file_merge.restored_files if planned.file_merge is not None else frozenset()),
     )
     if options.row_tracking:
         spared = 0
-        if planned.merge is not None:
+        if planned.file_merge is not None:
             spare.count_try(compared.head)
             spared = spare.number
         publication = replace(publication, id_space=_id_space(compared, planned, spare=spared))
     if options.data_evolution:  # an update adds a file and removes none
-        publication = replace(publication, columns=_column_order(compared), reach=None)
-        check_evolved(planner, compared, logs, publication)
-    for check in CHECKS:
+        publication = replace(publication, column_order=_column_order(compared), reach=None)
+        check_data_evolution(planner, compared, logs, publication)
+    for check in PUBLISH_CHECKS:
         check(planner, compared, publication)
     if warned := warn_of_bucket_counts(planned.changes, compared.schema):
         publication = replace(publication, summary={**publication.summary, "warnings": warned})
@@ -327,9 +345,9 @@ def _id_space(compared: Comparison, planned: Publication, *, spare: int) -> IdSp
         earlier=shifts,
         shared=known.next_row_id or 0,
         target=(compared.head.next_row_id or 0) + spare,
-        source=compared.theirs.next_row_id or 0,
+        source=compared.branch_snapshot.next_row_id or 0,
         base=compared.base.id,
-        published=_published_versions(compared, planned.changes, by_file=planned.merge is not None),
+        published=_published_versions(compared, planned.changes, by_file=planned.file_merge is not None),
     )
 
 
@@ -338,5 +356,7 @@ def _published_versions(
 ) -> Sequence[PublishedVersion]:
     if compared.last is None:
         return ()
-    comes_back = compared.goes_back or (not by_file and any(c.bucket in compared.sides.ours_real for c in changes))
+    comes_back = compared.branch_rolled_back or (
+        not by_file and any(c.bucket in compared.sides.ours_changed for c in changes)
+    )
     return () if comes_back else compared.on_main.versions

@@ -55,7 +55,7 @@ def open_branches(main: Table, touched: CorrectedBuckets, but: str | None) -> li
             continue
         if compared is not None:
             sides = compared.sides
-            hit = _common(sides.theirs, sides.ours, sides.theirs_real, touched, schema)
+            hit = _common(sides.theirs, sides.ours, sides.theirs_changed, touched, schema)
             found += [Overlap(branch=name, buckets=hit)] if hit else []
     return found
 

@@ -54,9 +54,9 @@ def check_changed(main: Table, branch: Table, compared: Comparison) -> None:
     """
     schema = compared.schema
     parts = [partition_scope(schema, [text], main.name) for text in compared.scope.texts]
-    unknown = [part.texts[0] for part in parts if not any(map(part.holds, compared.changed))]
+    unknown = [part.texts[0] for part in parts if not any(map(part.holds, compared.branch_partitions))]
     if unknown:
-        changed = texts_of(schema, compared.changed)
+        changed = texts_of(schema, compared.branch_partitions)
         raise InvalidInputError(
             f"{branch.label} has changed nothing in {listed(unknown)} since it was made, so there is nothing to "
             f"publish there. It has changed {listed(changed) or 'no partition at all'}",
@@ -76,8 +76,8 @@ def part_summary(compared: Comparison) -> dict[str, Any]:
         out["published_partitions"] = earlier[:MAX_LISTED]
     if not compared.scope.is_whole:
         out["only_partitions"] = list(compared.scope.texts)
-        out["left_partitions"] = texts_of(compared.schema, compared.left)[:MAX_LISTED]
-        out["left_partition_count"] = len(compared.left)
+        out["left_partitions"] = texts_of(compared.schema, compared.unpublished_partitions)[:MAX_LISTED]
+        out["left_partition_count"] = len(compared.unpublished_partitions)
     return out
 
 
@@ -85,7 +85,10 @@ def part_properties(compared: Comparison) -> dict[str, str]:
     """Return what the snapshot of a publish of some partitions says of that."""
     if compared.scope.is_whole:
         return {}
-    return {ONLY_PARTITIONS_PROPERTY: compared.scope.json, LEFT_PARTITIONS_PROPERTY: str(len(compared.left))}
+    return {
+        ONLY_PARTITIONS_PROPERTY: compared.scope.json,
+        LEFT_PARTITIONS_PROPERTY: str(len(compared.unpublished_partitions)),
+    }
 
 
 def is_partial(publish: Snapshot) -> bool:

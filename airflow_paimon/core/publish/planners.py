@@ -143,10 +143,10 @@ class MergePlanner:
         if not merges_by_file(compared.schema):
             return self._with_tags(compared, self._by_bucket(compared, logs))
         merge = _merge_by_file(self.request, self.main, self.branch, compared)
-        schemas = self._schemas(compared, logs, merge.changes, merge.known)
+        schemas = self._schemas(compared, logs, merge.changes, merge.restored_files)
         planned = replace(
             self._publication(compared, logs, merge.changes, schemas, _kept(merge, compared.schema)),
-            merge=merge,
+            file_merge=merge,
             reach=FileReach(files=merge.relies_on, partitions=merge.replaced),
         )
         return self._with_tags(compared, planned)
@@ -160,7 +160,7 @@ class MergePlanner:
         more: Mapping[str, object],
     ) -> Publication:
         """``more``: what the summary says besides what it says of every publish."""
-        head, theirs, branch = compared.head, compared.theirs, self.request.branch
+        head, theirs, branch = compared.head, compared.branch_snapshot, self.request.branch
         has_columns = self._base_schema(compared, logs).content != logs.branch[-1].content
         return Publication(
             target=self.main,
@@ -170,7 +170,7 @@ class MergePlanner:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            is_begun=logs.is_begun(schemas, head, has_columns=has_columns),
+            columns_already_put=logs.is_begun(schemas, head, has_columns=has_columns),
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),
@@ -223,7 +223,7 @@ class MergePlanner:
             equal_rows_overlap=aggregates(compared.schema),
         )
         planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
-        return replace(planned, keys=keys, reach=reach)
+        return replace(planned, key_merge=keys, reach=reach)
 
     def _key_states(self, compared: Comparison, buckets: Collection[BucketKey]) -> tuple[BucketFiles, ...]:
         """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
@@ -236,14 +236,16 @@ class MergePlanner:
         last = {p.main.id for b in buckets if (p := compared.on_main.of(b.partition)) is not None}
         expired = any(snapshots_between(self.main, i, compared.head.id) is None for i in last)
         if why is None and (
-            expired or not compared.is_known or main_changed_since_unmatched(self.main, compared, buckets)
+            expired
+            or not compared.earlier_publishes_known
+            or main_changed_since_unmatched(self.main, compared, buckets)
         ):
             why = "cannot determine what main still has of an earlier publish of the branch, or of one related to it"
         if why is not None:
             raise not_by_key(self.main.name, buckets, compared.schema, why, self.main.branch_name)
         bases: dict[str, tuple[Snapshot, set[BucketKey]]] = {}
         for bucket in buckets:
-            snapshot = compared.absorbed[bucket].branch if bucket in compared.absorbed else compared.base
+            snapshot = compared.base_publish[bucket].branch if bucket in compared.base_publish else compared.base
             bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
         states = {i: read_bucket_files(self.branch, then, own, compared.schema) for i, (then, own) in bases.items()}
         published = {b for i, (_, own) in bases.items() if i != compared.base.identity for b in own}
@@ -251,7 +253,7 @@ class MergePlanner:
         point = joined_files([before, *(s for i, s in states.items() if i == compared.base.identity)])
         theirs, ours = (
             read_bucket_files(view, then, buckets, compared.schema)
-            for view, then in ((self.branch, compared.theirs), (self.main, compared.head))
+            for view, then in ((self.branch, compared.branch_snapshot), (self.main, compared.head))
         )
         return joined_files(states.values()), theirs, ours, point
 
@@ -290,10 +292,14 @@ class MergePlanner:
             return planned
         # A merge by file also keeps the deletion vectors that main has put on other files of a bucket.
         is_state = _becomes(self.branch, compared, planned.changes) and (
-            planned.merge is None or not compared.sides.ours.index
+            planned.file_merge is None or not compared.sides.ours.index
         )
-        tags = tags_for_main(self.context, self.request.tag_conflict, self.branch, compared.theirs, is_state=is_state)
-        carried = CarriedOver(branch=self.request.branch, branch_snapshot=compared.theirs.id, tags=tags.carried)
+        tags = tags_for_main(
+            self.context, self.request.tag_conflict, self.branch, compared.branch_snapshot, is_state=is_state
+        )
+        carried = CarriedOver(
+            branch=self.request.branch, branch_snapshot=compared.branch_snapshot.id, tags=tags.carried
+        )
         # On top of a later commit of main, main would not have the state that the tags are on.
         on_head = any(t.snapshot is None for t in tags.carried)
         return replace(
@@ -317,7 +323,7 @@ class FastForwardPlanner(MergePlanner):
     def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         changes = self._changes(compared, "a fast-forward")
         planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
-        return self._with_tags(compared, replace(planned, watermark=compared.theirs.watermark))
+        return self._with_tags(compared, replace(planned, watermark=compared.branch_snapshot.watermark))
 
     def _changes(self, compared: Comparison, what: str) -> Sequence[BucketChange]:
         discard = self.request.discard_main
@@ -351,7 +357,7 @@ class ReplaceMainPlanner(FastForwardPlanner):
 
     def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         since = changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
-        return sides if since is None else replace(sides, ours_real=since)
+        return sides if since is None else replace(sides, ours_changed=since)
 
     def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         main, request, mine, before = self.main, self.request, compared.schema, logs.before
@@ -364,17 +370,17 @@ class ReplaceMainPlanner(FastForwardPlanner):
         )
         if not request.readers_stopped:
             check_window(main.name, mine, schemas.new)
-        tags = tags_for_main(self.context, request.tag_conflict, self.branch, compared.theirs, is_state=True)
+        tags = tags_for_main(self.context, request.tag_conflict, self.branch, compared.branch_snapshot, is_state=True)
         check_consumers(
             main.name,
             request.move_consumer,
             consumer_positions(self.branch),
             consumer_positions(main),
-            compared.theirs.id,
+            compared.branch_snapshot.id,
         )
         carried = CarriedOver(
             branch=request.branch,
-            branch_snapshot=compared.theirs.id,
+            branch_snapshot=compared.branch_snapshot.id,
             kept_old_as=request.keep_old_as,
             kept_schema=None if request.keep_old_as is None else before.id,
             tags=tags.carried,
@@ -388,7 +394,7 @@ class ReplaceMainPlanner(FastForwardPlanner):
         }
         if carried.consumers:
             summary["moved_consumers"] = list(carried.consumers)
-        if users := streaming_users(self.branch, compared.base, compared.theirs):
+        if users := streaming_users(self.branch, compared.base, compared.branch_snapshot):
             summary["branch_writers"] = users
             summary["warnings"] = [
                 f"jobs with commit user {first_few(users, MAX_LISTED)} write branch {request.branch!r}. Do not resume "
@@ -398,7 +404,7 @@ class ReplaceMainPlanner(FastForwardPlanner):
         return replace(
             planned,
             properties={**planned.properties, REPLACED_PROPERTY: carried.to_text()},
-            watermark=compared.theirs.watermark,
+            watermark=compared.branch_snapshot.watermark,
         )
 
 
@@ -428,7 +434,7 @@ def _used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ())
 
 def _becomes(branch: Table, compared: Comparison, changes: Sequence[BucketChange]) -> bool:
     """Whether these changes make main's head what the branch is, file by file."""
-    left = difference(branch, compared.head, compared.theirs)
+    left = difference(branch, compared.head, compared.branch_snapshot)
     made = {c.bucket: (_names(c.add), _names(c.delete)) for c in changes}
     return all(
         made.get(b) == (_names(left.added.get(b, {}).values()), _names(left.removed.get(b, {}).values()))
@@ -441,7 +447,7 @@ def _names(entries: Iterable[ManifestEntry]) -> set[str]:
 
 
 def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared: Comparison) -> FileMerge:
-    if not compared.is_known:
+    if not compared.earlier_publishes_known:
         raise ConflictError(
             f"{main.name}: cannot determine what main still has of an earlier publish of {request.branch!r} or of its "
             "parent branch. Rows could be doubled or lost, so nothing was published. Create a new branch from main's "
@@ -452,7 +458,7 @@ def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared:
     keep, revert = (
         (request.keep_appended, request.revert_compaction) if isinstance(request, MergeBranch) else (False, False)
     )
-    return merge_branch_files(main, branch, compared, keep_appended=keep, rewrite=revert)
+    return merge_branch_files(main, branch, compared, keep_appended=keep, revert_compaction=revert)
 
 
 def _kept(merge: FileMerge, schema: TableSchema) -> dict[str, object]:
@@ -460,6 +466,6 @@ def _kept(merge: FileMerge, schema: TableSchema) -> dict[str, object]:
     out: dict[str, object] = {}
     if merge.kept:
         out["appended_on_main"] = describe_appended(merge.kept, bucket_namer(schema))
-    if merge.restored:
-        out["compactions_reverted"] = merge.restored
+    if merge.reverted_compactions:
+        out["compactions_reverted"] = merge.reverted_compactions
     return out

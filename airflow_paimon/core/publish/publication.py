@@ -121,18 +121,18 @@ class Publication:
     ``source``.
 
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
-    ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``is_begun``: the target has the
-    columns already, but no snapshot with them. ``id_space`` and ``known``: see ``renumber``; None: the row ids are the
-    target's own, or it has none. ``already``: files of the source that the target has under another name, written again
-    by an earlier publish. ``merge``: if the table is merged by file. ``keys``: buckets that are still to be merged by
-    key; ``merged``: what was merged so, of which ``changes`` has the files. ``columns``: with data evolution, what the
-    order of its files needs. ``reach``: what has to stay for it to stay as it is on a newer head; None = decide again
-    on each head. ``scope``: the partitions of the source that are published. ``is_undo``: it takes back a publish on
-    which the target stands, also if no row changes.
+    ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``columns_already_put``: the target
+    has the columns already, but no snapshot with them. ``id_space`` and ``known``: see ``renumber``; None: the row ids
+    are the target's own, or it has none. ``renamed_files``: files of the source that the target has under another name,
+    written again by an earlier publish. ``file_merge``: if the table is merged by file. ``key_merge``: buckets that are
+    still to be merged by key; ``key_merge_result``: what was merged so, of which ``changes`` has the files.
+    ``column_order``: with data evolution, what the order of its files needs. ``reach``: what has to stay for it to stay
+    as it is on a newer head; None = decide again on each head. ``scope``: the partitions of the source that are
+    published. ``is_undo``: it takes back a publish on which the target stands, also if no row changes.
 
-    What ``with_plan`` adds: the ``index`` entries (None: the head's), the snapshots ``held``, whose retention tags must
-    exist while it is committed, the delta ``entries``, ``renumbering`` (the same with the target's row ids), and the
-    ``plan``.
+    What ``with_plan`` adds: the ``index`` entries (None: the head's), ``kept_snapshots``, whose retention
+    tags must exist while it is committed, the delta ``entries``, ``renumbering`` (the same with the target's row ids),
+    and the ``plan``.
     """
 
     target: Table
@@ -142,7 +142,7 @@ class Publication:
     since: int
     changes: Sequence[BucketChange]
     schemas: SchemaMapping
-    is_begun: bool = False
+    columns_already_put: bool = False
     preconditions: tuple[HeadIs, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -150,24 +150,24 @@ class Publication:
     watermark: int | None = None
     id_space: IdSpace | None = None
     known: Collection[FileId] = ()
-    already: Mapping[FileId, FileId] = field(default_factory=dict)
-    merge: FileMerge | None = None
-    keys: KeyMergeRequest | None = None
-    merged: KeyMergeResult | None = None
-    columns: ColumnOrder | None = None
+    renamed_files: Mapping[FileId, FileId] = field(default_factory=dict)
+    file_merge: FileMerge | None = None
+    key_merge: KeyMergeRequest | None = None
+    key_merge_result: KeyMergeResult | None = None
+    column_order: ColumnOrder | None = None
     reach: Reach | None = None
     keep_targets: tuple[Snapshot, ...] = ()
     scope: PartitionScope = WHOLE
     is_undo: bool = False
     index: Sequence[IndexEntry] | None = None
-    held: tuple[Snapshot, ...] = ()
+    kept_snapshots: tuple[Snapshot, ...] = ()
     entries: Sequence[ManifestEntry] = ()
     renumbering: Renumbering | None = None
     plan: Plan | None = None
 
     @property
     def changes_anything(self) -> bool:
-        return bool(self.changes or self.keys or self.schemas.new or self.is_begun or self.is_undo)
+        return bool(self.changes or self.key_merge or self.schemas.new or self.columns_already_put or self.is_undo)
 
     @property
     def schema(self) -> TableSchema:
@@ -177,15 +177,15 @@ class Publication:
     @property
     def buckets(self) -> set[BucketKey]:
         """The buckets of which files go, those that are still to be merged by key included."""
-        keyed = set[BucketKey]() if self.keys is None else self.keys.buckets
+        keyed = set[BucketKey]() if self.key_merge is None else self.key_merge.buckets
         return {c.bucket for c in self.changes if c.delete} | keyed
 
     @property
     def written(self) -> Collection[FileId]:
         """Files that are the target's own: their entries have its schema ids already."""
-        if self.merge is not None:
-            return self.merge.known
-        return () if self.merged is None else frozenset(e.identifier for e in self.merged.entries)
+        if self.file_merge is not None:
+            return self.file_merge.restored_files
+        return () if self.key_merge_result is None else frozenset(e.identifier for e in self.key_merge_result.entries)
 
 
 def with_plan(request: Publish, publication: Publication, *, writes_rows: bool) -> Publication:
@@ -196,29 +196,29 @@ def with_plan(request: Publish, publication: Publication, *, writes_rows: bool) 
         FormatError: see ``renumber``.
     """
     d = replace(publication, changes=left_on_their_levels(publication.changes, publication.target.schema()))
-    new = set(d.written) if d.merged is not None else set()
+    new = set(d.written) if d.key_merge_result is not None else set()
     returning = {e.file.file_name for c in d.changes for e in c.add if e.identifier not in new}
     schema = d.schema
     index = None
     if d.changes and (d.head.index_manifest or d.source_snapshot.index_manifest):
         now = read_index_entries(d.target, d.head)
         index = _index_of(d, schema, now)
-        own = index_files(() if d.merged is None else d.merged.index)
+        own = index_files(() if d.key_merge_result is None else d.key_merge_result.index)
         returning |= index_files(index or ()) - index_files(now) - own
     targets = d.keep_targets if returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)
     entries = mapped_entries(d.changes, d.schemas.ids, d.written)
     renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
-    if d.columns is not None and renumbering is not None:
+    if d.column_order is not None and renumbering is not None:
         schemas = {s.id: s for s in (*d.target.schemas(), *d.schemas.new)}
-        found = ordered(d.target.name, entries, renumbering.entries, schemas, d.columns, d.head.id)
+        found = ordered(d.target.name, entries, renumbering.entries, schemas, d.column_order, d.head.id)
         renumbering = replace(renumbering, entries=found)
-        if d.merge is not None and d.head.index_manifest:
-            index = _without_updated_columns(d, d.columns, schema, entries, index)
+        if d.file_merge is not None and d.head.index_manifest:
+            index = _without_updated_columns(d, d.column_order, schema, entries, index)
     summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
-    if d.keys is not None:
+    if d.key_merge is not None:
         note = "the counts of files and rows leave out these buckets: their keys are compared when it runs"
-        summary["merged_by_key"] = {**d.keys.summary, "note": note}
+        summary["merged_by_key"] = {**d.key_merge.summary, "note": note}
     readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
     summary["streaming_readers"] = readers
     missed = _missed_by(d.target, readers, is_missed(schema, d.changes)) if d.changes else []
@@ -237,7 +237,9 @@ def with_plan(request: Publish, publication: Publication, *, writes_rows: bool) 
         actions=actions,
         summary=summary,
     )
-    return replace(d, index=index, held=held, plan=plan, entries=entries, renumbering=renumbering, summary=summary)
+    return replace(
+        d, index=index, kept_snapshots=held, plan=plan, entries=entries, renumbering=renumbering, summary=summary
+    )
 
 
 def _missed_by(target: Table, readers: Mapping[str, Any], is_lost: bool) -> list[str]:
@@ -251,13 +253,13 @@ def _missed_by(target: Table, readers: Mapping[str, Any], is_lost: bool) -> list
 
 def _index_of(d: Publication, schema: TableSchema, now: Sequence[IndexEntry]) -> Sequence[IndexEntry] | None:
     """Return the target's index entries after the publish; None: they stay as they are."""
-    if d.merge is not None:
-        index = d.merge.index
+    if d.file_merge is not None:
+        index = d.file_merge.index
     else:
         bucket_of = StoredPartitions(schema).bucket
-        taken = [c for c in d.changes if d.merged is None or c.bucket not in d.merged.files]
+        taken = [c for c in d.changes if d.key_merge_result is None or c.bucket not in d.key_merge_result.files]
         index = merged_index(now, read_index_entries(d.source, d.source_snapshot), taken, bucket_of)
-        index = index if d.merged is None else with_merged_index(index, d.merged, bucket_of)
+        index = index if d.key_merge_result is None else with_merged_index(index, d.key_merge_result, bucket_of)
     if index is None or d.id_space is None or not d.id_space.moves(None):
         return index
     own = {i.file_name for i in now}
@@ -319,7 +321,7 @@ def draft_of(
     entries, index = list(d.entries), d.index
     if d.renumbering is not None and d.id_space is not None:
         entries = list(d.renumbering.entries)
-        names = {k.file_name: v.file_name for k, v in d.already.items()}
+        names = {k.file_name: v.file_name for k, v in d.renamed_files.items()}
         for at, entry in rewritten.items():
             names[entries[at].file.file_name] = entry.file.file_name
             entries[at] = entry
@@ -328,7 +330,7 @@ def draft_of(
         out[ROW_IDS_PROPERTY] = d.id_space.text
         if d.id_space.published:
             out[ROW_VERSIONS_PROPERTY] = d.id_space.published_text
-    if d.held:
+    if d.kept_snapshots:
         out[CAME_BACK_PROPERTY] = "true"
     return Draft(
         kind=CommitKind.OVERWRITE,
@@ -341,7 +343,7 @@ def draft_of(
         next_row_id=next_row_id,
         operation=Operation.OVERWRITE,
         brings_back=True,
-        goes_back=d.source == d.target,
+        restores_own_files=d.source == d.target,
     )
 
 

@@ -30,7 +30,7 @@ from airflow_paimon.core.format.snapshot import Operation, Snapshot
 from airflow_paimon.core.plan import Delete, HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.compare import Comparison
-from airflow_paimon.core.publish.hold import drop_hold, put_hold, while_there
+from airflow_paimon.core.publish.hold import conflict_if_gone, drop_hold, put_hold
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
 from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs, planner_of
 from airflow_paimon.core.publish.publication import Publication, with_plan
@@ -78,7 +78,7 @@ def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = 
             f"and correct it again"
         )
     theirs = branch_head(branch, request.expected_branch_snapshot)
-    with attempt_of(context, name, commits=False), while_there(branch, theirs):
+    with attempt_of(context, name, commits=False), conflict_if_gone(branch, theirs):
         return _Rebase(
             context,
             request,
@@ -228,7 +228,7 @@ class _Rebase:
         )
         published = with_plan(self.merge, self.files.keys.into(publication, writers_stopped=True), writes_rows=False)
         content = self.files.draft(published, self._properties(compared))
-        if published.merge is not None and not published.merge.replaced:
+        if published.file_merge is not None and not published.file_merge.replaced:
             # Else a later merge would take it for one that replaces whole partitions.
             content = replace(content, operation=Operation.UPDATE)
 

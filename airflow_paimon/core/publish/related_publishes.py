@@ -47,7 +47,7 @@ def family_properties(record: BranchRecord | None) -> dict[str, str]:
     return {FAMILY_PROPERTY: record.family_name, **came}
 
 
-def with_their_states(main: Table, branch: Table, on_main: PublishesOnMain) -> PublishesOnMain:
+def match_relatives(main: Table, branch: Table, on_main: PublishesOnMain) -> PublishesOnMain:
     """Return the standing publishes with what each relative's brought to main: the newest state of the branch, or of
     the one that it was made from.
     """
@@ -180,7 +180,7 @@ def _beginning(branch: Table, record: BranchRecord) -> Snapshot | None:
     return branch.find_snapshot(first)
 
 
-def came_and_went(main: Table, publishes: Sequence[Snapshot], missing: set[str]) -> bool:
+def brought_and_removed(main: Table, publishes: Sequence[Snapshot], missing: set[str]) -> bool:
     """Whether one of these publishes brought a file of the branch that main has no more, whatever was recorded."""
     for publish in publishes if missing else ():
         try:

@@ -39,13 +39,13 @@ class CheckedResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequiredChecks:
-    """What a table requires, and what checks of the snapshot ``theirs`` of a branch have said: of what is published, or
+    """What a table requires, and what checks of a ``snapshot`` of a branch have said: of what is published, or
     of what a rollback goes back to.
     """
 
     request: Publish
     branch: Table
-    theirs: Snapshot
+    snapshot: Snapshot
     required: tuple[Rule, ...]
     records: Sequence[CheckRecord]
 
@@ -71,8 +71,8 @@ class RequiredChecks:
         if self.request.skip_checks:
             return CheckedResult(properties={**said, CHECKS_FORCED_PROPERTY: "true"})
         if isinstance(self.request, RollbackTo):
-            raise _refusal_to_go_back(self.branch, self.theirs.id, found)
-        raise _refusal(self.branch.label, self.theirs.id, found)
+            raise _refusal_to_go_back(self.branch, self.snapshot.id, found)
+        raise _refusal(self.branch.label, self.snapshot.id, found)
 
 
 def read_required_checks(request: Publish, main: Table, branch: Table, theirs: Snapshot) -> RequiredChecks:
@@ -91,7 +91,7 @@ def read_required_checks(request: Publish, main: Table, branch: Table, theirs: S
         if required:
             raise
         log.warning("%s: %s; its snapshot will not record the results of checks", branch.label, error)
-    return RequiredChecks(request=request, branch=branch, theirs=theirs, required=required, records=records)
+    return RequiredChecks(request=request, branch=branch, snapshot=theirs, required=required, records=records)
 
 
 def refuse_unchecked(request: PublishBranch, planned: OperationResult) -> None:

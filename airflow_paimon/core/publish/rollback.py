@@ -35,7 +35,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.compare import undo_files
 from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket_keys
 from airflow_paimon.core.publish.file_merge_plan import Cause, FileMerge, merges_by_file
-from airflow_paimon.core.publish.hold import while_there
+from airflow_paimon.core.publish.hold import conflict_if_gone
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, reason_against
 from airflow_paimon.core.publish.publication import BucketReach, FileReach, Publication, Reach
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
@@ -112,7 +112,7 @@ def rollback_to(
 
         def plan_on_head(head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
             _check_kept(view, begun, target)
-            with while_there(view, target):
+            with conflict_if_gone(view, target):
                 publication = _plan(request, view, target, head, context.now_ms)
                 if required_checks is not None and head is not None:
                     publication = _checked(required_checks, publication, head)
@@ -189,7 +189,7 @@ def _checked(required_checks: RequiredChecks, publication: Publication, head: Sn
     """
     if not publication.changes_anything:
         return publication
-    request, target = required_checks.request, required_checks.theirs
+    request, target = required_checks.request, required_checks.snapshot
     assert isinstance(request, RollbackTo)
     undone = retained_snapshot(required_checks.branch, target.id + 1) if request.keep_later else head
     checked = required_checks.check_against(undone, is_main=not request.keep_later)
@@ -290,8 +290,8 @@ def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | N
             **({"warnings": warned} if warned else {}),
         },
         reason=f"back to snapshot {target.id}",
-        merge=merge,
-        keys=keys,
+        file_merge=merge,
+        key_merge=keys,
         reach=reach,
         keep_targets=(target,),
     )
@@ -376,8 +376,8 @@ def _undo_changes(
             return merge.changes, theirs, merge, None
         candidates = within_reach(ours.buckets, theirs.buckets, schema)
         between = snapshots_between(view, publish.id, head.id) if candidates else []
-        ours_real = changed_buckets(view, between, candidates, neutral_kinds(schema))
-        sides = Sides(theirs=theirs, ours=ours, theirs_real=theirs.buckets, ours_real=ours_real)
+        ours_changed = changed_buckets(view, between, candidates, neutral_kinds(schema))
+        sides = Sides(theirs=theirs, ours=ours, theirs_changed=theirs.buckets, ours_changed=ours_changed)
         keys = _undo_by_key(view, sides, publish, target, head, schema)
     except ConflictError as error:
         raise _changed_again(view, target, error, _compactions(view, error, publish, head)) from None

@@ -65,7 +65,7 @@ log = logging.getLogger(__name__)
 
 PlanOnHead = Callable[[Snapshot | None, Collection[int]], Publication]
 """Returns what is published on a head (None: the branch has no snapshot), or raises the reason for a refusal. It gets
-the ids of the schema versions that earlier attempts have put.
+the ids of the schema versions that were put for earlier heads.
 """
 
 
@@ -89,19 +89,18 @@ def run_publication(
     with attempt_of(context, target.branch_name) as tried:
         identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
         files = StagedFiles.of(rows, keys)
-        own = _Try(context, request, target, identity, files)
+        attempt = _Attempt(context, request, target, identity, files)
         committed = tried.committed(identity.operation)
-        return _execute(own, make_plan_on_head()) if committed is None else _committed_before(own, committed)
+        return _execute(attempt, make_plan_on_head()) if committed is None else _committed_before(attempt, committed)
 
 
 @dataclass(slots=True)
-class _Try:
-    """A try, and what it writes in addition to its snapshot, under names of its own: one that is not committed deletes
-    it.
+class _Attempt:
+    """An attempt of an operation, on one head after the other, and what it writes in addition to its snapshot, under
+    names of its own: one that is not committed deletes it.
 
-    ``planned``: by the last attempt; ``tags``: the paths of staged
-    tags; ``hold``: keeps what the publish takes; ``checked``: files that were found; ``before``: the target's
-    schema before it may have got the versions ``brought``.
+    ``planned``: for the last head; ``tags``: the paths of staged tags; ``hold``: keeps what the publish takes;
+    ``checked``: files that were found; ``before``: the target's schema before it may have got ``put_versions``.
     """
 
     context: Context
@@ -114,7 +113,7 @@ class _Try:
     hold: str | None = None
     checked: set[str] = field(default_factory=set)
     before: TableSchema | None = None
-    brought: list[TableSchema] = field(default_factory=list)
+    put_versions: list[TableSchema] = field(default_factory=list)
 
     def put_staged_tag(self, tag: Tag) -> None:
         """Put a tag under a name of this try; in place of what the try has put for that tag before."""
@@ -124,7 +123,7 @@ class _Try:
         reason = "kept until the snapshot of a publish exists"
         execute(self.target, [Replace(path=path, data=staged.to_bytes(), reason=reason)])
 
-    def say(self, more: Mapping[str, Any]) -> None:
+    def add_to_summary(self, more: Mapping[str, Any]) -> None:
         """Add to the summary of what is planned."""
         assert self.planned is not None
         self.planned = replace(self.planned, summary={**self.planned.summary, **more})
@@ -154,66 +153,68 @@ class _Try:
         try:
             self.discard()
             delete_files(self.target, list(self.tags))
-            if columns and self.before is not None and self.brought:
+            if columns and self.before is not None and self.put_versions:
                 assert self.planned is not None
-                revert_schemas(self.target, self.planned.source.branch_name, self.before, self.brought)
+                revert_schemas(self.target, self.planned.source.branch_name, self.before, self.put_versions)
         except PaimonError as error:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
 
-def _committed_before(own: _Try, committed: Snapshot) -> OperationResult:
+def _committed_before(attempt: _Attempt, committed: Snapshot) -> OperationResult:
     """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
-    _finish(own, committed, is_whole=not staged_tag_names(own.target, committed))
-    return result_of(own.context, own.identity, committed)
+    _finish(attempt, committed, is_whole=not staged_tag_names(attempt.target, committed))
+    return result_of(attempt.context, attempt.identity, committed)
 
 
-def _execute(own: _Try, plan_on_head: PlanOnHead) -> OperationResult:
-    request, identity = own.request, own.identity
+def _execute(attempt: _Attempt, plan_on_head: PlanOnHead) -> OperationResult:
+    request, identity = attempt.request, attempt.identity
     writers: dict[str, Any] = {}
 
-    expected = _expected(request, own.target)
+    expected = _expected(request, attempt.target)
 
     def draft(at: HeadState) -> Draft | None:
         for condition in expected if at.head is not None else ():
             condition.check(at)
-        publication = plan_on_head(at.head, {s.id for s in own.brought})
-        planned = own.planned = with_plan(request, publication, writes_rows=own.files.changelog.write is not None)
-        check_known([at.head, planned.source_snapshot], table=own.target.name)
-        writers.update(writers or _writers(own, planned))
+        publication = plan_on_head(at.head, {s.id for s in attempt.put_versions})
+        planned = attempt.planned = with_plan(
+            request, publication, writes_rows=attempt.files.changelog.write is not None
+        )
+        check_known([at.head, planned.source_snapshot], table=attempt.target.name)
+        writers.update(writers or _writers(attempt, planned))
         if not planned.changes_anything or request.dry_run:
             return None
-        return _protected(own, planned, on_new_head, expected)
+        return _staged_draft(attempt, planned, on_new_head, expected)
 
     def on_new_head(head: Snapshot) -> None:
-        own.put_staged_tag(Tag(name=identity.undo_tag, snapshot=head))
-        own.say(_head_said(request, head))
+        attempt.put_staged_tag(Tag(name=identity.undo_tag, snapshot=head))
+        attempt.add_to_summary(_head_summary(request, head))
 
-    receipt = _commit(own, draft)
+    receipt = _commit(attempt, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
-        own.leave_nothing(columns=False)
-        return _committed_before(own, receipt.snapshot)
+        attempt.leave_nothing(columns=False)
+        return _committed_before(attempt, receipt.snapshot)
     warnings: list[str] = []
     if receipt.snapshot is not None:
-        warnings = _finish(own, receipt.snapshot)
-        own.discard(own.files.used)
+        warnings = _finish(attempt, receipt.snapshot)
+        attempt.discard(attempt.files.used)
     elif not request.dry_run:
-        own.leave_nothing()
+        attempt.leave_nothing()
         identity.tried.forget()
     if writers:
-        own.say({"open_writers": writers})
+        attempt.add_to_summary({"open_writers": writers})
         warnings = [*([writers["note"]] if writers["effect"] else []), *warnings]
-    return _receipt(own, receipt, warnings)
+    return _receipt(attempt, receipt, warnings)
 
 
-def _writers(own: _Try, d: Publication) -> dict[str, Any]:
+def _writers(attempt: _Attempt, d: Publication) -> dict[str, Any]:
     """Describe the running jobs that may have the replaced buckets open: for a plan, and where a job will restart."""
     schema, buckets = d.target.schema(), d.buckets
-    if not buckets or (remembers_replaced_rows(schema) and not own.request.dry_run):
+    if not buckets or (remembers_replaced_rows(schema) and not attempt.request.dry_run):
         return {}  # such a publish is refused
-    return describe_writers(d.target, schema, buckets, d.head, own.context.now_ms)
+    return describe_writers(d.target, schema, buckets, d.head, attempt.context.now_ms)
 
 
-def _finish(own: _Try, committed: Snapshot, *, is_whole: bool = False) -> list[str]:
+def _finish(attempt: _Attempt, committed: Snapshot, *, is_whole: bool = False) -> list[str]:
     """Let the staged tags of a committed publish become what its properties name, and do what follows it. Returns
     warnings.
 
@@ -223,14 +224,14 @@ def _finish(own: _Try, committed: Snapshot, *, is_whole: bool = False) -> list[s
     Raises:
         OutcomeUnknownError: something failed, but the publish is durable.
     """
-    target = own.target
+    target = attempt.target
     try:
         follow_up = [partial(f, target, committed) for f in (protect_published, _keep_record, restore_schema)]
         run_parallel(target.store, follow_up)
-        warnings = [] if is_whole else carry_over_tags_and_consumers(own.context, target, committed)
+        warnings = [] if is_whole else carry_over_tags_and_consumers(attempt.context, target, committed)
         delete_staged_tags(target, committed)
-        if own.identity.tried.retried:
-            drop_holds_of(target, own.identity.commit_identity.user)
+        if attempt.identity.tried.retried:
+            drop_holds_of(target, attempt.identity.commit_identity.user)
     except PaimonError as error:
         raise OutcomeUnknownError(
             f"{target.label}: snapshot {committed.id} was committed, but not all that has to follow it could be done "
@@ -245,34 +246,34 @@ def _keep_record(target: Table, committed: Snapshot) -> None:
         keep_record(target, committed)
 
 
-def _commit(own: _Try, draft: MakeDraft) -> Receipt:
+def _commit(attempt: _Attempt, draft: MakeDraft) -> Receipt:
     try:
-        return commit_at(own.target, draft, CommitOptions(identity=own.identity.commit_identity))
+        return commit_at(attempt.target, draft, CommitOptions(identity=attempt.identity.commit_identity))
     except OutcomeUnknownError:
         raise
     except PaimonError as error:
         if COMMITTED not in error.details:
-            own.leave_nothing()
+            attempt.leave_nothing()
             if isinstance(error, FormatError):
-                own.identity.tried.forget()
+                attempt.identity.tried.forget()
         raise
 
 
-def _receipt(own: _Try, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
-    assert own.planned is not None
-    details, plan = dict(own.planned.summary), own.planned.plan
+def _receipt(attempt: _Attempt, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
+    assert attempt.planned is not None
+    details, plan = dict(attempt.planned.summary), attempt.planned.plan
     before = receipt.before.id if receipt.before else None
-    after, changed = before, own.request.dry_run and own.planned.changes_anything
+    after, changed = before, attempt.request.dry_run and attempt.planned.changes_anything
     if receipt.snapshot is not None:
         after, changed = receipt.snapshot.id, True
-        details |= {"undo_tag": own.identity.undo_tag, "attempts": receipt.attempts}
+        details |= {"undo_tag": attempt.identity.undo_tag, "attempts": receipt.attempts}
     if later := [*([] if receipt.warning is None else [receipt.warning]), *warnings]:
         details["warnings"] = [*details.get("warnings", ()), *later]
-    branch = own.target.branch_name
-    return own.context.result(plan, branch=branch, changed=changed, before=before, after=after, details=details)
+    branch = attempt.target.branch_name
+    return attempt.context.result(plan, branch=branch, changed=changed, before=before, after=after, details=details)
 
 
-def _head_said(request: Publish, head: Snapshot) -> dict[str, Any]:
+def _head_summary(request: Publish, head: Snapshot) -> dict[str, Any]:
     """Return what a summary says of the head that a publication is carried over to."""
     if isinstance(request, RollbackTo):
         return {"head_snapshot": head.id}
@@ -286,45 +287,45 @@ def _expected(request: Publish, target: Table) -> Sequence[HeadIs]:
     return (HeadIs(branch=target.branch_name, snapshot_id=known.id, identity=known.identity or None),)
 
 
-def _protected(
-    own: _Try,
+def _staged_draft(
+    attempt: _Attempt,
     d: Publication,
     on_new_head: Callable[[Snapshot], None],
     conditions: Sequence[Condition],
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
-    identity = own.identity
-    if own.hold is None:
+    identity = attempt.identity
+    if attempt.hold is None:
         is_publish = d.source.branch_name != d.target.branch_name
         user, schema = (identity.commit_identity.user, d.target.schema_ids()[-1]) if is_publish else (None, None)
-        own.hold = put_hold(d.source, d.source_snapshot, user, d.scope, schema)
-    draft = own.files.draft(d, identity.properties(own.context))
+        attempt.hold = put_hold(d.source, d.source_snapshot, user, d.scope, schema)
+    draft = attempt.files.draft(d, identity.properties(attempt.context))
     if draft.changelog is not None:
-        own.say(changelog_counts(d, draft.changelog))
-    tags = (*map(keep_tag, d.held), Tag(name=identity.undo_tag, snapshot=d.head))
-    run_parallel(d.target.store, [partial(own.put_staged_tag, tag) for tag in tags])
-    own.delete_staged_of_expired([s for s in d.held if s.identity != d.source_snapshot.identity])
-    check_files_exist(d.target, draft.schema, d.changes, d.index or (), own.checked)
-    if isinstance(own.request, PublishBranch | RollbackTo) and own.request.writers_stopped:
+        attempt.add_to_summary(changelog_counts(d, draft.changelog))
+    tags = (*map(keep_tag, d.kept_snapshots), Tag(name=identity.undo_tag, snapshot=d.head))
+    run_parallel(d.target.store, [partial(attempt.put_staged_tag, tag) for tag in tags])
+    attempt.delete_staged_of_expired([s for s in d.kept_snapshots if s.identity != d.source_snapshot.identity])
+    check_files_exist(d.target, draft.schema, d.changes, d.index or (), attempt.checked)
+    if isinstance(attempt.request, PublishBranch | RollbackTo) and attempt.request.writers_stopped:
         gone = [e for e in draft.entries if e.kind == FileKind.DELETE]  # else the plan has looked
         conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=True)]
-    draft = replace(draft, prepare=partial(_brings_schemas, own, d, draft.schema), conditions=conditions)
+    draft = replace(draft, prepare=partial(_put_schemas_before, attempt, d, draft.schema), conditions=conditions)
     if d.reach is None:
         return draft
     ids_from = None if d.id_space is None else d.id_space.first_free
     return with_carry_over(d.target, draft, d.head, d.reach, on_new_head, ids_from)
 
 
-def _brings_schemas(own: _Try, d: Publication, schema: TableSchema) -> bool:
+def _put_schemas_before(attempt: _Attempt, d: Publication, schema: TableSchema) -> bool:
     """Put the schema versions of a publish, right before its snapshot of ``schema``. False: decide again."""
     new = d.schemas.new
     if not new:  # another schema since then would be the target's instead of this one
         return d.target.schema_ids()[-1] == schema.id
     below = new[0].id - 1
-    if below not in {s.id for s in own.brought}:  # else it is one that an earlier attempt has put
-        own.before = d.target.schema(below)
-    own.brought += new
+    if below not in {s.id for s in attempt.put_versions}:  # else it is one that was put for an earlier head
+        attempt.before = d.target.schema(below)
+    attempt.put_versions += new
     if put_schemas(d.target, new, latest_first=d.schemas.latest_first):
         return True
-    own.brought = [s for s in own.brought if is_put(d.target, s)]
+    attempt.put_versions = [s for s in attempt.put_versions if is_put(d.target, s)]
     return False

@@ -105,7 +105,7 @@ class KeyMergeFiles:
                 here.
             UnsafeOperationError: dynamic buckets would get keys, while a writer may be open.
         """
-        request = publication.keys
+        request = publication.key_merge
         if request is None:
             return publication
         if self.merge is None:
@@ -147,8 +147,8 @@ def _with_merged(publication: Publication, request: KeyMergeRequest, merged: Key
     return replace(
         publication,
         changes=sorted([*publication.changes, *changes], key=lambda c: c.bucket),
-        keys=None,
-        merged=merged,
+        key_merge=None,
+        key_merge_result=merged,
         reach=reach,
         properties={**publication.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
         summary={**publication.summary, "merged_by_key": {**request.summary, **said}},
@@ -198,7 +198,7 @@ class StagedFiles:
         """Write what is missing, and return the content of the snapshot."""
         changelog, rewritten = self.changelog.entries_of(d), self.rewritten.entries_of(d)
         self.used = {e.file.file_name for e in (*rewritten.values(), *(changelog or ()))}
-        self.used |= set() if d.merged is None else d.merged.file_names
+        self.used |= set() if d.key_merge_result is None else d.key_merge_result.file_names
         return draft_of(d, properties, rewritten, changelog)
 
     def discard(self, table: Table, used: Collection[str] = ()) -> None:

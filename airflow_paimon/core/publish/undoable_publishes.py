@@ -194,9 +194,9 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
     compared = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=schema, whole=whole, scope=scope)
     sides = compared.sides
     if merges_by_file(schema) and not whole:
-        merge = merge_branch_files(main, view, compared, keep_appended=True, rewrite=True)
+        merge = merge_branch_files(main, view, compared, keep_appended=True, revert_compaction=True)
         return _verify_files(main, published, merge)
-    wanted = sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_real
+    wanted = sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_changed
     keyed = overlapping_buckets(sides, schema) if MERGED_KEYS_PROPERTY in published.properties else set()
     return _verify(main, source=theirs, published=published, wanted=wanted, keyed=keyed)
 
@@ -227,7 +227,7 @@ def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_lat
     published, schema = view.snapshot(snapshot_id), view.schema()
     if keep_later and merges_by_file(schema):
         publish, before = retained_snapshot(view, target.id + 1), view.snapshot(snapshot_id - 1)
-        merge = undo_files(view, publish=publish, target=target, head=before, schema=schema, rewrite=True)
+        merge = undo_files(view, publish=publish, target=target, head=before, schema=schema, revert_compaction=True)
         return _verify_files(view, published, merge)
     since = view.snapshot(snapshot_id - 1)
     if keep_later:

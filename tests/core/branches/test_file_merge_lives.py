@@ -114,10 +114,10 @@ def bucket_of(one: InBucket) -> BucketKey:
     return BucketKey(one.partition, one.bucket)
 
 
-def merged(main: Side, base: Side, fix: Side, published: Change | None, rewrite: bool) -> Side:
+def merged(main: Side, base: Side, fix: Side, published: Change | None, revert_compaction: bool) -> Side:
     """Main after the publish, as its entries and its index say."""
     sides = FileSides(theirs=fix.since(base), ours=main.since(base), vectors=base.vectors, published=published)
-    found = merge_files("d.t", sides, main.index(), lambda b: "a", bucket_of, rewrite=rewrite)
+    found = merge_files("d.t", sides, main.index(), lambda b: "a", bucket_of, revert_compaction=revert_compaction)
     out = Side(main.files, dict(main.live), {}, list(main.commits))
     gone = {e.file.file_name: e for c in found.changes for e in c.delete}
     come = {e.file.file_name: e for c in found.changes for e in c.add}
@@ -150,9 +150,9 @@ def test_every_merge_is_one_by_row_or_refused(request: pytest.FixtureRequest) ->
             for side in (main, fix):
                 for _ in range(chance.choice([0, 1, 1, 2, 4])):
                     side.step(chance)
-            ours, theirs, rewrite = main.rows, fix.rows, chance.random() < 0.5
+            ours, theirs, revert_compaction = main.rows, fix.rows, chance.random() < 0.5
             try:
-                main = merged(main, base, fix, published, rewrite)
+                main = merged(main, base, fix, published, revert_compaction)
             except ConflictError as error:
                 assert any(c.removed or c.marked for c in main.commits), error.message
                 assert any(c.removed or c.marked for c in fix.commits), error.message

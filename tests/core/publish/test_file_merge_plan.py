@@ -64,7 +64,7 @@ def vectors(*files: IndexEntry) -> dict[str, Vector]:
 
 
 def merge(theirs: Change, ours: Change, head: Sequence[IndexEntry] = (), **more: Any) -> FileMerge:
-    flags = {k: more.pop(k) for k in ("keep_appended", "rewrite", "one_file") if k in more}
+    flags = {k: more.pop(k) for k in ("keep_appended", "revert_compaction", "one_file") if k in more}
     sides = FileSides(theirs=theirs, ours=ours, **more)
     return merge_files("d.t", sides, head, lambda b: b.partition.decode(), bucket_of, **flags)
 
@@ -98,22 +98,22 @@ def test_a_compaction_of_main_is_in_the_way_and_can_be_taken_back() -> None:
     theirs = change(["b1"], ["f1"])
     ours = change(["c"], ["f1", "f2"], commits=[commit([], ["m1"]), commit(["f1", "f2", "m1"], ["c"], compacts=True)])
     assert cause(theirs, ours) == "compaction"
-    found = merge(theirs, ours, rewrite=True)
-    assert moved(found) == ({"c"}, {"b1", "f2", "m1"}) and found.restored == 1
-    assert {i.file_name for i in found.known} == {"f1", "f2", "m1"}
+    found = merge(theirs, ours, revert_compaction=True)
+    assert moved(found) == ({"c"}, {"b1", "f2", "m1"}) and found.reverted_compactions == 1
+    assert {i.file_name for i in found.restored_files} == {"f1", "f2", "m1"}
 
 
 def test_two_compactions_in_a_row_are_taken_back_as_one() -> None:
     commits = [commit(["f1", "f2"], ["c"], compacts=True), commit(["c", "m1"], ["d"], compacts=True)]
     ours = change(["d"], ["f1", "f2"], commits=commits)
-    found = merge(change(["b1"], ["f1"]), ours, rewrite=True)
+    found = merge(change(["b1"], ["f1"]), ours, revert_compaction=True)
     assert moved(found) == ({"d"}, {"b1", "f2", "m1"})
 
 
 def test_rows_that_main_changed_after_a_compaction_are_not_taken_back() -> None:
     commits = [commit(["f1", "f2"], ["c"], compacts=True), commit(["c"], ["m"])]
     ours = change(["m"], ["f1", "f2"], commits=commits)
-    assert cause(change(["b1"], ["f1"]), ours, rewrite=True) == "rows"
+    assert cause(change(["b1"], ["f1"]), ours, revert_compaction=True) == "rows"
 
 
 def test_a_compaction_on_the_branch_changes_nothing() -> None:
@@ -177,7 +177,7 @@ def test_the_branch_marked_rows_of_a_file_that_main_compacted() -> None:
     theirs = change(vectors=vectors(mark), commits=[commit(marked=frozenset(["f1"]))])
     ours = change(["c"], ["f1", "f2"], commits=[commit(["f1", "f2"], ["c"], compacts=True)])
     assert cause(theirs, ours) == "compaction"
-    found = merge(theirs, ours, rewrite=True)
+    found = merge(theirs, ours, revert_compaction=True)
     assert moved(found) == ({"c"}, {"f1", "f2"}) and found.index == [mark]
 
 
