@@ -502,7 +502,7 @@ def test_an_api_server_that_does_not_answer_is_asked_twice(place: Place, monkeyp
     monkeypatch.setattr(_kubernetes, "_TIMEOUT", (0.3, 0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as taken:
         pods, began = Pods(f"k8s://http://127.0.0.1:{silent.getsockname()[1]}", NAMESPACE), time.monotonic()
-        for ask in (pods.phase, pods.log, pods.delete, pods.of):
+        for ask in (pods.phase, pods.log, pods.delete, pods.drivers_of):
             with pytest.raises(RuntimeError, match="gives no answer"):
                 ask("driver")
             silent.settimeout(5)
@@ -639,7 +639,7 @@ def test_how_a_driver_ended_that_left_no_result(
 
     nothing = result_in(f"{warehouse}/_r", "none.json", None)
     ended = JobWatch(start("ended", IMAGE, "sh", "-c", "echo no more memory; exit 52"), nothing)
-    assert wait_until(ended.look, "it ends", 60, 0.2) == "Failed: Error, exit code 52"
+    assert wait_until(ended.poll, "it ends", 60, 0.2) == "Failed: Error, exit code 52"
     assert "no more memory" in caplog.text
 
     never = JobWatch(start("never", "stand-in.invalid/other"), nothing)
