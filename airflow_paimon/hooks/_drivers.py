@@ -11,7 +11,7 @@ from airflow_paimon.hooks._kubernetes import Pods
 from airflow_paimon.hooks._yarn import ResourceManager
 
 _CONNECT_SECONDS = 5.0
-OVER = frozenset({"FINISHED", "KILLED", "FAILED", "Succeeded", "Failed"})
+ENDED_STATES = frozenset({"FINISHED", "KILLED", "FAILED", "Succeeded", "Failed"})
 """The states of YARN and of Kubernetes in which a driver has ended."""
 GONE = "unknown to the cluster"
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.hooks._drivers import GONE, OVER, Driver
+from airflow_paimon.hooks._drivers import ENDED_STATES, GONE, Driver
 from airflow_paimon.hooks._job_files import ResultFile, delete_job_files, result_in
 from airflow_paimon.hooks._kubernetes import CONTEXT, PendingError
 from airflow_paimon.hooks.job_result import error_of_lost_driver, result_or_raise
@@ -99,7 +99,7 @@ class JobWatch:
         if refused is not None:
             raise refused
         self._gone = self._gone + 1 if state == GONE else 0
-        if state is None or not (state in OVER or self._gone >= _LOOKS_UNTIL_GONE):
+        if state is None or not (state in ENDED_STATES or self._gone >= _LOOKS_UNTIL_GONE):
             return None
         self._log_driver()
         return self._ending(state)

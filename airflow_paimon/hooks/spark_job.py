@@ -38,7 +38,7 @@ from airflow_paimon.core.requests.arguments import (
 from airflow_paimon.core.requests.printed import printable
 from airflow_paimon.core.requests.requests import Request, flag_name
 from airflow_paimon.core.store.secrets import is_secret_name
-from airflow_paimon.hooks._drivers import OVER, Driver, KubernetesDriver, YarnDriver, check_masters
+from airflow_paimon.hooks._drivers import ENDED_STATES, Driver, KubernetesDriver, YarnDriver, check_masters
 from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
 from airflow_paimon.hooks._job_files import (
     AttemptDriver,
@@ -304,7 +304,7 @@ class SparkJobHook(SparkSubmitHook):
             if not is_of_same_task(one.result_name, result_name):
                 continue
             result = result_in(results_folder, one.result_name, request.storage_options)
-            if one.state not in OVER or (one.state == "Succeeded" and result.exists()):
+            if one.state not in ENDED_STATES or (one.state == "Succeeded" and result.exists()):
                 self.log.info("An earlier attempt has left %s (%s): waiting for that one", one.id, one.state)
                 return self._adopt(one, request_key, request)
         return None
@@ -312,7 +312,7 @@ class SparkJobHook(SparkSubmitHook):
     def _drivers_of(self, request_key: str, result_name: str) -> list[AttemptDriver]:
         """Return the drivers of all tries, those at work first. On YARN only where its address is known."""
         if self._is_kubernetes:
-            return sorted(self._pods().drivers_of(request_key), key=lambda one: one.state in OVER)
+            return sorted(self._pods().drivers_of(request_key), key=lambda one: one.state in ENDED_STATES)
         manager = self._resource_manager() if tags_of(request_key, result_name) else None
         return manager.drivers_of(request_key, result_name) if manager is not None else []
 

@@ -234,11 +234,13 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
         known,
         written=existing is not None and not replaced and existing.head is not None,
     )
-    gone = _removal(context, plan, record) if replaced else None
+    replaced_branch = _removal(context, plan, record) if replaced else None
     if not request.dry_run:
         try:
             stale = delete_stale_record(context.table, name) if existing is None else []
-            _execute(context.table, plan, source, gone, stale=stale, resumed=existing is not None and not replaced)
+            _execute(
+                context.table, plan, source, replaced_branch, stale=stale, resumed=existing is not None and not replaced
+            )
         except AlreadyExistsError as error:
             raise ConflictError(
                 f"{context.table.name}: branch {name!r} was created by a concurrent operation; run it again"
@@ -248,7 +250,7 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
     details = _record_details(record) | {
         "protective_tag": tag.rpartition(f"/{TAG_PREFIX}")[2] if tag is not None else None
     }
-    whole = plan.full_plan(gone.plan.full_plan().actions if gone is not None else ())
+    whole = plan.full_plan(replaced_branch.plan.full_plan().actions if replaced_branch is not None else ())
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
 
 
@@ -259,7 +261,13 @@ def _parent(table: Table, source: BranchSource) -> Parent | None:
 
 
 def _execute(
-    table: Table, plan: CreatePlan, source: BranchSource, gone: Removal | None, *, stale: list[Action], resumed: bool
+    table: Table,
+    plan: CreatePlan,
+    source: BranchSource,
+    replaced_branch: Removal | None,
+    *,
+    stale: list[Action],
+    resumed: bool,
 ) -> None:
     """Carry out the creation. A refusal before the first file of the branch is put leaves no files.
 
@@ -267,14 +275,14 @@ def _execute(
     """
     made: list[Action] = []
     try:
-        if gone is None:
+        if replaced_branch is None:
             execute(table, (*stale, plan.lock))
             made.append(plan.lock)
         execute(table, plan.protect)
         made += plan.protect
         recheck_source(table, source)
-        if gone is not None:
-            remove_branch(table, gone)
+        if replaced_branch is not None:
+            remove_branch(table, replaced_branch)
     except (AlreadyExistsError, ConflictError, FormatError, NotFoundError, StorageError, UnsafeOperationError):
         if not resumed:
             _delete_put_files(table, made)

@@ -39,7 +39,7 @@ from airflow_paimon.core.table.table import Table
 T = TypeVar("T")
 
 _TRIES = 5
-_FEW = 8
+_FILES_BETWEEN_LOOKS = 8
 _LISTED = 20
 
 
@@ -117,11 +117,11 @@ class _Expiry:
         """Return the plan of what was moved into the trash, whether anything changed, and the result's details."""
         table, dry_run, files_to_delete = self.context.table, self.context.request.dry_run, UnreferencedFiles()
         for _ in range(_TRIES):
-            roots, choice, past_grace, planned_files = self._retry_with_all_read(lambda: self._plan_run(choose))
+            roots, selection, past_grace, planned_files = self._retry_with_all_read(lambda: self._plan_run(choose))
             if not dry_run:
                 require_committable(table)
                 table.store.check_reach(f.path for files in planned_files.stages for f in files)
-            if dry_run or _move_to_trash(self.context, choice, self.moved):
+            if dry_run or _move_to_trash(self.context, selection, self.moved):
                 break
         else:
             raise ConflictError(f"{table.name}: what was to expire was replaced {_TRIES} times meanwhile; run it again")
@@ -129,24 +129,24 @@ class _Expiry:
         waiting += [_entry(r, int(time.time() * 1000), None) for r in self.moved]
         if dry_run:
             files_to_delete = planned_files
-        elif past_grace or (choice.expiring and not self.grace_ms):
+        elif past_grace or (selection.expiring and not self.grace_ms):
             roots, past_grace, files_to_delete = self._retry_with_all_read(self._plan_deletion)  # the second phase
             delete_unreferenced(table, files_to_delete, [r.trash for r in past_grace if r.trash is not None])
             waiting = [r.trash for r in roots.roots if r.trash is not None and r not in past_grace]
-        changed = bool(choice.expiring or choice.first or past_grace)
+        changed = bool(selection.expiring or selection.first or past_grace)
         return (
-            _plan(self.context, choice),
+            _plan(self.context, selection),
             changed,
-            self._details(choice, roots, files_to_delete, planned_files, waiting),
+            self._details(selection, roots, files_to_delete, planned_files, waiting),
         )
 
     def _plan_run(
         self, choose: Callable[[Roots], ExpirySelection]
     ) -> tuple[Roots, ExpirySelection, list[Root], UnreferencedFiles]:
         roots = self.reader.read_once()
-        choice = choose(roots)
+        selection = choose(roots)
         past_grace = self._past_grace(roots)
-        return roots, choice, past_grace, self._find_unreferenced([*past_grace, *choice.expiring], roots)
+        return roots, selection, past_grace, self._find_unreferenced([*past_grace, *selection.expiring], roots)
 
     def _plan_deletion(self) -> tuple[Roots, list[Root], UnreferencedFiles]:
         roots = self.reader.gather()
@@ -204,13 +204,13 @@ class _Expiry:
 
     def _details(
         self,
-        choice: ExpirySelection,
+        selection: ExpirySelection,
         roots: Roots,
         files_to_delete: UnreferencedFiles,
         planned_files: UnreferencedFiles,
         waiting: Sequence[TrashEntry],
     ) -> dict[str, Any]:
-        warnings = [*choice.report.get("warnings", ()), *unfinished_warnings(roots)]
+        warnings = [*selection.report.get("warnings", ()), *unfinished_warnings(roots)]
         if files_to_delete.unreadable:
             warnings.append(
                 f"{files_to_delete.unreadable[0]} and {len(files_to_delete.unreadable) - 1} more could not be read any "
@@ -224,7 +224,7 @@ class _Expiry:
         oldest = min((e.in_trash_since_ms for e in waiting), default=None)
         next_due = None if oldest is None else iso_time(oldest + self.grace_ms)
         return {
-            **choice.report,
+            **selection.report,
             "reaped": files_to_delete.to_json(),
             "kept": planned_files.kept_json(),
             "trash": {"entries": len(waiting), "next_due": next_due},
@@ -251,78 +251,80 @@ def _trash_actions(context: Context, root: Root, reason: str) -> tuple[Replace, 
     return keep, Delete(path=root.path, expected=root.data, reason=reason)
 
 
-def _plan(context: Context, choice: ExpirySelection) -> Plan:
+def _plan(context: Context, selection: ExpirySelection) -> Plan:
     moved = (
-        a for r in choice.expiring for a in (*choice.before.get(r.path, ()), *_trash_actions(context, r, choice.reason))
+        a
+        for r in selection.expiring
+        for a in (*selection.before.get(r.path, ()), *_trash_actions(context, r, selection.reason))
     )
     return Plan(
         operation=context.request.operation,
         table=context.table.name,
-        actions=(*choice.first, *moved, *choice.after),
-        summary=dict(choice.report),
+        actions=(*selection.first, *moved, *selection.after),
+        summary=dict(selection.report),
     )
 
 
-def _move_to_trash(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
-    """Carry out the choice; each root and consumer must still be what was chosen. False: one has been replaced.
+def _move_to_trash(context: Context, selection: ExpirySelection, moved: list[Root]) -> bool:
+    """Carry out the selection; each root and consumer must still be what was chosen. False: one has been replaced.
 
     One that is gone was expired by another run, or another engine. ``moved`` gets those that this run takes away.
     """
     table = context.table
-    if not _still_unused(table, choice.consumers):
+    if not _still_unused(table, selection.consumers):
         return False
     try:
-        return _move_in_batches(context, choice, moved)
+        return _move_in_batches(context, selection, moved)
     except ConflictError:  # replaced since the last look
-        _undo_puts(context, choice)
+        _undo_puts(context, selection)
         return False
 
 
-def _undo_puts(context: Context, choice: ExpirySelection) -> None:
+def _undo_puts(context: Context, selection: ExpirySelection) -> None:
     """Delete what was put before something could be taken away that was replaced then: in a table that was dropped and
     made anew it would be of another table.
     """
-    now = read_existing(context.table.store, [r.path for r in choice.expiring])
-    for root in (r for r in choice.expiring if now.get(r.path, r.data) != r.data):
-        put = (*choice.before.get(root.path, ()), *_trash_actions(context, root, choice.reason))
+    now = read_existing(context.table.store, [r.path for r in selection.expiring])
+    for root in (r for r in selection.expiring if now.get(r.path, r.data) != r.data):
+        put = (*selection.before.get(root.path, ()), *_trash_actions(context, root, selection.reason))
         done = [Delete(path=a.path, expected=a.data, reason="put too late") for a in put if isinstance(a, Replace)]
         with suppress(ConflictError):
             execute_repeatedly(context.table, done)
 
 
-def _move_in_batches(context: Context, choice: ExpirySelection, moved: list[Root]) -> bool:
+def _move_in_batches(context: Context, selection: ExpirySelection, moved: list[Root]) -> bool:
     table = context.table
     try:
-        execute_repeatedly(table, choice.first)
+        execute_repeatedly(table, selection.first)
     except ConflictError:  # a stream has moved its consumer, or a writer its hint
         return False
-    by_path = {r.path: r for r in choice.expiring}
-    for some in batches(_round_robin(choice.expiring)):
+    by_path = {r.path: r for r in selection.expiring}
+    for some in batches(_round_robin(selection.expiring)):
         there = _unchanged(table, some)
         if there is None:
             return False
         if not there:  # another run has taken all of them away
             continue
-        steps = {r.path: _trash_actions(context, r, choice.reason) for r in there}
-        execute_groups(table, [[*choice.before.get(r.path, ()), steps[r.path][0]] for r in there])
-        few_of_each = _FEW * len(_ordered_lines(there))
+        steps = {r.path: _trash_actions(context, r, selection.reason) for r in there}
+        execute_groups(table, [[*selection.before.get(r.path, ()), steps[r.path][0]] for r in there])
+        few_of_each = _FILES_BETWEEN_LOOKS * len(_ordered_lines(there))
         for few in batches(there, few_of_each):  # another look, as Paimon's rollback makes ids free for new snapshots
             still = _unchanged(table, few)
             if still is None:
                 return False
             gone = [[steps[r.path][1] for r in line] for line in _ordered_lines(still)]
             execute_groups(table, gone, lambda action: moved.append(by_path[action.path]))
-    execute_repeatedly(table, _final_actions(table, choice))
+    execute_repeatedly(table, _final_actions(table, selection))
     return True
 
 
-def _final_actions(table: Table, choice: ExpirySelection) -> list[Action]:
+def _final_actions(table: Table, selection: ExpirySelection) -> list[Action]:
     """Return the actions at the end, but for hints of what is gone: in a table that was dropped and made anew, an old
     hint would prove that its snapshots were lost.
     """
-    now = read_existing(table.store, [r.path for r in choice.hinted.values()])
-    wrong = {hint for hint, root in choice.hinted.items() if now.get(root.path) != root.data}
-    return [action for action in choice.after if action.path not in wrong]
+    now = read_existing(table.store, [r.path for r in selection.hinted.values()])
+    wrong = {hint for hint, root in selection.hinted.items() if now.get(root.path) != root.data}
+    return [action for action in selection.after if action.path not in wrong]
 
 
 def _ordered_lines(roots: Iterable[Root]) -> list[list[Root]]:

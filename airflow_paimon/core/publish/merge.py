@@ -100,13 +100,13 @@ def publish_branch(
         partial(planner_of, context, request, branch),
         main.schemas,
     ]
-    theirs, planner, schemas = run_parallel(target.store, reads)
-    diff, keys = kept_diff(request, branch, theirs, schemas), KeyMergeFiles(rows.merge_by_key)
+    branch_snapshot, planner, schemas = run_parallel(target.store, reads)
+    diff, keys = kept_diff(request, branch, branch_snapshot, schemas), KeyMergeFiles(rows.merge_by_key)
 
     def make_plan_on_head() -> PlanOnHead:
         looks: list[Callable[[], Any]] = [
             partial(refuse_protected, target, branch.branch_name, "publish", force=request.force),
-            partial(read_required_checks, request, target, branch, theirs),
+            partial(read_required_checks, request, target, branch, branch_snapshot),
             planner.check,
             partial(unfinished_publishes, branch),
         ]
@@ -114,7 +114,7 @@ def publish_branch(
         branch_properties = {**publish_properties(record), **family_properties(record), **diff.properties}
         return _BranchPublisher(
             planner,
-            theirs,
+            branch_snapshot,
             unfinished,
             required_checks,
             branch_properties,
@@ -123,7 +123,7 @@ def publish_branch(
             keys,
         ).plan_on_head
 
-    with conflict_if_gone(branch, theirs):
+    with conflict_if_gone(branch, branch_snapshot):
         result = run_publication(context, target, make_plan_on_head, rows, keys)
     if request.dry_run or not result.changed:
         return result
@@ -152,7 +152,7 @@ class _BranchPublisher:
     """
 
     planner: MergePlanner
-    source_snapshot: Snapshot
+    branch_snapshot: Snapshot
     unfinished: Sequence[UnfinishedPublish]
     required_checks: RequiredChecks
     branch_properties: Mapping[str, str]
@@ -165,7 +165,7 @@ class _BranchPublisher:
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
         planner, whole = self.planner, self.planner.replaced_whole()
         target, branch, request = planner.main, planner.branch, planner.request
-        compared, logs = gather_merge(planner, self.source_snapshot, head, self.unfinished, put_schema_ids)
+        compared, logs = gather_merge(planner, self.branch_snapshot, head, self.unfinished, put_schema_ids)
         checked = self.required_checks.check_against(compared.head if whole else compared.base, is_main=whole)
         publication = _plan(planner, compared, logs, self.spare)
         self.duplicate_row_check.check(target, branch, compared, publication)
@@ -175,17 +175,17 @@ class _BranchPublisher:
         if request.dry_run:
             return publication
         if high:
-            if self.fold is None or self.source_snapshot is not self.required_checks.snapshot:
+            if self.fold is None or self.branch_snapshot is not self.required_checks.snapshot:
                 raise sequences_too_high(target.name, high, compared.schema)
-            self.source_snapshot = fold_branch(branch, self.source_snapshot, high, self.fold)
+            self.branch_snapshot = fold_branch(branch, self.branch_snapshot, high, self.fold)
             return self.plan_on_head(head, put_schema_ids)
-        said = {
+        properties = {
             **self.branch_properties,
             **publication.properties,
             **checked.properties,
             **self._commits(compared, publication),
         }
-        return _with_keys(planner, compared, replace(publication, properties=said), self.key_merge_files)
+        return _merged_by_key(planner, compared, replace(publication, properties=properties), self.key_merge_files)
 
     def _commits(self, compared: Comparison, publication: Publication) -> Mapping[str, str]:
         """Describe the commits that come to main, for audits."""
@@ -195,7 +195,7 @@ class _BranchPublisher:
         return self.commit_properties.get(key, {})
 
 
-def _with_keys(
+def _merged_by_key(
     planner: MergePlanner, compared: Comparison, publication: Publication, keys: KeyMergeFiles
 ) -> Publication:
     """Merge by key what is left to that.
@@ -217,26 +217,26 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
     Raises:
         UnsafeOperationError: it has none. ConflictError: it is another one than ``expected``, and not that one folded.
     """
-    theirs = branch.latest_snapshot()
-    if theirs is None:
+    branch_snapshot = branch.latest_snapshot()
+    if branch_snapshot is None:
         raise UnsafeOperationError(
             f"{branch.label} is empty: it has no snapshot to publish. Write rows into it; or, if it should have begun "
             "with main's, delete it and create it from a tag or snapshot of main"
         )
     known = None if expected is None else SnapshotRef.named(expected)
-    if known is not None and not known.is_of(theirs) and not is_folded(branch, theirs, known):
+    if known is not None and not known.is_of(branch_snapshot) and not is_folded(branch, branch_snapshot, known):
         raise ConflictError(
-            f"{branch.label} is at snapshot {theirs.id}, not at {known.beside(theirs.id)} as approved; review the new "
-            f"diff and approve again",
+            f"{branch.label} is at snapshot {branch_snapshot.id}, not at {known.beside(branch_snapshot.id)} as "
+            "approved; review the new diff and approve again",
             code="approval-outdated",
-            details={"expected_branch_snapshot": expected, "branch_snapshot": theirs.id},
+            details={"expected_branch_snapshot": expected, "branch_snapshot": branch_snapshot.id},
         )
-    return theirs
+    return branch_snapshot
 
 
 def gather_merge(
     planner: MergePlanner,
-    theirs: Snapshot,
+    branch_snapshot: Snapshot,
     head: Snapshot | None,
     unfinished: Sequence[UnfinishedPublish],
     put_schema_ids: Collection[int] = (),
@@ -263,7 +263,7 @@ def gather_merge(
         branch,
         base=base,
         head=head,
-        theirs=theirs,
+        theirs=branch_snapshot,
         schema=schemas[-1],
         whole=planner.takes_all,
         unfinished=[one for one in unfinished if one.user != own],

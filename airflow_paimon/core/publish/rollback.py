@@ -100,85 +100,87 @@ def rollback_to(
             f"rollback_to: tag {request.tag!r} is the publish itself, and with keep_later (--keep-later) the commit "
             f"after it would be undone. To undo the publish, give tag (--tag) {undo}"
         )
-    view = context.table.branch(request.branch).require()
-    require_committable(view)
+    target = context.table.branch(request.branch).require()
+    require_committable(target)
     keys = KeyMergeFiles(rows.merge_by_key)
 
     def make_plan_on_head() -> PlanOnHead:
-        target, begun = _target(request, view), view.schema()
+        restored, begun = _snapshot_to_restore(request, target), target.schema()
         required_checks = (
-            read_required_checks(request, context.table, view, target) if is_read_with_main(view) else None
+            read_required_checks(request, context.table, target, restored) if is_read_with_main(target) else None
         )
 
         def plan_on_head(head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
-            _check_kept(view, begun, target)
-            with conflict_if_gone(view, target):
-                publication = _plan(request, view, target, head, context.now_ms)
+            _check_kept(target, begun, restored)
+            with conflict_if_gone(target, restored):
+                publication = _plan(request, target, restored, head, context.now_ms)
                 if required_checks is not None and head is not None:
                     publication = _checked(required_checks, publication, head)
-                publication = publication if request.dry_run else _with_keys(keys, publication, request, view, target)
-                return _recorded(publication, request, view, target)
+                publication = (
+                    publication if request.dry_run else _merged_by_key(keys, publication, request, target, restored)
+                )
+                return _recorded(publication, request, target, restored)
 
         return plan_on_head
 
-    return _with_option(context, view, run_publication(context, view, make_plan_on_head, rows, keys))
+    return _with_option(context, target, run_publication(context, target, make_plan_on_head, rows, keys))
 
 
-def _with_keys(
-    keys: KeyMergeFiles, publication: Publication, request: RollbackTo, view: Table, target: Snapshot
+def _merged_by_key(
+    keys: KeyMergeFiles, publication: Publication, request: RollbackTo, target: Table, restored: Snapshot
 ) -> Publication:
     try:
         return keys.into(publication, writers_stopped=request.writers_stopped)
     except ConflictError as error:
-        raise _changed_again(view, target, error) from None
+        raise _changed_again(target, restored, error) from None
 
 
-def _recorded(publication: Publication, request: RollbackTo, view: Table, target: Snapshot) -> Publication:
+def _recorded(publication: Publication, request: RollbackTo, target: Table, restored: Snapshot) -> Publication:
     """Let an undo be known that changes no row, as all has been put right already: else main would still stand on the
     publish, and the branch would have nothing to publish.
     """
     if not request.keep_later or publication.changes_anything:
         return publication
-    publish = find_retained(view, target.id + 1)
+    publish = find_retained(target, restored.id + 1)
     is_publish = publish is not None and UNDO_TAG_PROPERTY in publish.properties
-    return replace(publication, is_undo=is_publish and is_undone(view, target.id + 1) is False)
+    return replace(publication, is_undo=is_publish and is_undone(target, restored.id + 1) is False)
 
 
-def _drops(target: Snapshot) -> str:
-    return f"Without keep_later (--keep-later) every commit after snapshot {target.id} of the whole table is dropped"
+def _drops(restored: Snapshot) -> str:
+    return f"Without keep_later (--keep-later) every commit after snapshot {restored.id} of the whole table is dropped"
 
 
 def _changed_again(
-    view: Table, target: Snapshot, error: ConflictError, compactions: Sequence[int] = ()
+    target: Table, restored: Snapshot, error: ConflictError, compactions: Sequence[int] = ()
 ) -> ConflictError:
     """``compactions``: snapshots of compactions that alone are in the way, newest first."""
     what = error.details.get("overlap") or ", ".join(error.details["conflicts"])
     if compactions:
         steps = ", then ".join(f"snapshot={n - 1} (--snapshot {n - 1})" for n in compactions)
         return ConflictError(
-            f"{view.label}: {what} was compacted after the publish; nothing was changed. Revert that by rollback_to "
+            f"{target.label}: {what} was compacted after the publish; nothing was changed. Revert that by rollback_to "
             f"with keep_later (--keep-later) and {steps}, which changes no row; then undo again",
             code="compaction-conflict",
             details=error.details,
         )
-    sql = "undo_statement writes the MERGE" if view.schema().primary_keys else "docs/howto/undo-later.md has the SQL"
+    sql = "undo_statement writes the MERGE" if target.schema().primary_keys else "docs/howto/undo-later.md has the SQL"
     return ConflictError(
-        f"{view.label}: {what} changed again after the publish, and the undo would drop newer rows; nothing was "
-        f"changed. Restore them on a branch ({sql}), and publish that. {_drops(target)}",
+        f"{target.label}: {what} changed again after the publish, and the undo would drop newer rows; nothing was "
+        f"changed. Restore them on a branch ({sql}), and publish that. {_drops(restored)}",
         code="undo-conflict",
         details=error.details,
     )
 
 
-def _compactions(view: Table, error: ConflictError, publish: Snapshot, head: Snapshot) -> list[int]:
+def _compactions(target: Table, error: ConflictError, publish: Snapshot, head: Snapshot) -> list[int]:
     """Return the compactions that merged files of a publish, newest first; none if rows are in the way as well."""
     causes = error.details.get("causes", {})
     if causes.keys() != {Cause.COMPACTION.value}:
         return []
-    name, buckets = bucket_namer(view.schema()), set(causes[Cause.COMPACTION.value])
-    between = snapshots_between(view, publish.id, head.id) or []
+    name, buckets = bucket_namer(target.schema()), set(causes[Cause.COMPACTION.value])
+    between = snapshots_between(target, publish.id, head.id) or []
     compactions = (s for s in reversed(between) if s.commit_kind == CommitKind.COMPACT)
-    return [s.id for s in compactions if buckets & {*map(name, touched_buckets(view, [s]) or ())}]
+    return [s.id for s in compactions if buckets & {*map(name, touched_buckets(target, [s]) or ())}]
 
 
 def _checked(required_checks: RequiredChecks, publication: Publication, head: Snapshot) -> Publication:
@@ -189,9 +191,9 @@ def _checked(required_checks: RequiredChecks, publication: Publication, head: Sn
     """
     if not publication.changes_anything:
         return publication
-    request, target = required_checks.request, required_checks.snapshot
+    request, restored = required_checks.request, required_checks.snapshot
     assert isinstance(request, RollbackTo)
-    undone = retained_snapshot(required_checks.branch, target.id + 1) if request.keep_later else head
+    undone = retained_snapshot(required_checks.branch, restored.id + 1) if request.keep_later else head
     checked = required_checks.check_against(undone, is_main=not request.keep_later)
     properties = {
         **checked.properties,
@@ -200,194 +202,195 @@ def _checked(required_checks: RequiredChecks, publication: Publication, head: Sn
     return replace(publication, properties=properties, summary={**publication.summary, **checked.summary})
 
 
-def _with_option(context: Context, view: Table, result: OperationResult) -> OperationResult:
+def _with_option(context: Context, target: Table, result: OperationResult) -> OperationResult:
     """Set the option ``bucket`` back after the rollback of a rescale; a retry does the same."""
-    committed = view.find_snapshot(result.snapshot_after or 0) if result.changed and not result.dry_run else None
+    committed = target.find_snapshot(result.snapshot_after or 0) if result.changed and not result.dry_run else None
     number = committed.properties.get(BUCKET_OPTION_PROPERTY) if committed is not None else None
     if committed is None or number is None:
         return result
     try:
-        set_option(context, view, "bucket", number)
+        set_option(context, target, "bucket", number)
     except PaimonError as error:
         error.details.setdefault("done", [committed.id])
         raise
     return replace(result, details={**result.details, "option": int(number)})
 
 
-def _target(request: RollbackTo, view: Table) -> Snapshot:
+def _snapshot_to_restore(request: RollbackTo, target: Table) -> Snapshot:
     if request.tag is not None:
-        return view.tag(request.tag).snapshot
+        return target.tag(request.tag).snapshot
     if request.timestamp is not None:
-        return snapshot_by_time(view, parse_timestamp(request.timestamp, "timestamp (--timestamp)"))
+        return snapshot_by_time(target, parse_timestamp(request.timestamp, "timestamp (--timestamp)"))
     if request.watermark is not None:
-        return snapshot_by_watermark(view, parse_timestamp(request.watermark, "watermark (--watermark)"))
-    return view.snapshot(request.snapshot or 0)
+        return snapshot_by_watermark(target, parse_timestamp(request.watermark, "watermark (--watermark)"))
+    return target.snapshot(request.snapshot or 0)
 
 
-def _check_kept(view: Table, begun: TableSchema, target: Snapshot) -> None:
+def _check_kept(target: Table, begun: TableSchema, restored: Snapshot) -> None:
     """Check that the branch is the one of the target: its files need the schema versions that they were written with.
 
     Raises:
         ConflictError: it was made anew.
     """
     try:
-        kept = view.schema(begun.id).identity == begun.identity
+        kept = target.schema(begun.id).identity == begun.identity
     except NotFoundError:
         kept = False
     if not kept:
         raise ConflictError(
-            f"{view.label} was recreated during the rollback, so snapshot {target.id} no longer belongs to it; nothing "
-            "was changed"
+            f"{target.label} was recreated during the rollback, so snapshot {restored.id} no longer belongs to it; "
+            "nothing was changed"
         )
 
 
-def _plan(request: RollbackTo, view: Table, target: Snapshot, head: Snapshot | None, now_ms: int) -> Publication:
+def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot | None, now_ms: int) -> Publication:
     if head is None:
-        raise NotFoundError(f"{view.label} has no snapshot to go back from")
-    schema = view.schema()
+        raise NotFoundError(f"{target.label} has no snapshot to go back from")
+    schema = target.schema()
     merge: FileMerge | None = None
     keys: KeyMergeRequest | None = None
     reach: Reach | None = None
     if request.keep_later:
-        changes, theirs, merge, keys = _undo_changes(view, request.tag, target, head)
+        changes, theirs, merge, keys = _undo_changes(target, request.tag, restored, head)
         reach = BucketReach(buckets=frozenset(theirs.buckets))
         if merge is not None:
             reach = FileReach(files=merge.relies_on, partitions=frozenset())
     else:
-        theirs = difference(view, head, target)
+        theirs = difference(target, head, restored)
         changes = state_buckets(theirs)
     if not request.writers_stopped:
-        whose = f"snapshot {target.id}"
-        check_moving_keys(view.label, changes, schema, whose)
-        check_dynamic_bucket_keys(view, schema, changes, theirs, head, whose)
+        whose = f"snapshot {restored.id}"
+        check_moving_keys(target.label, changes, schema, whose)
+        check_dynamic_bucket_keys(target, schema, changes, theirs, head, whose)
         if not request.dry_run:  # a plan describes them: they may be closed by then
             replaced = {c.bucket for c in changes if c.delete} | (set() if keys is None else keys.buckets)
-            refuse_open(view, schema, replaced, head, now_ms, "changed")
-    _check_row_ids(view, schema, target, changes)
-    option = _bucket_option(view, target, head, changes)
+            refuse_open(target, schema, replaced, head, now_ms, "changed")
+    _check_row_ids(target, schema, restored, changes)
+    option = _bucket_option(target, restored, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []
     return Publication(
-        target=view,
-        source=view,
+        target=target,
+        source=target,
         head=head,
-        source_snapshot=target,
-        since=target.id,
+        source_snapshot=restored,
+        since=restored.id,
         changes=changes,
         schemas=SchemaMapping({}, (), schema),
         preconditions=(HeadIs.of(request.branch, head, schema.id),),
         properties={
-            TARGET_PROPERTY: str(target.id),
+            TARGET_PROPERTY: str(restored.id),
             KEEP_LATER_PROPERTY: "true" if request.keep_later else "false",
             **({} if option is None else {BUCKET_OPTION_PROPERTY: str(option)}),
-            **_checks_that_return(view, target, keep_later=request.keep_later),
+            **_checks_that_return(target, restored, keep_later=request.keep_later),
         },
         summary={
-            "target_snapshot": target.id,
+            "target_snapshot": restored.id,
             "target_tag": request.tag,
             "head_snapshot": head.id,
             "keep_later": request.keep_later,
             **({} if keys is None else {"merged_by_key": keys.summary}),
             **({"warnings": warned} if warned else {}),
         },
-        reason=f"back to snapshot {target.id}",
+        reason=f"back to snapshot {restored.id}",
         file_merge=merge,
         key_merge=keys,
         reach=reach,
-        keep_targets=(target,),
+        keep_targets=(restored,),
     )
 
 
-def _checks_that_return(view: Table, target: Snapshot, *, keep_later: bool) -> dict[str, str]:
+def _checks_that_return(target: Table, restored: Snapshot, *, keep_later: bool) -> dict[str, str]:
     """Return what checks said about the publish that comes back: the target, or the one that an undone undo took."""
-    back: Snapshot | None = target
+    back: Snapshot | None = restored
     if keep_later:
-        undo = find_retained(view, target.id + 1)
+        undo = find_retained(target, restored.id + 1)
         undone_after = undo.number(TARGET_PROPERTY) if undo is not None else None
-        back = None if undone_after is None else find_retained(view, undone_after + 1)
+        back = None if undone_after is None else find_retained(target, undone_after + 1)
     said = {} if back is None else back.properties
     return {name: said[name] for name in (CHECKS_PROPERTY, CHECKS_FORCED_PROPERTY) if name in said}
 
 
-def _bucket_option(view: Table, target: Snapshot, head: Snapshot, changes: Sequence[BucketChange]) -> int | None:
+def _bucket_option(target: Table, restored: Snapshot, head: Snapshot, changes: Sequence[BucketChange]) -> int | None:
     """Return the number that the option ``bucket`` had before the rescales of the whole table that are undone; None:
     there are none, or it was altered since.
     """
-    if not other_bucket_counts(changes, view.schema()):
+    if not other_bucket_counts(changes, target.schema()):
         return None
-    since = existing_snapshots(view, list(range(target.id + 1, head.id + 1)))
+    since = existing_snapshots(target, list(range(restored.id + 1, head.id + 1)))
     said = [s.values(DETAILS_PROPERTY, dict) for s in since if s.properties.get(OPERATION_PROPERTY) == RESCALE]
     set_by = [one for one in said if one.get("option") != one.get("option_before")]
-    if not set_by or set_by[-1]["option"] != TableOptions(view.schema().options).bucket:
+    if not set_by or set_by[-1]["option"] != TableOptions(target.schema().options).bucket:
         return None
     return int(set_by[0]["option_before"])
 
 
-def _check_row_ids(view: Table, schema: TableSchema, target: Snapshot, changes: Sequence[BucketChange]) -> None:
+def _check_row_ids(target: Table, schema: TableSchema, restored: Snapshot, changes: Sequence[BucketChange]) -> None:
     """Refuse to go back before row tracking was switched on: Paimon fails on the ids of rows that have none."""
     if TableOptions(schema.options).row_tracking:
         refuse_without_ids(
-            view.label,
+            target.label,
             (e.file for c in changes for e in c.add),
-            f"snapshot {target.id} brings back",
-            f"Read the rows of snapshot {target.id} and overwrite the table with them: that gives them row ids",
+            f"snapshot {restored.id} brings back",
+            f"Read the rows of snapshot {restored.id} and overwrite the table with them: that gives them row ids",
         )
 
 
-def _check_is_publish(view: Table, tag: str | None, target: Snapshot, publish: Snapshot) -> None:
+def _check_is_publish(target: Table, tag: str | None, restored: Snapshot, publish: Snapshot) -> None:
     """Refuse to undo a snapshot that is not a publish: an undo tag outlives a publish that was rolled back.
 
     Raises:
         UnsafeOperationError: undoing it would drop another commit.
     """
     try:
-        replaced = view.snapshot(target.id).identity != target.identity
+        replaced = target.snapshot(restored.id).identity != restored.identity
     except NotFoundError:
         replaced = False
     undo_tag = publish.properties.get(UNDO_TAG_PROPERTY)
     if replaced or (tag is not None and tag.startswith(UNDO_TAG_PREFIX) and undo_tag != tag):
         raise UnsafeOperationError(
-            f"{view.label}: {tag or f'snapshot {target.id}'} does not belong to the publish of snapshot {publish.id}: "
-            f"its publish was refused, or another engine rolled it back; nothing was changed. {_drops(target)}"
+            f"{target.label}: {tag or f'snapshot {restored.id}'} does not belong to the publish of snapshot "
+            f"{publish.id}: its publish was refused, or another engine rolled it back; nothing was changed. "
+            f"{_drops(restored)}"
         )
 
 
 def _undo_changes(
-    view: Table, tag: str | None, target: Snapshot, head: Snapshot
+    target: Table, tag: str | None, restored: Snapshot, head: Snapshot
 ) -> tuple[list[BucketChange], Difference, FileMerge | None, KeyMergeRequest | None]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
-    if target.id >= head.id:
+    if restored.id >= head.id:
         raise UnsafeOperationError(
-            f"{view.label}: snapshot {target.id} is the newest, so there is no publish after it to undo; name the "
+            f"{target.label}: snapshot {restored.id} is the newest, so there is no publish after it to undo; name the "
             f"undo tag of a publish, or the snapshot before it"
         )
-    publish = find_retained(view, target.id + 1)
+    publish = find_retained(target, restored.id + 1)
     if publish is None:
         raise UnsafeOperationError(
-            f"{view.label}: snapshot {target.id + 1}, the publish to undo, is expired, and no tag keeps it, so what it "
-            f"changed is not known; nothing was changed. Write the former rows back on a branch, from "
-            f"{f'tag {tag}' if tag else f'snapshot {target.id}'}, and publish that. {_drops(target)}"
+            f"{target.label}: snapshot {restored.id + 1}, the publish to undo, is expired, and no tag keeps it, so "
+            f"what it changed is not known; nothing was changed. Write the former rows back on a branch, from "
+            f"{f'tag {tag}' if tag else f'snapshot {restored.id}'}, and publish that. {_drops(restored)}"
         )
-    _check_is_publish(view, tag, target, publish)
-    theirs, ours = difference(view, publish, target), difference(view, publish, head)
-    schema = view.schema()
+    _check_is_publish(target, tag, restored, publish)
+    theirs, ours = difference(target, publish, restored), difference(target, publish, head)
+    schema = target.schema()
     try:
         if merges_by_file(schema):
-            merge = undo_files(view, publish=publish, target=target, head=head, schema=schema)
+            merge = undo_files(target, publish=publish, target=restored, head=head, schema=schema)
             return merge.changes, theirs, merge, None
         candidates = within_reach(ours.buckets, theirs.buckets, schema)
-        between = snapshots_between(view, publish.id, head.id) if candidates else []
-        ours_changed = changed_buckets(view, between, candidates, neutral_kinds(schema))
+        between = snapshots_between(target, publish.id, head.id) if candidates else []
+        ours_changed = changed_buckets(target, between, candidates, neutral_kinds(schema))
         sides = Sides(theirs=theirs, ours=ours, theirs_changed=theirs.buckets, ours_changed=ours_changed)
-        keys = _undo_by_key(view, sides, publish, target, head, schema)
+        keys = _undo_by_key(target, sides, publish, restored, head, schema)
     except ConflictError as error:
-        raise _changed_again(view, target, error, _compactions(view, error, publish, head)) from None
+        raise _changed_again(target, restored, error, _compactions(target, error, publish, head)) from None
     changes = changes_of_branch(sides, set() if keys is None else keys.buckets)
-    check_bucket_counts(view.name, sides, changes, schema)
+    check_bucket_counts(target.name, sides, changes, schema)
     return changes, theirs, None, keys
 
 
 def _undo_by_key(
-    view: Table, sides: Sides, publish: Snapshot, target: Snapshot, head: Snapshot, schema: TableSchema
+    target: Table, sides: Sides, publish: Snapshot, restored: Snapshot, head: Snapshot, schema: TableSchema
 ) -> KeyMergeRequest | None:
     """Return what the undo merges by key, of the buckets that have changed again; None: there are none.
 
@@ -397,13 +400,15 @@ def _undo_by_key(
     buckets = overlapping_buckets(sides, schema)
     if not buckets:
         return None
-    why = reason_against(view, schema, sides, buckets)
+    why = reason_against(target, schema, sides, buckets)
     if why is not None:
-        raise not_by_key(view.name, buckets, schema, why)
+        raise not_by_key(target.name, buckets, schema, why)
 
     def state(snapshot: Snapshot) -> BucketFiles:
-        found = read_bucket_files(view, snapshot, buckets, schema)
-        return replace(found, schemas={i: view.schema(i) for i in found.schema_ids})
+        found = read_bucket_files(target, snapshot, buckets, schema)
+        return replace(found, schemas={i: target.schema(i) for i in found.schema_ids})
 
-    base, theirs, ours = map(state, (publish, target, head))
-    return KeyMergeRequest(target=view, schema=schema, base=base, theirs=theirs, ours=ours, limits=base.highest_numbers)
+    base, theirs, ours = map(state, (publish, restored, head))
+    return KeyMergeRequest(
+        target=target, schema=schema, base=base, theirs=theirs, ours=ours, limits=base.highest_numbers
+    )

@@ -89,18 +89,18 @@ def run_publication(
     with attempt_of(context, target.branch_name) as tried:
         identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
         files = StagedFiles.of(rows, keys)
-        attempt = _Attempt(context, request, target, identity, files)
+        run = _PublishRun(context, request, target, identity, files)
         committed = tried.committed(identity.operation)
-        return _execute(attempt, make_plan_on_head()) if committed is None else _committed_before(attempt, committed)
+        return _execute(run, make_plan_on_head()) if committed is None else _committed_before(run, committed)
 
 
 @dataclass(slots=True)
-class _Attempt:
-    """An attempt of an operation, on one head after the other, and what it writes in addition to its snapshot, under
+class _PublishRun:
+    """One run of an operation, on one head after the other, and what it writes in addition to its snapshot, under
     names of its own: one that is not committed deletes it.
 
-    ``planned``: for the last head; ``tags``: the paths of staged tags; ``hold``: keeps what the publish takes;
-    ``checked``: files that were found; ``before``: the target's schema before it may have got ``put_versions``.
+    ``planned``: for the last head; ``hold_path``: of the file that keeps what the publish takes; ``schema_before``: the
+    target's, before it may have got ``put_versions``.
     """
 
     context: Context
@@ -109,17 +109,17 @@ class _Attempt:
     identity: PublishIdentity
     files: StagedFiles
     planned: Publication | None = None
-    tags: set[str] = field(default_factory=set)
-    hold: str | None = None
-    checked: set[str] = field(default_factory=set)
-    before: TableSchema | None = None
+    staged_tag_paths: set[str] = field(default_factory=set)
+    hold_path: str | None = None
+    found_files: set[str] = field(default_factory=set)
+    schema_before: TableSchema | None = None
     put_versions: list[TableSchema] = field(default_factory=list)
 
     def put_staged_tag(self, tag: Tag) -> None:
         """Put a tag under a name of this try; in place of what the try has put for that tag before."""
         staged = staged_tag(self.identity.name, tag, self.context.now_local)
         path = self.target.paths.tag(staged.name)
-        self.tags.add(path)
+        self.staged_tag_paths.add(path)
         reason = "kept until the snapshot of a publish exists"
         execute(self.target, [Replace(path=path, data=staged.to_bytes(), reason=reason)])
 
@@ -138,12 +138,12 @@ class _Attempt:
                     staged_tag(self.identity.name, keep_tag(snapshot), self.context.now_local).name
                 )
                 delete_files(self.target, [path])
-                self.tags.discard(path)
+                self.staged_tag_paths.discard(path)
 
     def discard(self, used: Collection[str] = ()) -> None:
         """Delete the files that were written, but for the used ones, and the hold on what they were taken from."""
-        if self.hold is not None:
-            drop_hold(self.target, self.hold)
+        if self.hold_path is not None:
+            drop_hold(self.target, self.hold_path)
         self.files.discard(self.target, used)
 
     def leave_nothing(self, *, columns: bool = True) -> None:
@@ -152,69 +152,67 @@ class _Attempt:
         """
         try:
             self.discard()
-            delete_files(self.target, list(self.tags))
-            if columns and self.before is not None and self.put_versions:
+            delete_files(self.target, list(self.staged_tag_paths))
+            if columns and self.schema_before is not None and self.put_versions:
                 assert self.planned is not None
-                revert_schemas(self.target, self.planned.source.branch_name, self.before, self.put_versions)
+                revert_schemas(self.target, self.planned.source.branch_name, self.schema_before, self.put_versions)
         except PaimonError as error:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
 
-def _committed_before(attempt: _Attempt, committed: Snapshot) -> OperationResult:
+def _committed_before(run: _PublishRun, committed: Snapshot) -> OperationResult:
     """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
-    _finish(attempt, committed, is_whole=not staged_tag_names(attempt.target, committed))
-    return result_of(attempt.context, attempt.identity, committed)
+    _finish(run, committed, is_whole=not staged_tag_names(run.target, committed))
+    return result_of(run.context, run.identity, committed)
 
 
-def _execute(attempt: _Attempt, plan_on_head: PlanOnHead) -> OperationResult:
-    request, identity = attempt.request, attempt.identity
+def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
+    request, identity = run.request, run.identity
     writers: dict[str, Any] = {}
 
-    expected = _expected(request, attempt.target)
+    expected = _expected(request, run.target)
 
     def draft(at: HeadState) -> Draft | None:
         for condition in expected if at.head is not None else ():
             condition.check(at)
-        publication = plan_on_head(at.head, {s.id for s in attempt.put_versions})
-        planned = attempt.planned = with_plan(
-            request, publication, writes_rows=attempt.files.changelog.write is not None
-        )
-        check_known([at.head, planned.source_snapshot], table=attempt.target.name)
-        writers.update(writers or _writers(attempt, planned))
+        publication = plan_on_head(at.head, {s.id for s in run.put_versions})
+        planned = run.planned = with_plan(request, publication, writes_rows=run.files.changelog.write is not None)
+        check_known([at.head, planned.source_snapshot], table=run.target.name)
+        writers.update(writers or _writers(run, planned))
         if not planned.changes_anything or request.dry_run:
             return None
-        return _staged_draft(attempt, planned, on_new_head, expected)
+        return _staged_draft(run, planned, on_new_head, expected)
 
     def on_new_head(head: Snapshot) -> None:
-        attempt.put_staged_tag(Tag(name=identity.undo_tag, snapshot=head))
-        attempt.add_to_summary(_head_summary(request, head))
+        run.put_staged_tag(Tag(name=identity.undo_tag, snapshot=head))
+        run.add_to_summary(_head_summary(request, head))
 
-    receipt = _commit(attempt, draft)
+    receipt = _commit(run, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
-        attempt.leave_nothing(columns=False)
-        return _committed_before(attempt, receipt.snapshot)
+        run.leave_nothing(columns=False)
+        return _committed_before(run, receipt.snapshot)
     warnings: list[str] = []
     if receipt.snapshot is not None:
-        warnings = _finish(attempt, receipt.snapshot)
-        attempt.discard(attempt.files.used)
+        warnings = _finish(run, receipt.snapshot)
+        run.discard(run.files.used)
     elif not request.dry_run:
-        attempt.leave_nothing()
+        run.leave_nothing()
         identity.tried.forget()
     if writers:
-        attempt.add_to_summary({"open_writers": writers})
+        run.add_to_summary({"open_writers": writers})
         warnings = [*([writers["note"]] if writers["effect"] else []), *warnings]
-    return _receipt(attempt, receipt, warnings)
+    return _receipt(run, receipt, warnings)
 
 
-def _writers(attempt: _Attempt, d: Publication) -> dict[str, Any]:
+def _writers(run: _PublishRun, publication: Publication) -> dict[str, Any]:
     """Describe the running jobs that may have the replaced buckets open: for a plan, and where a job will restart."""
-    schema, buckets = d.target.schema(), d.buckets
-    if not buckets or (remembers_replaced_rows(schema) and not attempt.request.dry_run):
+    schema, buckets = publication.target.schema(), publication.buckets
+    if not buckets or (remembers_replaced_rows(schema) and not run.request.dry_run):
         return {}  # such a publish is refused
-    return describe_writers(d.target, schema, buckets, d.head, attempt.context.now_ms)
+    return describe_writers(publication.target, schema, buckets, publication.head, run.context.now_ms)
 
 
-def _finish(attempt: _Attempt, committed: Snapshot, *, is_whole: bool = False) -> list[str]:
+def _finish(run: _PublishRun, committed: Snapshot, *, is_whole: bool = False) -> list[str]:
     """Let the staged tags of a committed publish become what its properties name, and do what follows it. Returns
     warnings.
 
@@ -224,14 +222,14 @@ def _finish(attempt: _Attempt, committed: Snapshot, *, is_whole: bool = False) -
     Raises:
         OutcomeUnknownError: something failed, but the publish is durable.
     """
-    target = attempt.target
+    target = run.target
     try:
         follow_up = [partial(f, target, committed) for f in (protect_published, _keep_record, restore_schema)]
         run_parallel(target.store, follow_up)
-        warnings = [] if is_whole else carry_over_tags_and_consumers(attempt.context, target, committed)
+        warnings = [] if is_whole else carry_over_tags_and_consumers(run.context, target, committed)
         delete_staged_tags(target, committed)
-        if attempt.identity.tried.retried:
-            drop_holds_of(target, attempt.identity.commit_identity.user)
+        if run.identity.tried.retried:
+            drop_holds_of(target, run.identity.commit_identity.user)
     except PaimonError as error:
         raise OutcomeUnknownError(
             f"{target.label}: snapshot {committed.id} was committed, but not all that has to follow it could be done "
@@ -246,31 +244,31 @@ def _keep_record(target: Table, committed: Snapshot) -> None:
         keep_record(target, committed)
 
 
-def _commit(attempt: _Attempt, draft: MakeDraft) -> Receipt:
+def _commit(run: _PublishRun, draft: MakeDraft) -> Receipt:
     try:
-        return commit_at(attempt.target, draft, CommitOptions(identity=attempt.identity.commit_identity))
+        return commit_at(run.target, draft, CommitOptions(identity=run.identity.commit_identity))
     except OutcomeUnknownError:
         raise
     except PaimonError as error:
         if COMMITTED not in error.details:
-            attempt.leave_nothing()
+            run.leave_nothing()
             if isinstance(error, FormatError):
-                attempt.identity.tried.forget()
+                run.identity.tried.forget()
         raise
 
 
-def _receipt(attempt: _Attempt, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
-    assert attempt.planned is not None
-    details, plan = dict(attempt.planned.summary), attempt.planned.plan
+def _receipt(run: _PublishRun, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
+    assert run.planned is not None
+    details, plan = dict(run.planned.summary), run.planned.plan
     before = receipt.before.id if receipt.before else None
-    after, changed = before, attempt.request.dry_run and attempt.planned.changes_anything
+    after, changed = before, run.request.dry_run and run.planned.changes_anything
     if receipt.snapshot is not None:
         after, changed = receipt.snapshot.id, True
-        details |= {"undo_tag": attempt.identity.undo_tag, "attempts": receipt.attempts}
+        details |= {"undo_tag": run.identity.undo_tag, "attempts": receipt.attempts}
     if later := [*([] if receipt.warning is None else [receipt.warning]), *warnings]:
         details["warnings"] = [*details.get("warnings", ()), *later]
-    branch = attempt.target.branch_name
-    return attempt.context.result(plan, branch=branch, changed=changed, before=before, after=after, details=details)
+    branch = run.target.branch_name
+    return run.context.result(plan, branch=branch, changed=changed, before=before, after=after, details=details)
 
 
 def _head_summary(request: Publish, head: Snapshot) -> dict[str, Any]:
@@ -288,44 +286,48 @@ def _expected(request: Publish, target: Table) -> Sequence[HeadIs]:
 
 
 def _staged_draft(
-    attempt: _Attempt,
-    d: Publication,
+    run: _PublishRun,
+    publication: Publication,
     on_new_head: Callable[[Snapshot], None],
     conditions: Sequence[Condition],
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
-    identity = attempt.identity
-    if attempt.hold is None:
-        is_publish = d.source.branch_name != d.target.branch_name
-        user, schema = (identity.commit_identity.user, d.target.schema_ids()[-1]) if is_publish else (None, None)
-        attempt.hold = put_hold(d.source, d.source_snapshot, user, d.scope, schema)
-    draft = attempt.files.draft(d, identity.properties(attempt.context))
+    identity = run.identity
+    if run.hold_path is None:
+        is_publish = publication.source.branch_name != publication.target.branch_name
+        user, schema = (
+            (identity.commit_identity.user, publication.target.schema_ids()[-1]) if is_publish else (None, None)
+        )
+        run.hold_path = put_hold(publication.source, publication.source_snapshot, user, publication.scope, schema)
+    draft = run.files.draft(publication, identity.properties(run.context))
     if draft.changelog is not None:
-        attempt.add_to_summary(changelog_counts(d, draft.changelog))
-    tags = (*map(keep_tag, d.kept_snapshots), Tag(name=identity.undo_tag, snapshot=d.head))
-    run_parallel(d.target.store, [partial(attempt.put_staged_tag, tag) for tag in tags])
-    attempt.delete_staged_of_expired([s for s in d.kept_snapshots if s.identity != d.source_snapshot.identity])
-    check_files_exist(d.target, draft.schema, d.changes, d.index or (), attempt.checked)
-    if isinstance(attempt.request, PublishBranch | RollbackTo) and attempt.request.writers_stopped:
+        run.add_to_summary(changelog_counts(publication, draft.changelog))
+    tags = (*map(keep_tag, publication.kept_snapshots), Tag(name=identity.undo_tag, snapshot=publication.head))
+    run_parallel(publication.target.store, [partial(run.put_staged_tag, tag) for tag in tags])
+    run.delete_staged_of_expired(
+        [s for s in publication.kept_snapshots if s.identity != publication.source_snapshot.identity]
+    )
+    check_files_exist(publication.target, draft.schema, publication.changes, publication.index or (), run.found_files)
+    if isinstance(run.request, PublishBranch | RollbackTo) and run.request.writers_stopped:
         gone = [e for e in draft.entries if e.kind == FileKind.DELETE]  # else the plan has looked
         conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=True)]
-    draft = replace(draft, prepare=partial(_put_schemas_before, attempt, d, draft.schema), conditions=conditions)
-    if d.reach is None:
+    draft = replace(draft, prepare=partial(_put_schemas_before, run, publication, draft.schema), conditions=conditions)
+    if publication.reach is None:
         return draft
-    ids_from = None if d.id_space is None else d.id_space.first_free
-    return with_carry_over(d.target, draft, d.head, d.reach, on_new_head, ids_from)
+    ids_from = None if publication.id_space is None else publication.id_space.first_free
+    return with_carry_over(publication.target, draft, publication.head, publication.reach, on_new_head, ids_from)
 
 
-def _put_schemas_before(attempt: _Attempt, d: Publication, schema: TableSchema) -> bool:
+def _put_schemas_before(run: _PublishRun, publication: Publication, schema: TableSchema) -> bool:
     """Put the schema versions of a publish, right before its snapshot of ``schema``. False: decide again."""
-    new = d.schemas.new
+    new = publication.schemas.new
     if not new:  # another schema since then would be the target's instead of this one
-        return d.target.schema_ids()[-1] == schema.id
+        return publication.target.schema_ids()[-1] == schema.id
     below = new[0].id - 1
-    if below not in {s.id for s in attempt.put_versions}:  # else it is one that was put for an earlier head
-        attempt.before = d.target.schema(below)
-    attempt.put_versions += new
-    if put_schemas(d.target, new, latest_first=d.schemas.latest_first):
+    if below not in {s.id for s in run.put_versions}:  # else it is one that was put for an earlier head
+        run.schema_before = publication.target.schema(below)
+    run.put_versions += new
+    if put_schemas(publication.target, new, latest_first=publication.schemas.latest_first):
         return True
-    attempt.put_versions = [s for s in attempt.put_versions if is_put(d.target, s)]
+    run.put_versions = [s for s in run.put_versions if is_put(publication.target, s)]
     return False

@@ -71,7 +71,7 @@ def compact_chain_table(
     compaction = _ChainCompaction(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
     with attempt_of(context, layout.snapshot_branch) as tried:
         try:
-            return compaction.finish(list(committed_earlier(snapshot, tried)))
+            return compaction.run_rounds(list(committed_earlier(snapshot, tried)))
         except PaimonError as error:
             if compaction.done:
                 error.details.setdefault("done", compaction.done)
@@ -179,7 +179,7 @@ class _ChainCompaction:
         """The partitions that this operation has committed."""
         return [r["partition"] for r in self._results.values() if "snapshot" in r]
 
-    def finish(self, committed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> OperationResult:
+    def run_rounds(self, committed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> OperationResult:
         for number in range(1, MAX_ROUNDS + 1):
             state = self._state = gather_chain(self._context.table)
             if number == 1:
