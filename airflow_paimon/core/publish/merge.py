@@ -101,7 +101,7 @@ def publish_branch(
         main.schemas,
     ]
     branch_snapshot, planner, schemas = run_parallel(target.store, reads)
-    diff, keys = kept_diff(request, branch, branch_snapshot, schemas), KeyMergeFiles(rows.merge_by_key)
+    diff, key_merge_files = kept_diff(request, branch, branch_snapshot, schemas), KeyMergeFiles(rows.merge_by_key)
 
     def make_plan_on_head() -> PlanOnHead:
         looks: list[Callable[[], Any]] = [
@@ -120,11 +120,11 @@ def publish_branch(
             branch_properties,
             rows.fold,
             DuplicateRowCheck(rows.find_shared_id),
-            keys,
+            key_merge_files,
         ).plan_on_head
 
     with conflict_if_gone(branch, branch_snapshot):
-        result = run_publication(context, target, make_plan_on_head, rows, keys)
+        result = run_publication(context, target, make_plan_on_head, rows, key_merge_files)
     if request.dry_run or not result.changed:
         return result
     expire_undo_tags(context)
@@ -196,14 +196,14 @@ class _BranchPublisher:
 
 
 def _merged_by_key(
-    planner: MergePlanner, compared: Comparison, publication: Publication, keys: KeyMergeFiles
+    planner: MergePlanner, compared: Comparison, publication: Publication, key_merge_files: KeyMergeFiles
 ) -> Publication:
     """Merge by key what is left to that.
 
     Raises:
         ConflictError: see ``KeyMergeFiles.into``; or rows of main would go that the approver has not seen.
     """
-    publication = keys.into(publication, writers_stopped=planner.request.writers_stopped)
+    publication = key_merge_files.into(publication, writers_stopped=planner.request.writers_stopped)
     result = publication.key_merge_result
     if result is not None and result.overlapping:  # some may be replaced: see ``on_overlap``
         replaced = [c for c in publication.changes if c.bucket in result.files]
@@ -271,18 +271,17 @@ def gather_merge(
     )
     check_changed(target, branch, compared)
     compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
-    begun, others = (
+    of_this, of_others = (
         [one.schema for one in unfinished if one.schema is not None and (one.user == own) == is_own]
         for is_own in (True, False)
     )
-    begun += [min(put_schema_ids) - 1] if put_schema_ids else []
-    others_begun = max(min(others), head.schema_id) if others else None
+    of_this += [min(put_schema_ids) - 1] if put_schema_ids else []
     return compared, SchemaLogs(
         main=schemas,
         branch=branch.schemas(),
         put_schema_ids=put_schema_ids,
-        begun=min(begun, default=None),
-        others_begun=others_begun,
+        newest_before_try=min(of_this, default=None),
+        newest_before_others=max(min(of_others), head.schema_id) if of_others else None,
     )
 
 

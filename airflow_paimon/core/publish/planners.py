@@ -72,32 +72,35 @@ from airflow_paimon.core.table.table import Table
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaLogs:
-    """The schema versions of both sides. ``put_schema_ids``: those of main that this try has put. ``begun``: main's
-    newest one before those, or when a try that was cut off began; None: there is neither. ``others_begun``: the same of
-    publishes of the branch by other operations, but not before the columns of main's newest snapshot.
+    """The schema versions of both sides. ``put_schema_ids``: those of main that this try has put.
+    ``newest_before_try``: main's newest one before those, or when a try that was cut off began; None: there is neither.
+    ``newest_before_others``: the same of publishes of the branch by other operations, but not before the columns of
+    main's newest snapshot.
     """
 
     main: Sequence[TableSchema]
     branch: Sequence[TableSchema]
     put_schema_ids: Collection[int] = ()
-    begun: int | None = None
-    others_begun: int | None = None
+    newest_before_try: int | None = None
+    newest_before_others: int | None = None
 
     @property
     def before(self) -> TableSchema:
         """Main's newest version without those that this try has put, or, of the branch's columns, one before it."""
-        begun = min((b for b in (self.begun, self.others_begun) if b is not None), default=self.main[-1].id)
+        newest_before = min(
+            (b for b in (self.newest_before_try, self.newest_before_others) if b is not None), default=self.main[-1].id
+        )
         theirs = [s.content for s in self.branch]
         mine = (s for s in reversed(self.main) if s.id not in self.put_schema_ids)
-        return next((s for s in mine if s.id <= begun or s.content not in theirs), self.main[-1])
+        return next((s for s in mine if s.id <= newest_before or s.content not in theirs), self.main[-1])
 
-    def is_begun(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
+    def has_put_columns(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
         """Whether main has all columns of the publish but no snapshot with them: they were put by a try that was cut
         off, or by another publish, which takes them back if it is refused and no snapshot says that they are needed.
         """
         if schemas.new:
             return False
-        own = self.begun is not None and self.begun < self.main[-1].id
+        own = self.newest_before_try is not None and self.newest_before_try < self.main[-1].id
         return own or (has_columns and head.schema_id < self.main[-1].id)
 
 
@@ -170,7 +173,7 @@ class MergePlanner:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            columns_already_put=logs.is_begun(schemas, head, has_columns=has_columns),
+            columns_already_put=logs.has_put_columns(schemas, head, has_columns=has_columns),
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),

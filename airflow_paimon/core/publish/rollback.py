@@ -102,35 +102,37 @@ def rollback_to(
         )
     target = context.table.branch(request.branch).require()
     require_committable(target)
-    keys = KeyMergeFiles(rows.merge_by_key)
+    key_merge_files = KeyMergeFiles(rows.merge_by_key)
 
     def make_plan_on_head() -> PlanOnHead:
-        restored, begun = _snapshot_to_restore(request, target), target.schema()
+        restored, schema_at_start = _snapshot_to_restore(request, target), target.schema()
         required_checks = (
             read_required_checks(request, context.table, target, restored) if is_read_with_main(target) else None
         )
 
         def plan_on_head(head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
-            _check_kept(target, begun, restored)
+            _check_kept(target, schema_at_start, restored)
             with conflict_if_gone(target, restored):
                 publication = _plan(request, target, restored, head, context.now_ms)
                 if required_checks is not None and head is not None:
                     publication = _checked(required_checks, publication, head)
                 publication = (
-                    publication if request.dry_run else _merged_by_key(keys, publication, request, target, restored)
+                    publication
+                    if request.dry_run
+                    else _merged_by_key(key_merge_files, publication, request, target, restored)
                 )
                 return _recorded(publication, request, target, restored)
 
         return plan_on_head
 
-    return _with_option(context, target, run_publication(context, target, make_plan_on_head, rows, keys))
+    return _with_option(context, target, run_publication(context, target, make_plan_on_head, rows, key_merge_files))
 
 
 def _merged_by_key(
-    keys: KeyMergeFiles, publication: Publication, request: RollbackTo, target: Table, restored: Snapshot
+    key_merge_files: KeyMergeFiles, publication: Publication, request: RollbackTo, target: Table, restored: Snapshot
 ) -> Publication:
     try:
-        return keys.into(publication, writers_stopped=request.writers_stopped)
+        return key_merge_files.into(publication, writers_stopped=request.writers_stopped)
     except ConflictError as error:
         raise _changed_again(target, restored, error) from None
 
@@ -226,14 +228,14 @@ def _snapshot_to_restore(request: RollbackTo, target: Table) -> Snapshot:
     return target.snapshot(request.snapshot or 0)
 
 
-def _check_kept(target: Table, begun: TableSchema, restored: Snapshot) -> None:
+def _check_kept(target: Table, schema_at_start: TableSchema, restored: Snapshot) -> None:
     """Check that the branch is the one of the target: its files need the schema versions that they were written with.
 
     Raises:
         ConflictError: it was made anew.
     """
     try:
-        kept = target.schema(begun.id).identity == begun.identity
+        kept = target.schema(schema_at_start.id).identity == schema_at_start.identity
     except NotFoundError:
         kept = False
     if not kept:
@@ -248,10 +250,10 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
         raise NotFoundError(f"{target.label} has no snapshot to go back from")
     schema = target.schema()
     merge: FileMerge | None = None
-    keys: KeyMergeRequest | None = None
+    key_merge: KeyMergeRequest | None = None
     reach: Reach | None = None
     if request.keep_later:
-        changes, theirs, merge, keys = _undo_changes(target, request.tag, restored, head)
+        changes, theirs, merge, key_merge = _undo_changes(target, request.tag, restored, head)
         reach = BucketReach(buckets=frozenset(theirs.buckets))
         if merge is not None:
             reach = FileReach(files=merge.relies_on, partitions=frozenset())
@@ -263,7 +265,7 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
         check_moving_keys(target.label, changes, schema, whose)
         check_dynamic_bucket_keys(target, schema, changes, theirs, head, whose)
         if not request.dry_run:  # a plan describes them: they may be closed by then
-            replaced = {c.bucket for c in changes if c.delete} | (set() if keys is None else keys.buckets)
+            replaced = {c.bucket for c in changes if c.delete} | (set() if key_merge is None else key_merge.buckets)
             refuse_open(target, schema, replaced, head, now_ms, "changed")
     _check_row_ids(target, schema, restored, changes)
     option = _bucket_option(target, restored, head, changes)
@@ -288,12 +290,12 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
             "target_tag": request.tag,
             "head_snapshot": head.id,
             "keep_later": request.keep_later,
-            **({} if keys is None else {"merged_by_key": keys.summary}),
+            **({} if key_merge is None else {"merged_by_key": key_merge.summary}),
             **({"warnings": warned} if warned else {}),
         },
         reason=f"back to snapshot {restored.id}",
         file_merge=merge,
-        key_merge=keys,
+        key_merge=key_merge,
         reach=reach,
         keep_targets=(restored,),
     )
@@ -381,12 +383,12 @@ def _undo_changes(
         between = snapshots_between(target, publish.id, head.id) if candidates else []
         ours_changed = changed_buckets(target, between, candidates, neutral_kinds(schema))
         sides = Sides(theirs=theirs, ours=ours, theirs_changed=theirs.buckets, ours_changed=ours_changed)
-        keys = _undo_by_key(target, sides, publish, restored, head, schema)
+        key_merge = _undo_by_key(target, sides, publish, restored, head, schema)
     except ConflictError as error:
         raise _changed_again(target, restored, error, _compactions(target, error, publish, head)) from None
-    changes = changes_of_branch(sides, set() if keys is None else keys.buckets)
+    changes = changes_of_branch(sides, set() if key_merge is None else key_merge.buckets)
     check_bucket_counts(target.name, sides, changes, schema)
-    return changes, theirs, None, keys
+    return changes, theirs, None, key_merge
 
 
 def _undo_by_key(

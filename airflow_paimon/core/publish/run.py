@@ -74,12 +74,11 @@ def run_publication(
     target: Table,
     make_plan_on_head: Callable[[], PlanOnHead],
     rows: RowFunctions,
-    keys: KeyMergeFiles,
+    key_merge_files: KeyMergeFiles,
 ) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
-    ``make_plan_on_head`` is called once, after the check that no earlier try was committed. ``keys``: what is merged by
-    key.
+    ``make_plan_on_head`` is called once, after the check that no earlier try was committed.
     """
     request = context.request
     assert isinstance(request, Publish)
@@ -88,7 +87,7 @@ def run_publication(
     four_eyes = check_four_eyes(request, target, "published")
     with attempt_of(context, target.branch_name) as tried:
         identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
-        files = StagedFiles.of(rows, keys)
+        files = StagedFiles.of(rows, key_merge_files)
         run = _PublishRun(context, request, target, identity, files)
         committed = tried.committed(identity.operation)
         return _execute(run, make_plan_on_head()) if committed is None else _committed_before(run, committed)

@@ -63,15 +63,15 @@ def compact_chain_table(
         InvalidInputError: the request does not fit the table. UnsupportedFeatureError: see ``plan_buckets``.
         ConflictError: inputs kept changing; ``details["done"]`` lists the partitions that were committed nevertheless.
     """
-    layout, snapshot, _ = chain_views(context.table)
+    layout, snapshot_view, _ = chain_views(context.table)
     targets = _targets(layout, request)
     if request.dry_run:
         return _dry_run(context, targets)
-    require_committable(snapshot)
-    compaction = _ChainCompaction(context, request, snapshot, targets, run, (tasks_at_once, bytes_at_once))
+    require_committable(snapshot_view)
+    compaction = _ChainCompaction(context, request, snapshot_view, targets, run, (tasks_at_once, bytes_at_once))
     with attempt_of(context, layout.snapshot_branch) as tried:
         try:
-            return compaction.run_rounds(list(committed_earlier(snapshot, tried)))
+            return compaction.run_rounds(list(committed_earlier(snapshot_view, tried)))
         except PaimonError as error:
             if compaction.done:
                 error.details.setdefault("done", compaction.done)
@@ -84,10 +84,10 @@ def check_compaction(context: Context, request: CompactChainTable) -> None:
     Raises:
         InvalidInputError: the table is not a chain table, or the request does not fit it.
     """
-    layout, snapshot, _ = chain_views(context.table)
+    layout, snapshot_view, _ = chain_views(context.table)
     _targets(layout, request)
     if not request.dry_run:
-        require_committable(snapshot)
+        require_committable(snapshot_view)
 
 
 def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
@@ -154,7 +154,7 @@ class _ChainCompaction:
         self,
         context: Context,
         request: CompactChainTable,
-        snapshot: Table,
+        snapshot_view: Table,
         targets: ChainTargets,
         run: RunTasks,
         at_once: tuple[int, int],
@@ -162,14 +162,14 @@ class _ChainCompaction:
         self._context = context
         self._request = request
         self._targets = targets
-        self._branch = snapshot
+        self._snapshot_view = snapshot_view
         self._run = run
         self._tasks_at_once, self._bytes_at_once = at_once
         self._results: dict[Values, dict[str, Any]] = {}
         self._committed: list[Snapshot] = []
         self._deferred: dict[Values, PartitionCompaction] = {}
         self._rebuild: set[Values] = set()
-        self._before: int | None = snapshot.latest_snapshot_id()
+        self._before: int | None = snapshot_view.latest_snapshot_id()
         self._plan: Plan | None = None
         self._state: ChainState | None = None
         self._snapshots: dict[str, int | None] = {}
@@ -319,7 +319,7 @@ class _ChainCompaction:
         done = [r["snapshot"] for r in ordered if "snapshot" in r]
         return self._context.result(
             self._plan,
-            branch=self._branch.branch_name,
+            branch=self._snapshot_view.branch_name,
             changed=bool(done),
             before=self._before,
             after=max(done, default=self._before),
