@@ -287,10 +287,11 @@ def test_the_undo_row_by_row_keeps_what_changed_since(page: Page) -> None:
     with pytest.raises(ConflictError, match="changed again after the publish"):
         run_operation(build_request("rollback_to", {**undo, "keep_later": True}))
     text = (_DOCS / "howto" / "undo-later.md").read_text()
-    statement, commands = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    statement, *blocks = re.findall(r"^```text\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         exec(re.findall(r"-c '(.*?)'", statement, re.DOTALL)[0].replace('"W"', repr(str(page.warehouse))), {})
     Path("undo.sql").write_text(printed.getvalue())
+    commands = "".join(blocks)
     assert "--snapshot 3" in commands
     commands = commands.replace("--snapshot 3", "--snapshot 4")
     page.shell(commands.replace("--warehouse W", f"--warehouse {page.warehouse}"))
