@@ -282,8 +282,8 @@ def describe(listed: Sequence[Mapping[str, Any]], table: str) -> list[str]:
         return [f"{table}: correction runs left nothing behind"]
     lines = [f"{table}: {counted(len(listed), 'leftover')} of correction runs, {going:,} to remove"]
     for one in listed:
-        run_owner_of = f" of run {one['owner']}" if one["owner"] else ""
-        lines.append(f"{_leftover(one).label}{run_owner_of}: {'stays: ' + one['keep'] if one['keep'] else 'goes'}")
+        of_run = f" of run {one['owner']}" if one["owner"] else ""
+        lines.append(f"{_leftover(one).label}{of_run}: {'stays: ' + one['keep'] if one['keep'] else 'goes'}")
     return lines
 
 

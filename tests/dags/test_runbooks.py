@@ -382,8 +382,8 @@ def test_no_run_takes_somebodys_branch_nor_advises_to_delete_it_or_to_undo_its_p
     with pytest.raises(InvalidInputError, match="has a branch 'fix' already, not of this run"):
         correction.plan_correction(params, *OWNER.split("/"))
     lines = every_advice(main, params)
-    run_owner_of = f": it belongs to {owner}" if owner else ""
-    assert f"Branch fix is not of this run{run_owner_of}: leave it alone" in lines
+    whose = f": it belongs to {owner}" if owner else ""
+    assert f"Branch fix is not of this run{whose}: leave it alone" in lines
     run(main, "merge_branch", branch="fix")
     lines += every_advice(main, params)
     assert any("it published nothing" in line for line in lines)

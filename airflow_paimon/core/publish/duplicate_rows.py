@@ -28,15 +28,17 @@ class DuplicateRowCheck:
     find_shared_id: FindSharedId | None
     known: set[frozenset[str]] = field(default_factory=set)
 
-    def check(self, main: Table, branch: Table, compared: Comparison, decided: Publication) -> None:
+    def check(self, main: Table, branch: Table, compared: Comparison, publication: Publication) -> None:
         """Compare the ids that files to be published store with those of main's files that the branch has changed, and
         that stay. Reads them only where their bounds don't tell.
 
         Raises:
             UnsafeOperationError: an id is on both sides, or can't be read here.
         """
-        space = decided.id_space
-        added = [e for c in decided.changes for e in c.add if is_stored(e.file) and e.identifier not in decided.known]
+        space = publication.id_space
+        added = [
+            e for c in publication.changes for e in c.add if is_stored(e.file) and e.identifier not in publication.known
+        ]
         if compared.scope.is_whole or space is None or not added:
             return
         stay = _staying(main, branch, compared)
