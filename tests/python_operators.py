@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import inspect
-import re
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.requests.operations import OPERATIONS
-from airflow_paimon.core.requests.requests import PublishBranch, Request, argument_name
+from airflow_paimon.core.requests.requests import PublishBranch, argument_name
+from airflow_paimon.operators._arguments import APPROVAL, own_fields
 from tests.environment import REPO_ROOT
 
 FOLDER = REPO_ROOT / "airflow_paimon" / "operators"
@@ -97,40 +96,12 @@ BASES = {
 }
 """Where an operation's operator does more than to build its request, the class that does it."""
 
-_SQL_FILE = "the name of a file ending in ``.sql`` beside the DAG"
-ALSO = {
-    "four_eyes": "the Paimon connection's ``four_eyes`` and the table's option ask for it, too",
-    "mask": "and to the Paimon connection's ``masked_columns``",
-    "allow_module": "in addition to ``functions`` in the Paimon connection's ``forms``",
-    "requested_by": "by default the user who triggered the run",
-    "function": 'ship its module with ``spark_options={"py_files": ...}``',
-}
-"""What an argument of an operator means besides what its flag says."""
-INSTEAD = {
-    "diff": "The result of the ``DiffBranchesOperator`` that was looked at, of which the audit keeps totals and "
-    "samples; left out, that of the task upstream that compared the branch",
-    "rules": "The rules, in addition to the table's: a list of dicts such as ``{'not_null': ['amount']}``, or the text "
-    "of one in YAML or JSON, or, beside the DAG, the name of a file ending in ``.yaml`` or ``.json``",
-    "restricted_sql": "Refuse SQL, in rules as well, that reaches beyond the tables, as paths of files and calls of "
-    "Java do; left out, this is on for SQL that is a template or comes from a form, unless the Paimon connection's "
-    "``forms`` say otherwise",
-    "member": "Its tables, each as ``db.table``, whose newest snapshot it gets, or ``db.table@version``: a tag or a "
-    "snapshot id of main",
-}
-"""What arguments mean that are given to an operator in another way than to a job."""
 TYPES = {
     "diff": "Mapping[str, Any] | str | None",
     "rules": "Sequence[Mapping[str, Any]] | str | None",
     "restricted_sql": "bool | str | None",
 }
 DEFAULTS = {"restricted_sql": "None", "sample": "SAMPLE"}
-_APPROVAL = (
-    "approval_task_id",
-    "str | None = None",
-    "A ``PublishApprovalOperator`` upstream with ``diff_task_id``: who approved, and the snapshots that were compared, "
-    "come from its answer; refused unless it has approved this branch",
-)
-_NO_ARGUMENTS = {f.name for f in dataclasses.fields(Request)}
 
 
 def files() -> dict[Path, str]:
@@ -170,21 +141,19 @@ def _merged(imports: set[str]) -> list[str]:
 
 def _class(operation: str, name: str) -> str:
     request = OPERATIONS[operation].request
-    own = [f for f in _in_order(request) if f.name not in _NO_ARGUMENTS]
-    arguments = [(argument_name(f), _typed(operation, f), _meaning(request, f)) for f in own]
+    arguments = [(argument_name(f), _typed(operation, f)) for f in own_fields(request)]
     if issubclass(request, PublishBranch):
-        arguments.insert(1, _APPROVAL)
+        arguments.insert(1, (APPROVAL, "str | None = None"))
     first, _, more = (request.__doc__ or "").partition("\n\n")
     paragraphs = ["\n".join(textwrap.dedent(more).strip().splitlines())] if more else []
-    lines = [_parameter(n, text, "" if n == _APPROVAL[0] else " (templated)") for n, _, text in arguments]
-    said = "\n\n".join([first.strip(), *paragraphs, *(["\n".join(lines)] if lines else [])])
+    said = "\n\n".join([first.strip(), *paragraphs])
     base = BASES.get(operation, ("", "PaimonOperator"))[1]
     text = (
         f'class {name}({base}):\n    """\n{textwrap.indent(said, "    ")}\n    """\n\n    operation = "{operation}"\n'
     )
     if not arguments:
         return text
-    signature = packed(["self", "*", *(f"{n}: {typed}" for n, typed, _ in arguments), "**kwargs: Any"], 8)
+    signature = packed(["self", "*", *(f"{name}: {typed}" for name, typed in arguments), "**kwargs: Any"], 8)
     return "\n".join(
         [
             f"{text}\n    @keeps_arguments\n    def __init__(",
@@ -205,12 +174,6 @@ def packed(parts: list[str], indent: int = 4) -> list[str]:
     return lines
 
 
-def _in_order(request: type[Request]) -> list[dataclasses.Field[Any]]:
-    """What is required first, then what the request itself has, then what it inherits."""
-    own = inspect.get_annotations(request)
-    return sorted(dataclasses.fields(request), key=lambda f: (f.default != "", f.name not in own))
-
-
 def _typed(operation: str, spec: dataclasses.Field[Any]) -> str:
     """Return type and default: those of the field, or the text of a template."""
     kind = str(spec.type).replace("tuple[str, ...]", "Sequence[str]")
@@ -223,24 +186,6 @@ def _typed(operation: str, spec: dataclasses.Field[Any]) -> str:
         return typed
     quoted = f'"{spec.default}"' if isinstance(spec.default, str) else repr(spec.default)
     return f"{typed} = {DEFAULTS.get(spec.name, quoted)}"
-
-
-def _meaning(request: type[Request], spec: dataclasses.Field[Any]) -> str:
-    """Return what an argument means: the text of its flag, with arguments for flags."""
-    if spec.name in INSTEAD:
-        return INSTEAD[spec.name]
-    text = str(spec.metadata["help"]).replace(" (repeat)", "").replace("the path of a file", _SQL_FILE)
-    names = {f.name.rstrip("_").replace("_", "-"): argument_name(f) for f in dataclasses.fields(request)}
-    text = re.sub(r"--([a-z-]+)", lambda m: f"``{names.get(m[1], m[1].replace('-', '_'))}``", text)
-    text = re.sub(r"(?<!\w)'([^']+)'(?!\w)", r"``\1``", text)
-    choices = [f"``{one}``" for one in spec.metadata["choices"] or ()]
-    offered = f"{', '.join(choices[:-1])} or {choices[-1]}" if choices else None
-    return "; ".join(part for part in (text, offered, ALSO.get(spec.name)) if part)
-
-
-def _parameter(name: str, text: str, templated: str) -> str:
-    return "\n".join(textwrap.wrap(f":param {name}: {text}{templated}", 116, subsequent_indent="    ",
-                                   break_long_words=False, break_on_hyphens=False))  # fmt: skip
 
 
 def _package() -> str:

@@ -35,6 +35,7 @@ from airflow_paimon.form_policy import FIELDS
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, UndoLink, store_links
 from airflow_paimon.metrics import send_failure, send_success
 from airflow_paimon.operators._approval import with_requester
+from airflow_paimon.operators._arguments import with_parameters
 from airflow_paimon.operators._dry_run import shortened
 from airflow_paimon.operators._log_lines import log_lines
 from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY, in_airflows_terms, operation_id, result_name
@@ -108,9 +109,12 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     ui_color = "#e8f0fe"
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Make every argument that comes from the request a template field; a publish has a button for its undo."""
+        """Make every argument that comes from the request a template field, and say what it means; a publish has a
+        button for its undo.
+        """
         super().__init_subclass__(**kwargs)
         if "operation" in cls.__dict__:
+            cls.__doc__ = with_parameters(cls.__doc__, OPERATIONS[cls.operation].request)
             names = map(argument_name, _argument_fields(cls.operation).values())
             cls.template_fields = tuple(dict.fromkeys((*PaimonOperator.template_fields, *names)))
             if issubclass(OPERATIONS[cls.operation].request, Publish):

@@ -21,15 +21,6 @@ class ExportAuditOperator(PaimonOperator):
 
     A table gets each record once, and later changes of it, such as an undo. A run without new records commits
     nothing. :doc:`/howto/audit` describes the fields.
-
-    :param from_: Only what was committed from this date or ISO time with an offset on (templated)
-    :param to: Only what was committed before this date or ISO time with an offset (templated)
-    :param uri: File to write, which is replaced (templated)
-    :param format: Format of the file; by default from the end of its name, else json; ``json``, ``csv`` or ``markdown``
-        (templated)
-    :param to_table: Paimon table that gets what it lacks, db.table; created if it is missing (templated)
-    :param skip_unreadable: Leave tables out whose audit can't be read, and list them; else nothing is written
-        (templated)
     """
 
     operation = "export_audit"

@@ -26,16 +26,6 @@ class ChainCompactOperator(PaimonOperator):
     Specify partitions, a range, or a longest chain; ``partition`` narrows the latter two, for example to one group.
     Each partition is a separate commit. ``details["partitions"]`` has its outcome: ``compacted``, ``stale-rebuilt``,
     ``exists``, ``gap``, ``nothing-to-do``. A retry continues where the first attempt stopped.
-
-    :param partition: Partition to compact, k=v,...; without group columns: in every group (templated)
-    :param from_: First partition of a range, k=v,... of the chain columns (templated)
-    :param to: Last partition of a range (templated)
-    :param pending: Compact every chain of more than ``max_chain_length`` deltas, and stale partitions (templated)
-    :param max_chain_length: With ``pending``: the most deltas that a chain may have; default 31 (templated)
-    :param overwrite: Rebuild partitions that the snapshot branch already has (templated)
-    :param gap_policy: What to do for a partition without a delta; ``empty`` or ``carry_forward`` (templated)
-    :param task_memory_mb: Approximate MiB of rows that a task keeps in memory, whatever the size of a bucket
-        (templated)
     """
 
     operation = "compact_chain_table"
@@ -54,10 +44,6 @@ class AlterChainTableOperator(PaimonOperator):
     Apply one schema change to all three branches of a chain table, or to none.
 
     The next attempt finishes an interrupted run.
-
-    :param change: Schema change for all three branches: add column NAME TYPE [``COMMENT``] [first | after NAME]; drop
-        column NAME; rename column NAME to NAME; alter column NAME type TYPE; alter column NAME comment ``TEXT``; alter
-        column NAME first | after NAME; set KEY=VALUE; reset KEY (templated)
     """
 
     operation = "alter_chain_table"
@@ -84,18 +70,6 @@ class CreateChainTableOperator(PaimonOperator):
     Create a chain table, or convert a primary-key table, with its branches and options.
 
     Everything is checked before the first write. The next attempt finishes an interrupted run.
-
-    :param column: Column of a new table: name TYPE [NOT NULL] [``comment``]; without any, an existing table is
-        converted (templated)
-    :param primary_key: Primary key column of a new table (templated)
-    :param partition_key: Partition column of a new table (templated)
-    :param option: Table option, key=value (templated)
-    :param snapshot_branch: Branch with the full partitions (templated)
-    :param delta_branch: Branch with the changes (templated)
-    :param chain_partition_key: Partition column of the partition time; by default all (templated)
-    :param timestamp_pattern: Pattern of the partition time over the chain columns, e.g. ``$dt`` (templated)
-    :param timestamp_formatter: Format of the partition time, e.g. yyyyMMdd (templated)
-    :param sequence_field: Column that orders the versions of a row (templated)
     """
 
     operation = "create_chain_table"

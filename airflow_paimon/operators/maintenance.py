@@ -40,11 +40,6 @@ class AlterTableOperator(PaimonOperator):
     Data files stay as they are. Changes that the newest version already has are left out.
     ``details["publish"]`` shows for each open branch whether it can still be published. Chain tables are altered by
     ``alter_chain_table``.
-
-    :param branch: Branch to alter (templated)
-    :param change: Schema change: add column NAME TYPE [``COMMENT``] [first | after NAME]; drop column NAME; rename
-        column NAME to NAME; alter column NAME type TYPE; alter column NAME comment ``TEXT``; alter column NAME first |
-        after NAME; set KEY=VALUE; reset KEY (templated)
     """
 
     operation = "alter_table"
@@ -62,13 +57,6 @@ class BranchExpireOperator(PaimonOperator):
 
     Branches that an option or another branch needs also stay. ``details`` has ``expired`` and ``kept`` with a reason
     for each, ``later`` with those whose retention has not passed, and ``expiring_soon``.
-
-    :param older_than: Also expire branches without a retention that were created longer ago, e.g. ``30 d`` (templated)
-    :param idle_for: Also expire branches without a retention that got no commit for this long, e.g. ``14 d``; with
-        ``older_than``, both conditions apply (templated)
-    :param branch_owner: Only branches of this owner, or of this pattern of owners: ``data_correction/*`` (templated)
-    :param drop_unpublished: Expire branches with commits that main doesn't have, too (templated)
-    :param notify_before: Also list the branches that expire within this time, e.g. ``3 d`` (templated)
     """
 
     operation = "expire_branches"
@@ -86,11 +74,6 @@ class CheckTableOperator(PaimonOperator):
     Find incomplete branches, missing protective tags, missing files and stale records.
 
     The findings are in ``details``.
-
-    :param verify_files: Also check that every referenced data file exists (templated)
-    :param verify_keys: Also read the keys. Tables with dynamic buckets: compare them with the index. Tables whose
-        readers merge nothing (deletion vectors, first-row): find duplicate keys (templated)
-    :param memory_mb: Approximate MiB of memory for the list of files; the rest is in a temporary file (templated)
     """
 
     operation = "check_table"
@@ -111,12 +94,6 @@ class RemoveOrphanFilesOperator(PaimonOperator):
     If metadata that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
     bytes by folder, and what stays and why: ``referenced``, ``young``, ``kept_for_writers``, ``unknown``. A dry run
     plans by this machine's clock.
-
-    :param older_than: Delete only files that are older than this, e.g. ``1 d``, by the storage's time, or than an ISO
-        time with an offset; at least 1 h: longer than any writer takes from its first file to its commit (templated)
-    :param records_older_than: Delete operation records that are older, e.g. ``30 d``, at least 7 d: longer than any
-        retry can come (templated)
-    :param memory_mb: Approximate MiB of memory for the list of files; the rest is in a temporary file (templated)
     """
 
     operation = "remove_orphan_files"
@@ -131,8 +108,6 @@ class RemoveOrphanFilesOperator(PaimonOperator):
 class RepairTableOperator(PaimonOperator):
     """
     Repair the findings of check_table.
-
-    :param finding: Repair only these finding ids of check_table; by default all that are safe to repair (templated)
     """
 
     operation = "repair_table"
@@ -150,9 +125,6 @@ class StorageUsageOperator(PaimonOperator):
 
     Reads the whole folder's listing and all metadata of all branches, no data files. ``details["references"]`` begins
     with what frees the most; see :doc:`/howto/storage-usage`.
-
-    :param limit: How many references to list, those whose deletion frees the most first; 0 for all (templated)
-    :param memory_mb: Approximate MiB of memory for the list of files; the rest is in a temporary file (templated)
     """
 
     operation = "storage_usage"
@@ -174,9 +146,6 @@ class TableHealthOperator(PaimonOperator):
 
     Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a value and its limit,
     the operation that fixes it and the bytes that this costs; see :doc:`/howto/table-health`.
-
-    :param storage: Also list the table's folder, and count what nothing refers to (templated)
-    :param limit: How many tables to list, the worst first; 0 for all (templated)
     """
 
     operation = "table_health"
@@ -199,15 +168,6 @@ class CompactOperator(PaimonOperator):
 
     Several tables (``table="sales.*"``, or names with commas between) share one Spark application.
     ``details["tables"]`` has the result of each. A table that fails doesn't stop the others.
-
-    :param branch: Branch to compact (templated)
-    :param partitions: Only these partitions, e.g. dt=2025-01-01 (templated)
-    :param min_files: Append tables: leave partitions with fewer small files as they are; files with deleted rows are
-        always rewritten (templated)
-    :param max_sorted_runs: Primary-key tables: merge only buckets with more sorted runs than this (each file of level
-        0, each higher level); by default all that are not merged completely (templated)
-    :param writers_stopped: Primary-key tables: also compact buckets that a running job of another engine may have open:
-        confirm that none is running (templated)
     """
 
     operation = "compact"
@@ -227,12 +187,6 @@ class RescaleOperator(PaimonOperator):
     One commit, which ``rollback_to`` undoes with ``snapshot=result["snapshot_before"]``. No row changes. Partitions
     that already have that number stay as they are. Stop the writers of other engines to these partitions first; writers
     of this package detect the change and rewrite their rows.
-
-    :param branch: Branch to rescale (templated)
-    :param bucket_num: How many buckets each partition gets; by default the option bucket, which becomes this number
-        when the whole table is rescaled (templated)
-    :param partitions: Only these partitions, e.g. dt=2025-01-01; the option stays (templated)
-    :param writers_stopped: Confirm that no job of another engine writes these partitions (templated)
     """
 
     operation = "rescale"
@@ -252,25 +206,6 @@ class PartitionExpireOperator(PaimonOperator):
     Anchors that other partitions need stay. ``details`` list what expired and why, by segment. Data files are deleted
     when their snapshots expire. Where the table or the connection requires an approval, a request with another age,
     strategy or time pattern needs one; an expiry by the table's options doesn't.
-
-    :param branch: Branch to expire; chain tables always expire as a whole (templated)
-    :param expiration_time: Age, e.g. ``30 d``; by default the option partition.expiration-time (templated)
-    :param strategy: values-time or update-time; by default the option partition.expiration-strategy; ``values-time`` or
-        ``update-time`` (templated)
-    :param timestamp_pattern: Pattern of the partition time; by default the option partition.timestamp-pattern
-        (templated)
-    :param timestamp_formatter: Format of the partition time; by default the option partition.timestamp-formatter
-        (templated)
-    :param min_full_partitions: Chain tables: the least number of full partitions that each group keeps (templated)
-    :param limit: The most partitions (chain tables: segments per group) to expire in one run; by default the option
-        partition.expiration-max-num (100) (templated)
-    :param approved_by: Who approved, recorded in the snapshot's properties (templated)
-    :param requested_by: Who asked for it, recorded in the snapshot's properties; by default the user who triggered the
-        run (templated)
-    :param four_eyes: Refuse unless another person than ``requested_by`` approved (``approved_by``); the Paimon
-        connection's ``four_eyes`` and the table's option ask for it, too (templated)
-    :param skip_checks: Continue although a check that the table requires is missing or failed; the snapshot's
-        properties record it (templated)
     """
 
     operation = "expire_partitions"
@@ -292,10 +227,6 @@ class CompactManifestOperator(PaimonOperator):
     The commit is one COMPACT snapshot of the same files; without a change there is no commit. ``details`` has
     ``before`` and ``after``, each with ``manifests``, ``bytes``, ``entries`` and ``delete_entries``, and how many
     manifests were ``rewritten``.
-
-    :param branch: Branch whose newest snapshot gets fewer manifests (templated)
-    :param manifest_sort_enabled: Also rewrite large manifests whose partitions overlap, so that a read of few
-        partitions reads few of them; by default the option manifest-sort.enabled (templated)
     """
 
     operation = "compact_manifest"
@@ -313,22 +244,6 @@ class SnapshotExpireOperator(PaimonOperator):
 
     ``details`` has ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
     tag, branch or snapshot, and what waits in the ``trash``.
-
-    :param retain_min: How many of the newest snapshots always stay; by default the option snapshot.num-retained.min
-        (10) (templated)
-    :param retain_max: How many snapshots stay at most, whatever their age; by default the option
-        snapshot.num-retained.max (templated)
-    :param max_deletes: The most snapshots of a branch that expire in one run (templated)
-    :param keep_undo: Keep the snapshots that the undo of a publish needs, while its undo tag lives (templated)
-    :param retry_window: Keep snapshots for this long, so that the retry of an operation, or of a stream's batch, finds
-        its commit (templated)
-    :param branch: Branch to expire (templated)
-    :param all_branches: Expire main and every branch (templated)
-    :param older_than: An age, e.g. ``7 d``, or an ISO time with an offset (templated)
-    :param grace: How long files stay after their snapshot or tag has expired, for readers and tags that began before;
-        at least ``10 min`` (templated)
-    :param writers_stopped: Confirm that no process writes, reads, tags or branches: allows a shorter ``grace``, ``0 s``
-        for none (templated)
     """
 
     operation = "expire_snapshots"
@@ -348,20 +263,6 @@ class ChangelogExpireOperator(PaimonOperator):
     Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.
 
     ``details`` are those of ``expire_snapshots``.
-
-    :param retain_min: How many of the newest snapshots and changelogs, counted together, always stay; by default the
-        option changelog.num-retained.min (templated)
-    :param retain_max: How many of these stay at most, whatever their age; by default the option
-        changelog.num-retained.max (templated)
-    :param max_deletes: The most changelogs of a branch that expire in one run (templated)
-    :param delete_all: Expire all long-lived changelogs, the newest one too, but for what a consumer needs (templated)
-    :param branch: Branch to expire (templated)
-    :param all_branches: Expire main and every branch (templated)
-    :param older_than: An age, e.g. ``7 d``, or an ISO time with an offset (templated)
-    :param grace: How long files stay after their snapshot or tag has expired, for readers and tags that began before;
-        at least ``10 min`` (templated)
-    :param writers_stopped: Confirm that no process writes, reads, tags or branches: allows a shorter ``grace``, ``0 s``
-        for none (templated)
     """
 
     operation = "expire_changelogs"
@@ -381,17 +282,6 @@ class TagExpireOperator(PaimonOperator):
     Expire old tags, and delete the files that no branch, tag or reader needs any more.
 
     A tag that a branch, an undo or a publish needs stays; ``details.needed`` shows what needs it.
-
-    :param prefix: Only tags whose name begins with this (templated)
-    :param include_unlimited: With ``older_than``: also tags without a retention, by the age of the tag's file
-        (templated)
-    :param branch: Branch to expire (templated)
-    :param all_branches: Expire main and every branch (templated)
-    :param older_than: An age, e.g. ``7 d``, or an ISO time with an offset (templated)
-    :param grace: How long files stay after their snapshot or tag has expired, for readers and tags that began before;
-        at least ``10 min`` (templated)
-    :param writers_stopped: Confirm that no process writes, reads, tags or branches: allows a shorter ``grace``, ``0 s``
-        for none (templated)
     """
 
     operation = "expire_tags"
@@ -411,9 +301,6 @@ class MarkPartitionDoneOperator(PaimonOperator):
 
     The table's option ``partition.mark-done-action`` specifies how; by default by a file ``_SUCCESS`` in the
     partition's folder.
-
-    :param partitions: Complete partitions, e.g. dt=2025-01-01 (repeat, or several with semicolons); the last columns
-        may be left out (templated)
     """
 
     operation = "mark_partition_done"
@@ -442,11 +329,6 @@ class ResetConsumerOperator(PaimonOperator):
     Set or delete the position of a streaming reader.
 
     Where a position moves forward, an expiry may delete what the reader has not read.
-
-    :param consumer: Consumer whose position is set, the consumer-id of a streaming reader (templated)
-    :param next_snapshot: Snapshot that it reads next; without it the consumer is deleted (templated)
-    :param branch: Branch that it reads (templated)
-    :param if_missing: What to do if the consumer to delete does not exist; ``fail`` or ``skip`` (templated)
     """
 
     operation = "reset_consumer"
@@ -464,11 +346,6 @@ class ClearConsumersOperator(PaimonOperator):
     Delete positions of streaming readers, which then retain no snapshots.
 
     This concerns all readers of a branch, or those that fit every condition.
-
-    :param including: Only consumers whose whole name matches this regular expression (templated)
-    :param excluding: Not consumers whose whole name matches this regular expression (templated)
-    :param idle_for: Only consumers whose position has not changed for this long, e.g. ``7 d`` (templated)
-    :param branch: Branch that they read (templated)
     """
 
     operation = "clear_consumers"

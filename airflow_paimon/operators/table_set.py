@@ -26,14 +26,6 @@ class CreateTableSetOperator(TableSetOperator):
 
     The result's ``details`` are ``{"table_set", "number", "version", "tag", "created", "operation_id", "tables",
     "expired"}``; ``version`` is ``set:<name>@<number>``, ``tables`` the snapshot ids by table.
-
-    :param table_set: Name of the table set; its next version is created (templated)
-    :param tables: Its tables, each as ``db.table``, whose newest snapshot it gets, or ``db.table@version``: a tag or a
-        snapshot id of main (templated)
-    :param keep: How many of the newest versions stay, whatever their age (templated)
-    :param retention: How long a version stays after a newer one replaced it, e.g. ``7 d`` (templated)
-    :param abandon: Continue although a pipeline has begun to publish tables of the set: its run was killed and won't be
-        retried (templated)
     """
 
     operation = "create_table_set"
