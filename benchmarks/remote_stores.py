@@ -26,7 +26,7 @@ from benchmarks._delay import Delay
 from benchmarks.metadata import FILES, change_files, make_large_table
 from tests import azure_server, gcs_server, s3_server
 from tests.core.tables import append
-from tests.hdfs_server import hdfs_addresses
+from tests.hdfs_server import hdfs_server
 from tests.oss_server import oss_server
 from tests.seaweed_server import seaweed_server
 from tests.stores import CountingStore
@@ -72,9 +72,8 @@ def places(folder: Path, stack: ExitStack) -> Iterator[tuple[str, Place]]:
     oss = stack.enter_context(oss_server())
     in_oss = oss.make_bucket()
     yield "OSS (stub)", _over_http(oss.endpoint, lambda _: in_oss, oss.options)
-    native, web = stack.enter_context(hdfs_addresses(made("hdfs")))
+    native = stack.enter_context(hdfs_server(made("hdfs")))
     yield "HDFS", Place(lambda at: f"hdfs://{at}/native", lambda _: {}, urlsplit(native).netloc)
-    yield "HDFS (WebHDFS)", Place(lambda at: f"webhdfs://{at}/web", lambda _: {}, urlsplit(web).netloc)
 
 
 def _over_http(endpoint: str, uri: Callable[[str], str], options: Callable[[str], Mapping[str, Any]]) -> Place:

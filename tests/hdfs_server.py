@@ -2,8 +2,6 @@
 
 with hdfs_server(folder) as uri:
     store = open_store(f"{uri}/warehouse")
-with hdfs_addresses(folder) as (uri, uri_over_http):
-    ...
 """
 
 from __future__ import annotations
@@ -27,23 +25,16 @@ _JARS = ("hadoop-client-api", "hadoop-client-runtime", "slf4j-api", "jcl-over-sl
 def _class_path() -> list[Path] | None:
     """The mini cluster and what it needs of the project's own PySpark, which brings the same Hadoop."""
     spark = find_spec("pyspark")
-    if spark is None or spark.origin is None or not layout.JAXB_JAR.is_file():
+    if spark is None or spark.origin is None or not layout.MINICLUSTER_JAR.is_file():
         return None
     jars = Path(spark.origin).parent / "jars"
     found = [sorted(jars.glob(f"{name}-[0-9]*.jar")) for name in _JARS]
-    return [layout.MINICLUSTER_JAR, layout.JAXB_JAR, *(some[0] for some in found)] if all(found) else None
+    return [layout.MINICLUSTER_JAR, *(some[0] for some in found)] if all(found) else None
 
 
 @contextmanager
 def hdfs_server(folder: Path) -> Iterator[str]:
     """Run a cluster that keeps its files in a folder, and give its URI. It ends when this process does."""
-    with hdfs_addresses(folder) as (uri, _):
-        yield uri
-
-
-@contextmanager
-def hdfs_addresses(folder: Path) -> Iterator[tuple[str, str]]:
-    """Run a cluster as ``hdfs_server`` does, and give its URI and that of its files over HTTP."""
     jars, java = _class_path(), layout.java_executable()
     require(jars and java, "no HDFS cluster to start: run `make oracles`")
     assert jars and java
@@ -57,7 +48,7 @@ def hdfs_addresses(folder: Path) -> Iterator[tuple[str, str]]:
         folder,
     ]
     with server_process(command, folder / "errors.txt", "The HDFS cluster") as (said, _):
-        yield said[0], said[1]
+        yield said[0]
 
 
 class NameNodeProxy:

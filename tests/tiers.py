@@ -30,7 +30,6 @@ LANDING = (
     "tests/core/store/test_gcs.py",
     "tests/core/store/test_hdfs.py",
     "tests/core/store/test_seaweed.py",
-    "tests/core/store/test_webhdfs.py",
     "tests/data/test_java.py",
     "tests/data/chain/test_compact_java.py",
     "tests/data/test_first_releases.py",

@@ -290,8 +290,8 @@ def _with_advice(storage: str, error: PaimonError) -> str:
     message = error.message.rstrip(".")
     if note := _OVER_HTTP.get(storage):
         return f"{message}. {_over_http(cause, *note)}"
-    if storage in ("hdfs", "webhdfs"):
-        return f"{message}. {_over_hdfs(storage, error)}"
+    if storage == "hdfs":
+        return f"{message}. {_over_hdfs(error)}"
     if storage != "s3":
         return f"{error.message}. This process runs as user {_user()}"
     status = s3_client.status_of(cause)
@@ -302,13 +302,9 @@ def _with_advice(storage: str, error: PaimonError) -> str:
     return f"{message}. {way_out}" if way_out else error.message
 
 
-def _over_hdfs(storage: str, error: PaimonError) -> str:
+def _over_hdfs(error: PaimonError) -> str:
     if error.message.startswith("Permission denied"):
-        if "(status 401" in error.message:
-            return "Correct user and password, or delegation_token, in Storage options"
-        named = "that of delegation_token or user in Storage options, " if storage == "webhdfs" else ""
-        ticket = "" if storage == "webhdfs" else "the Kerberos ticket's, "
-        return f"The user is {named}HADOOP_USER_NAME, {ticket}or else who this process runs as: {_user()}"
+        return f"The user is HADOOP_USER_NAME, the Kerberos ticket's, or else who this process runs as: {_user()}"
     for answer, way_out in _HDFS_BY_ANSWER.items():
         if answer in error.message:
             return way_out

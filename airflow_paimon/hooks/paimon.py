@@ -37,7 +37,6 @@ EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secr
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 _STORAGES = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "oss": "oss", "hdfs": "hdfs", "viewfs": "hdfs",
-    "webhdfs": "webhdfs", "swebhdfs": "webhdfs",
     **dict.fromkeys(("abfs", "abfss", "az", "wasb", "wasbs"), "azure"),
 }  # fmt: skip
 
@@ -107,7 +106,7 @@ class PaimonHook(BaseHook):
 
     @property
     def storage(self) -> str:
-        """The warehouse's kind of storage: ``s3``, ``gcs``, ``azure``, ``oss``, ``hdfs``, ``webhdfs``, else nothing."""
+        """The warehouse's kind of storage: ``s3``, ``gcs``, ``azure``, ``oss``, ``hdfs``, else nothing."""
         return self.storage_of(self.warehouse)
 
     @staticmethod

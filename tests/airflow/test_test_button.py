@@ -16,7 +16,9 @@ import pytest
 
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.hooks._connection_check import within
+from airflow_paimon.core.store import open_store
+from airflow_paimon.core.store.hdfs import HdfsStore
+from airflow_paimon.hooks._connection_check import _with_advice, within
 from airflow_paimon.hooks.paimon import PaimonHook
 from tests import azure_server, gcs_server, oss_server
 from tests.airflow.conftest import set_connection
@@ -172,44 +174,29 @@ def test_a_catalog_and_the_storage_of_its_tables(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_name_node_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    for scheme in ("hdfs", "webhdfs"):
-        good, message = press(monkeypatch, warehouse=f"{scheme}://127.0.0.1:1/wh")
-        assert not good
-        assert "127.0.0.1:1" in message
-        assert "Check the host and port in Warehouse" in message
+    good, message = press(monkeypatch, warehouse="hdfs://127.0.0.1:1/wh")
+    assert not good
+    assert "127.0.0.1:1" in message
+    assert "Check the host and port in Warehouse" in message
 
 
 @pytest.mark.parametrize(
-    ("status", "exception", "advice"),
+    ("exception", "advice"),
     [
-        (403, "StandbyException", "This is a standby name node: name the active one in Warehouse"),
-        (403, "SafeModeException", "The name node is in safe mode: wait until it has left that"),
-        (403, "RetriableException", "The name node is starting"),
-        (403, "AccessControlException", "The user is that of delegation_token or user in Storage options, HADOOP_"),
-        (403, "IllegalStateException", "The name node's log shows the cause"),
-        (401, "", "Correct user and password, or delegation_token, in Storage options"),
+        ("StandbyException", "This is a standby name node: name the active one in Warehouse"),
+        ("SafeModeException", "The name node is in safe mode: wait until it has left that"),
+        ("RetriableException", "The name node is starting"),
+        ("AccessControlException", "The user is HADOOP_USER_NAME, the Kerberos ticket's, or else"),
+        ("IllegalStateException", "The name node's log shows the cause"),
     ],
 )
-def test_what_a_name_node_answers(monkeypatch: pytest.MonkeyPatch, status: int, exception: str, advice: str) -> None:
-    class NameNode(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            said = {"exception": exception, "javaClassName": f"org.apache.{exception}", "message": "As planned"}
-            body = json.dumps({"RemoteException": said} if exception else {}).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: Any) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), NameNode)
-    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
-    try:
-        good, message = press(monkeypatch, warehouse=f"webhdfs://127.0.0.1:{server.server_port}/wh")
-    finally:
-        server.shutdown()
-        server.server_close()
-    assert not good
+def test_what_a_name_node_answers(exception: str, advice: str) -> None:
+    answer = RuntimeError(f'RPCError("org.apache.hadoop.{exception}", "As planned")')
+    store = open_store("hdfs://name-node:9000/wh")
+    assert isinstance(store, HdfsStore)
+    error = store.failed(answer, "listing", "")
+    error.__cause__ = answer
+    message = _with_advice("hdfs", error)
     assert advice in message and "Check the host" not in message, message
 
 

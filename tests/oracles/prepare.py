@@ -189,10 +189,7 @@ JARS: dict[str, dict[str, Path]] = {
     **{name: release.jars for name, release in layout.FLINKS.items()},
     "rest": {**_BUNDLE, **dict(zip(layout.REST_ARTIFACTS, layout.rest_jars(), strict=True))},
     "jdbc": {f"org.postgresql:postgresql:{layout.POSTGRES_DRIVER}": layout.POSTGRES_DRIVER_JAR},
-    "hdfs": {
-        f"org.apache.hadoop:hadoop-client-minicluster:{layout.MINICLUSTER}": layout.MINICLUSTER_JAR,
-        layout.JAXB_ARTIFACT: layout.JAXB_JAR,
-    },
+    "hdfs": {f"org.apache.hadoop:hadoop-client-minicluster:{layout.MINICLUSTER}": layout.MINICLUSTER_JAR},
 }
 """What Maven copies for an oracle: the artifact, and the file."""
 # o4 before o3: the Java engine borrows some jars from O4's PySpark.
@@ -215,7 +212,7 @@ STEPS: dict[str, tuple[str, Callable[[], None], tuple[Path, ...]]] = {
         prepare_postgres_driver,
         (layout.POSTGRES_DRIVER_JAR,),
     ),
-    "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR, layout.JAXB_JAR)),
+    "hdfs": (f"HDFS {layout.MINICLUSTER}", prepare_hdfs, (layout.MINICLUSTER_JAR,)),
     "yarn": (f"YARN {layout.MINICLUSTER}", prepare_yarn, (layout.YARN_JARS,)),
     "kubernetes": (
         f"Kubernetes {layout.KUBERNETES_VERSION}",

@@ -43,7 +43,7 @@ from airflow_paimon.core.store.threads import map_parallel
 
 T = TypeVar("T")
 
-FAILURES = (OSError, RuntimeError)
+_FAILURES = (OSError, RuntimeError)
 """What the client raises: ``OSError`` for what Python has a class for, ``RuntimeError`` for all else."""
 
 _OPTIONS = frozenset({"config_dir", "kerberos_cache", "kerberos_keytab", "kerberos_principal"})
@@ -82,18 +82,14 @@ class HdfsStore(Store):
         self._scheme = scheme
         self._authority = authority
         self._root = root
-        self._options = self._checked(options)
-
-    def _checked(self, options: Mapping[str, Any] | None) -> str:
-        """Check options, and that the package is there; give the options as JSON."""
         if find_spec("hdfs_native") is None:
             raise UnsupportedStorageError(
-                f"{self._scheme}:// needs the package hdfs-native: pip install 'airflow-paimon[hdfs]'"
+                f"{scheme}:// needs the package hdfs-native: pip install 'airflow-paimon[hdfs]'"
             )
-        return _checked_options(self._scheme, options)
+        self._options = _checked_options(scheme, options)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._scheme, self._authority, self._root, json.loads(self._options))
+        return HdfsStore, (self._scheme, self._authority, self._root, json.loads(self._options))
 
     @property
     def uri(self) -> str:
@@ -101,7 +97,7 @@ class HdfsStore(Store):
 
     def child(self, path: str) -> HdfsStore:
         root = join(self._root, folder_name(path))
-        return type(self)(self._scheme, self._authority, root, json.loads(self._options))
+        return HdfsStore(self._scheme, self._authority, root, json.loads(self._options))
 
     def read(self, path: str) -> bytes:
         key = self._key(object_name(path))
@@ -150,14 +146,14 @@ class HdfsStore(Store):
             return super().delete_same(path, data)
         try:
             self._client.rename(key, away, overwrite=False)
-        except FAILURES as error:
+        except _FAILURES as error:
             if self._status(path, away) is None:
                 if self._status(path, key) is None:  # another process has deleted it
                     return None
                 raise self.failed(error, "deleting", path, mutating=True) from error
         try:
             return _put_back(self._client, away)
-        except FAILURES as error:
+        except _FAILURES as error:
             raise OutcomeUnknownError(
                 f"{join(self.uri, path)} was renamed to be deleted, and may have been replaced by another process "
                 f"before ({self._reason(error)}). If {away} exists, the next listing of its folder deletes or restores "
@@ -168,7 +164,7 @@ class HdfsStore(Store):
         key = self._key(inner_folder_name(path))
         folders = [entry.path for entry in self._entries(path, recursive=True) if entry.isdir]
         for folder in sorted((*folders, key), reverse=True):
-            with contextlib.suppress(*FAILURES):  # something is in it
+            with contextlib.suppress(*_FAILURES):  # something is in it
                 if not self._listed(path, folder):
                     self._client.delete(folder, recursive=False)
 
@@ -191,7 +187,7 @@ class HdfsStore(Store):
             writer = self._new_file(key)
         except FileExistsError as error:
             raise AlreadyExistsError(f"{join(self.uri, path)} exists already") from error
-        except FAILURES as error:
+        except _FAILURES as error:
             raise self.failed(error, "writing", path) from error
 
         def discard() -> None:
@@ -204,7 +200,7 @@ class HdfsStore(Store):
             fail=lambda error: self.failed(error, "writing", path),
             finish=writer.close,
             discard=discard,
-            errors=FAILURES,
+            errors=_FAILURES,
         )
 
     @property
@@ -228,7 +224,7 @@ class HdfsStore(Store):
             try:
                 self._client.rename(temp, key, overwrite=overwrite)
                 return
-            except FAILURES as error:
+            except _FAILURES as error:
                 if self._committed(path, temp, data, error, overwrite=overwrite):
                     return
                 if not left or not isinstance(error, OSError) or isinstance(error, _ANSWERS):
@@ -241,9 +237,9 @@ class HdfsStore(Store):
             writer.write(data)
             writer.close()
         except BaseException as error:
-            with contextlib.suppress(*FAILURES):
+            with contextlib.suppress(*_FAILURES):
                 self._client.delete(temp, recursive=False)
-            if isinstance(error, FAILURES):
+            if isinstance(error, _FAILURES):
                 raise self.failed(error, "writing", path) from error
             raise
         return temp
@@ -264,7 +260,7 @@ class HdfsStore(Store):
             found = None if fenced else _content(self._client, self._key(path))
         except FileNotFoundError:
             found = None
-        except (*FAILURES, PaimonError) as doubt:
+        except (*_FAILURES, PaimonError) as doubt:
             raise OutcomeUnknownError(
                 f"{doing.capitalize()} {where} failed ({self._reason(error)}), and so did reading it back "
                 f"({self._reason(doubt)}): it may still appear. Check whether it exists before you run this again"
@@ -309,7 +305,7 @@ class HdfsStore(Store):
         away = [entry for entry in found if not entry.isdir and AWAY.fullmatch(entry.path.rpartition("/")[2])]
         if away:
             for entry in away:
-                with contextlib.suppress(*FAILURES):  # it stays, as where nothing can be written
+                with contextlib.suppress(*_FAILURES):  # it stays, as where nothing can be written
                     _put_back(self._client, entry.path)
             found = self._run("listing", path, lambda client: list(client.list_status(key)))
         # A file's listing is the file itself.
@@ -319,7 +315,7 @@ class HdfsStore(Store):
     def _run(self, doing: str, path: str, request: Callable[[Any], T], mutating: bool = False) -> T:
         try:
             return request(self._client)
-        except FAILURES as error:
+        except _FAILURES as error:
             raise self.failed(error, doing, path, mutating=mutating) from error
 
     def _reason(self, error: Exception) -> str:
@@ -367,7 +363,7 @@ class _OpenFile:
             return b""
         try:
             data: bytes = self._reader.read_range(start, end - start)
-        except FAILURES as error:
+        except _FAILURES as error:
             raise self._store.failed(error, "reading", path) from error
         return data
 
@@ -429,7 +425,7 @@ def _checked_options(scheme: str, options: Mapping[str, Any] | None) -> str:
 def _put_back(client: Any, away: str) -> bool:
     """Delete a file that is ``AWAY`` if it is the one that was to be deleted. False: it is not, and has its name back.
 
-    Several processes may do so at once. Raises one of ``FAILURES`` where another file has got the name since.
+    Several processes may do so at once. Raises one of ``_FAILURES`` where another file has got the name since.
     """
     folder, _, name = away.rpartition("/")
     found = AWAY.fullmatch(name)

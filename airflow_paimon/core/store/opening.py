@@ -18,12 +18,8 @@ from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.store.object_store import ObjectStore
 from airflow_paimon.core.store.oss import OssStore
 from airflow_paimon.core.store.s3 import S3Store
-from airflow_paimon.core.store.webhdfs import WebHdfsStore
 
 _SCHEME = re.compile(r"^([A-Za-z][A-Za-z0-9+.:-]*):/")
-_HDFS: dict[str, type[HdfsStore]] = {
-    "hdfs": HdfsStore, "viewfs": HdfsStore, "webhdfs": WebHdfsStore, "swebhdfs": WebHdfsStore,
-}  # fmt: skip
 _OBJECTS: dict[str, tuple[str, type[ObjectStore]]] = {
     "s3": ("s3", S3Store), "s3a": ("s3", S3Store), "gs": ("gs", GcsStore), "gcs": ("gs", GcsStore),
     "oss": ("oss", OssStore),
@@ -51,7 +47,7 @@ class StoreSpec:
 
 def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> Store:
     """Open the store rooted at a path or a URI: ``file:``, ``s3://``, ``s3a://``, ``gs://``, ``abfs(s)://``,
-    ``wasb(s)://``, ``az://``, ``oss://``, ``hdfs://``, ``viewfs://``, ``(s)webhdfs://``, ``memory://`` or fsspec's.
+    ``wasb(s)://``, ``az://``, ``oss://``, ``hdfs://``, ``viewfs://``, ``memory://`` or fsspec's.
 
     The URI is literal, as Paimon's Java engine writes it: ``%3A`` in it stays ``%3A``, nothing is unquoted.
     Nothing is read yet. ``storage_options`` apply to object stores; local and memory stores ignore them.
@@ -77,9 +73,9 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
         kept, kind = _OBJECTS[scheme]
         authority, _, prefix = root.partition("/")
         return kind(kept, authority, _checked_root(prefix), storage_options)
-    if scheme in _HDFS:
+    if scheme in ("hdfs", "viewfs"):
         authority, _, path = root.partition("/")
-        return _HDFS[scheme](scheme, authority, _checked_root(path), storage_options)
+        return HdfsStore(scheme, authority, _checked_root(path), storage_options)
     if scheme == "memory":
         return MemoryStore(_checked_root(root))
     # Imported here because fsspec takes 0.3 s and local paths and s3:// don't need it.

@@ -1,4 +1,4 @@
-"""Requests to S3-compatible storages: the first of a kind over the client that s3fs sets up, the others directly."""
+"""Requests to S3-compatible storages, over the client that s3fs sets up."""
 
 from __future__ import annotations
 
@@ -7,18 +7,14 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, BinaryIO, ClassVar, TypeVar
-from urllib.parse import unquote_plus, urlsplit
-from xml.etree import ElementTree
+from urllib.parse import urlsplit
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
 from airflow_paimon.core.store.base import FileInfo, batches
 from airflow_paimon.core.store.failures import Output
-from airflow_paimon.core.store.http_client import Answer
 from airflow_paimon.core.store.object_client import (
-    EXISTS,
     IN_CONFLICT,
     PART,
     TOKEN,
@@ -29,7 +25,6 @@ from airflow_paimon.core.store.object_client import (
     environment_of,
     is_enough,
 )
-from airflow_paimon.core.store.s3_direct import Direct
 
 T = TypeVar("T")
 
@@ -50,11 +45,8 @@ _DELETE_BATCH = 1000
 _UNKNOWN = 401
 _MISSING = 404
 _DENIED = 403
-_NO_RANGE = 416
 _REFUSED = (400, 401, 403)
 _LONGEST_MESSAGE = 300
-_NO_KEY = b"<Code>NoSuchKey</Code>"
-_QUERY = {"Prefix": "prefix", "Delimiter": "delimiter", "ContinuationToken": "continuation-token"}
 
 
 def checked_options(options: Mapping[str, Any] | None) -> str:
@@ -185,14 +177,13 @@ def run(fs: Any, request: Callable[[Any], Awaitable[T]]) -> T:
 
 
 class S3Client(ObjectClient):
-    """Objects by the S3 protocol, from any thread; what isn't sent directly goes over s3fs's own event loop."""
+    """Objects by the S3 protocol, from any thread, over s3fs's own event loop."""
 
     condition: ClassVar[str] = "If-None-Match"
     keeps_answer: ClassVar[bool] = True
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs
-        self._direct = Direct(fs, partial(run, fs))
 
     def run(self, request: Callable[[Any], Awaitable[T]]) -> T:
         try:
@@ -216,23 +207,10 @@ class S3Client(ObjectClient):
         return data, str(response["ResponseMetadata"].get("HTTPHeaders", {}).get("server", ""))
 
     def get(self, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, int]:
-        part = {"range": byte_range} if byte_range else {}
-        answer = self._direct.send("GetObject", bucket, key, headers=part)
-        if answer is not None and answer.status in (200, 206):
-            return answer.content
-        if answer is not None and answer.status == _MISSING and _NO_KEY in answer.body:
-            raise RequestError(_MISSING, "NoSuchKey", code="NoSuchKey")
-        if answer is not None and answer.status == _NO_RANGE:
-            raise RequestError(_NO_RANGE, "InvalidRange", code="InvalidRange")
         data, response = self.run(lambda client: self._get(client, bucket, key, byte_range))
         return data, int(response.get("ContentRange", f"/{len(data)}").rpartition("/")[2])
 
     def head(self, bucket: str, key: str) -> str | None:
-        answer = self._direct.send("HeadObject", bucket, key)
-        if answer is not None and answer.status == 200:
-            return answer.headers.get(f"x-amz-meta-{TOKEN}")
-        if answer is not None and answer.status == _MISSING:
-            raise RequestError(_MISSING, "404", code="404")
         return _token(self._call("HeadObject", Bucket=bucket, Key=key))
 
     def is_from(self, bucket: str, key: str, token: str, data: bytes) -> bool:
@@ -243,18 +221,12 @@ class S3Client(ObjectClient):
         return owner == token or (owner is None and found == data)
 
     def put(self, bucket: str, key: str, data: bytes, token: str = "") -> None:
-        own = {"if-none-match": "*", f"x-amz-meta-{TOKEN}": token} if token else {}
-        answer = self._direct.send("PutObject", bucket, key, headers=own, body=data)
-        if answer is not None and answer.status == 200:
-            return
-        if answer is not None and answer.status == EXISTS and token:
-            raise RequestError(EXISTS, "PreconditionFailed", code="PreconditionFailed")
         condition = {"IfNoneMatch": "*", "Metadata": {TOKEN: token}} if token else {}
         try:
             self._call("PutObject", Bucket=bucket, Key=key, Body=data, **condition)
         except RequestError as error:
             # Another put of the same key is under way: this one did nothing, and a look shows which one won.
-            error.applied = error.applied or error.code == IN_CONFLICT or _may_have_acted(answer)
+            error.applied = error.applied or error.code == IN_CONFLICT
             raise
 
     def upload(self, bucket: str, key: str, fail: Fail) -> BinaryIO:
@@ -300,18 +272,12 @@ class S3Client(ObjectClient):
         folders: list[str] = []
         more: dict[str, str] = {"Delimiter": delimiter} if delimiter else {}
         while True:  # each page starts after the one before it
-            page = self._page(bucket, {"Prefix": prefix, **more})
+            page = self._call("ListObjectsV2", Bucket=bucket, Prefix=prefix, **more)
             objects += map(_info, page.get("Contents", []))
             folders += (entry["Prefix"] for entry in page.get("CommonPrefixes", []))
             if not page.get("IsTruncated") or is_enough(objects, limit):
                 return objects, folders
             more["ContinuationToken"] = page["NextContinuationToken"]
-
-    def _page(self, bucket: str, given: Mapping[str, str]) -> Mapping[str, Any]:
-        query = {"list-type": "2", "encoding-type": "url", **{_QUERY[name]: value for name, value in given.items()}}
-        answer = self._direct.send("ListObjectsV2", bucket, query=query)
-        page = _parsed_page(answer.body) if answer is not None and answer.status == 200 else None
-        return self._call("ListObjectsV2", Bucket=bucket, **given) if page is None else page
 
     def _call(self, operation: str, **arguments: Any) -> dict[str, Any]:
         return self.run(lambda client: self._request(client, operation, **arguments))
@@ -322,8 +288,7 @@ class S3Client(ObjectClient):
 
         known = client.meta.service_model.operation_model(operation).input_shape.members
         extra = {k: v for k, v in {**self._fs.s3_additional_kwargs, **self._fs.req_kw}.items() if k in known}
-        with self._direct.watch(client, operation, arguments["Bucket"], arguments.get("Key", "")):
-            response: dict[str, Any] = await getattr(client, xform_name(operation))(**{**extra, **arguments})
+        response: dict[str, Any] = await getattr(client, xform_name(operation))(**{**extra, **arguments})
         return response
 
     async def _get(self, client: Any, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, dict[str, Any]]:
@@ -343,40 +308,6 @@ class S3Client(ObjectClient):
 def _token(response: Mapping[str, Any]) -> str | None:
     owner: str | None = response.get("Metadata", {}).get(TOKEN)
     return owner
-
-
-def _may_have_acted(answer: Answer | None) -> bool:
-    """Whether a put that was sent directly may have taken effect, though the storage doesn't say so."""
-    return answer is not None and (answer.status == 408 or not 300 <= answer.status < 500)
-
-
-def _parsed_page(body: bytes) -> Mapping[str, Any] | None:
-    """Read a page of a listing, as botocore does; None: it isn't one, or there is something in it that isn't known."""
-    try:
-        root = ElementTree.fromstring(body)
-        space = root.tag.removesuffix("ListBucketResult")
-        decode = unquote_plus if root.findtext(f"{space}EncodingType") == "url" else str
-        if root.tag != f"{space}ListBucketResult":
-            return None
-        objects = [
-            {
-                "Key": decode(entry.findtext(f"{space}Key", "")),
-                "Size": int(entry.findtext(f"{space}Size", "")),
-                "LastModified": datetime.fromisoformat(entry.findtext(f"{space}LastModified", "")),
-            }
-            for entry in root.findall(f"{space}Contents")
-        ]
-        folders = [decode(e.findtext(f"{space}Prefix", "")) for e in root.findall(f"{space}CommonPrefixes")]
-    except (ElementTree.ParseError, ValueError):
-        return None
-    truncated, token = root.findtext(f"{space}IsTruncated"), root.findtext(f"{space}NextContinuationToken")
-    if truncated not in ("true", "false") or (truncated == "true" and not token):
-        return None
-    if not all(entry["Key"] for entry in objects) or not all(folders):
-        return None
-    more = {"NextContinuationToken": token} if truncated == "true" else {}
-    prefixes = [{"Prefix": name} for name in folders]
-    return {"Contents": objects, "CommonPrefixes": prefixes, "IsTruncated": truncated == "true", **more}
 
 
 def _info(entry: Mapping[str, Any]) -> FileInfo:

@@ -10,7 +10,7 @@ from tests.s3_proxy import Proxy, s3_proxy
 from tests.s3_server import make_bucket, s3_server, storage_options
 
 # What `make reach` runs besides.
-collect_ignore = [] if os.environ.get("AIRFLOW_PAIMON_REACH") == "1" else ["test_many_files.py", "test_webhdfs.py"]
+collect_ignore = [] if os.environ.get("AIRFLOW_PAIMON_REACH") == "1" else ["test_many_files.py"]
 ONE_ATTEMPT = {"retries": {"total_max_attempts": 1}}
 
 

@@ -20,11 +20,11 @@ from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.table import Table
 from tests import azure_server, gcs_server, s3_server, seaweed_server
 from tests.conftest import require
-from tests.hdfs_server import hdfs_addresses
+from tests.hdfs_server import hdfs_server
 from tests.oss_server import _Object, oss_server
 from tests.s3_proxy import Proxy, s3_proxy
 
-STORAGES = ("local", "s3", "gs", "abfss", "oss", "hdfs", "webhdfs")
+STORAGES = ("local", "s3", "gs", "abfss", "oss", "hdfs")
 LARGE = 100_000
 SLOW, SLOWEST = 10_000, 3_000
 PAGE = 1000
@@ -36,14 +36,13 @@ class Place:
     """A store on a server, behind a proxy that counts where it speaks HTTP.
 
     ``fill``: puts empty files by the shortest way that the server has. ``largest``: how many files it takes in sensible
-    time. ``folders``: how many are listed each by a request. ``deletes_pages``: whether a request deletes many.
+    time. ``deletes_pages``: whether a request deletes many.
     """
 
     store: Store
     fill: Callable[[Sequence[str]], object]
     proxy: Proxy | None = None
     largest: int = LARGE
-    folders: int = 0
     deletes_pages: bool = True
 
     @contextmanager
@@ -111,16 +110,8 @@ def _oss(stack: ExitStack, folder: Path) -> Place:
 
 
 def _hdfs(stack: ExitStack, folder: Path) -> Place:
-    native, _ = stack.enter_context(hdfs_addresses(folder))
-    store = open_store(f"{native}/t")
+    store = open_store(f"{stack.enter_context(hdfs_server(folder))}/t")
     return Place(store, _empty_files(store))
-
-
-def _webhdfs(stack: ExitStack, folder: Path) -> Place:
-    native, web = stack.enter_context(hdfs_addresses(folder))
-    proxy = stack.enter_context(s3_proxy(web.replace("webhdfs:", "http:")))
-    store = open_store(f"{proxy.endpoint.replace('http:', 'webhdfs:')}/t")
-    return Place(store, _empty_files(open_store(f"{native}/t")), proxy, folders=2)
 
 
 def _by(store: Store) -> Callable[[Sequence[str]], object]:
@@ -148,7 +139,7 @@ def test_many_files(place: Place, count: int) -> None:
             assert tracemalloc.get_traced_memory()[1] < count * _BYTES_PER_FILE + _BYTES
         finally:
             tracemalloc.stop()
-    with place.at_most(pages + 1 + place.folders):
+    with place.at_most(pages + 1):
         assert len(place.store.files("")) == count + 1
     with place.at_most(pages + 3):  # a look at the first page, and at the two hints, which are missing
         assert table.latest_snapshot_id() == count
