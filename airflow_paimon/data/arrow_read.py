@@ -13,7 +13,8 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_columns, check_table, timestamp_argument
 from airflow_paimon.data.chain.read import read_chain_split
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
-from airflow_paimon.data.planner import Pinned, pin, pinned_schema, plan_pinned, plan_rows
+from airflow_paimon.data.fallback_branches import PinnedState
+from airflow_paimon.data.planner import pin, pinned_schema, plan_pinned, plan_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import GroupPlan, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest
@@ -115,7 +116,7 @@ def _first(batches: Iterator[pa.RecordBatch], limit: int) -> Iterator[pa.RecordB
 class PinnedRows:
     """The rows of a view in one state, which may be read any number of times: made by ``pin_rows``."""
 
-    state: Pinned
+    state: PinnedState
 
     @property
     def schema(self) -> pa.Schema:

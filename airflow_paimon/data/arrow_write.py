@@ -30,9 +30,9 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_rows, check_table, partition_argument
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.compaction_tasks import RunTasks, run_here
-from airflow_paimon.data.content_digest import content_digest
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.moving_keys import complete_messages
+from airflow_paimon.data.rows_digest import rows_digest, total_of
 from airflow_paimon.data.write import (
     RowTargets,
     TableWrite,
@@ -103,7 +103,10 @@ def write_arrow(
             targets=targets_of_rows(data, table.store, table.label),
         )
 
-    content = None if operation_id is None else content_digest(data)
+    content = None
+    if operation_id is not None:
+        batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
+        content = total_of(list(map(rows_digest, batches))).text
     request = WriteRequest(OPERATION, operation_id, _request_digest(data, write_mode), content)
     written = write_once(table, request, write, partial(report_write, table), writers_stopped=writers_stopped)
     return _result(table, mode, written, data.num_rows, started)

@@ -13,84 +13,52 @@ from typing import Any
 
 import pyarrow.compute as pc
 
+from airflow_paimon.core.chain.layout import ChainLayout
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import ArrayType, DataType, MapType, RowType, type_to_json, with_nullable
 from airflow_paimon.core.table.branch_record import read_branch_record
-from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_filter import both_of, partitions_that, partitions_where
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.read_cache import cached_reads
-from airflow_paimon.core.table.scan import (
-    ScanPlan,
-    scan_without_files,
-    with_planned_files,
-    with_schemas,
-    with_schemas_of_branch,
-)
+from airflow_paimon.core.table.scan import ScanPlan, scan_without_files, with_planned_files
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.files.key_lookup import chosen_files
 from airflow_paimon.data.files.pruning import bind_where, keep
 from airflow_paimon.data.row_columns import with_row_columns
 
-FEW_FILES = 2_000
-"""A state of so many files is planned once for all of its reads, a larger one for each of them what it needs."""
-
 
 @dataclass(frozen=True, slots=True)
-class PinnedBranches:
-    """One state of a table, from which any number of reads can be planned.
+class PinnedState:
+    """One state of a view, from which any number of reads can be planned.
 
-    ``states``: of the branches that are read, without their files; the first has the table's columns, and hides
-    partitions of the other one. ``travels``: it is an earlier state. ``planned``: the same with their files, where
-    these are few.
+    ``states``: of the branches that are read, without their files. Of a chain table main, the snapshot and the delta
+    branch; of others the first one hides partitions of the second. The first has the table's columns. ``travels``: it
+    is an earlier state. ``chain``: of a view that is read through a chain.
     """
 
     states: tuple[ScanPlan, ...]
     travels: bool
-    planned: tuple[ScanPlan, ...] | None = None
+    chain: ChainLayout | None = None
 
 
-def choose_branches(
-    table: Table, version: int | str | None = None, timestamp: int | str | None = None
-) -> PinnedBranches:
-    """Choose the state of a table for one read; raises as ``plan_branches``."""
-    states = branch_states(first_state(table, version, timestamp), version, timestamp)
-    return PinnedBranches(states, version is not None or timestamp is not None)
-
-
-def pin_branches(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedBranches:
-    """Choose the state of a table for any number of reads, which a branch that is made anew meanwhile doesn't change.
-
-    Raises:
-        PaimonError: as ``plan_branches``.
-    """
-    with cached_reads():
-        chosen = choose_branches(table, version, timestamp)
-        if sum(count_live_files(s.table, s.snapshot) for s in chosen.states) > FEW_FILES:
-            return replace(chosen, states=tuple(map(with_schemas_of_branch, chosen.states)))
-        plans = plan_visible_files(chosen.states, [None] * len(chosen.states), statistics=True)
-        return replace(chosen, planned=tuple(map(with_schemas, plans)))
-
-
-def branch_states(state: ScanPlan, version: int | str | None, timestamp: int | str | None) -> tuple[ScanPlan, ...]:
-    """Choose the states of the branches that are read, without their files, first the one whose partitions hide those
-    of the other one. ``state``: see ``first_state``.
-    """
-    name = other_branch(state)
+def choose_branches(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedState:
+    """Choose the state of a table that is no chain table for one read; raises as ``plan_branches``."""
+    travels = version is not None or timestamp is not None
+    own = _first_state(table, version, timestamp)
+    name = other_branch(own)
     if name is None:
-        return (state,)
-    own, other = state, _other_state(state, state.table.branch(name), version, timestamp)
+        return PinnedState((own,), travels)
+    other = _other_state(own, own.table.branch(name), version, timestamp)
     if timestamp is not None and own.snapshot is None and other.snapshot is None:
         raise no_snapshot_as_early(own.table, timestamp)
-    if version is not None or timestamp is not None:
+    if travels:
         own, other = with_common_schema([own, other], newest=timestamp is not None)
     check_types(own.table.label, other.table.label, own.schema, other.schema)
-    return (other, own) if TableOptions(own.schema.options).primary_branch else (own, other)
+    return PinnedState((other, own) if TableOptions(own.schema.options).primary_branch else (own, other), travels)
 
 
 def files_of_filter(
@@ -175,7 +143,7 @@ def _other_state(state: ScanPlan, table: Table, version: int | str | None, times
     return scan_without_files(table, version, timestamp)
 
 
-def first_state(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> ScanPlan:
+def _first_state(table: Table, version: int | str | None, timestamp: int | str | None) -> ScanPlan:
     """Choose the table's own state, without its files; one without a snapshot where only the other branch has one as
     early.
     """

@@ -20,17 +20,16 @@ from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import BucketSelection, Selection, StoredPartitions
 from airflow_paimon.core.table.read_cache import cached_reads
-from airflow_paimon.core.table.scan import ScanPlan
+from airflow_paimon.core.table.scan import ScanPlan, with_schemas_of_branch
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero
-from airflow_paimon.data.chain.plan import plan_chain, plan_chain_columns, plan_pinned_chain
-from airflow_paimon.data.chain.scan import PinnedChain, is_chain_read, pin_chain
+from airflow_paimon.data.chain.plan import plan_chain, plan_chain_columns
+from airflow_paimon.data.chain.scan import choose_chain, is_chain_read
 from airflow_paimon.data.fallback_branches import (
-    PinnedBranches,
+    PinnedState,
     choose_branches,
     files_of_filter,
     partition_key,
-    pin_branches,
     plan_visible_files,
     visible_selection,
 )
@@ -44,6 +43,7 @@ from airflow_paimon.data.read_groups import (
     SortedFiles,
     entries_of,
     manifests_of,
+    plan_of,
     sort_files,
 )
 from airflow_paimon.data.read_request import ReadRequest
@@ -52,45 +52,41 @@ from airflow_paimon.data.row_id_groups import RowIdDivisions, divide_row_ids
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.system_tables import AUDIT_LOG, READ_OPTIMIZED, ROW_TRACKING, with_kinds
 
-Pinned = PinnedBranches | PinnedChain
-"""One state of a view, from which any number of reads can be planned."""
 
-
-def pin(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> Pinned:
-    """Choose the state of a view for any number of reads.
+def pin(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedState:
+    """Choose the state of a view for any number of reads, which a branch that is made anew meanwhile doesn't change.
 
     Raises:
         PaimonError: as ``plan_rows``.
     """
-    choose = pin_chain if is_chain_read(table, version) else pin_branches
-    return choose(table, version, timestamp)
+    choose = choose_chain if is_chain_read(table, version) else choose_branches
+    with cached_reads():
+        chosen = choose(table, version, timestamp)
+        return replace(chosen, states=tuple(map(with_schemas_of_branch, chosen.states)))
 
 
 def plan_rows(table: Table, request: ReadRequest | None = None, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of one state of a view (None: of all that it has); raises as ``plan_branches`` and ``plan_chain``."""
     request = ReadRequest() if request is None else request
+    choose = choose_branches if request.mode is None else choose_chain
     with cached_reads():
-        if request.mode is not None:
-            return plan_chain(table, request, sizes)
-        return plan_branches(choose_branches(table, request.version, request.timestamp), request, sizes)
+        return plan_pinned(choose(table, request.version, request.timestamp), request, sizes)
 
 
-def plan_pinned(pinned: Pinned, request: ReadRequest | None = None, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
+def plan_pinned(pinned: PinnedState, request: ReadRequest | None = None, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of a pinned state, as ``plan_rows``."""
-    request = ReadRequest() if request is None else request
-    plan: Any = plan_pinned_chain if isinstance(pinned, PinnedChain) else plan_branches
-    found: ReadPlan = plan(pinned, request, sizes)
-    return found
+    plan = plan_branches if pinned.chain is None else plan_chain
+    return plan(pinned, ReadRequest() if request is None else request, sizes)
 
 
-def pinned_schema(pinned: Pinned) -> pa.Schema:
+def pinned_schema(pinned: PinnedState) -> pa.Schema:
     """Return the columns of a pinned state; nothing is read. Raises as ``plan_rows``."""
-    if isinstance(pinned, PinnedChain):
+    if pinned.chain is not None:
         return plan_chain_columns(pinned).output_schema
     return _plan_layer_reads(pinned, ReadRequest(), pinned.states)[0][0].output_schema
 
 
-def plan_branches(pinned: PinnedBranches, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
+def plan_branches(pinned: PinnedState, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
     """Plan a read of one state, of both branches if the table's options say so.
 
     Raises:
@@ -100,29 +96,21 @@ def plan_branches(pinned: PinnedBranches, request: ReadRequest, sizes: GroupSize
         FormatError: a manifest is missing or corrupt. ConflictError: the branch was deleted or made anew meanwhile.
     """
     with cached_reads():
-        if pinned.planned is not None:
-            return _plan_at_once(pinned, request, pinned.planned)
         by_bucket = len(pinned.states) == 1
         selections = [
             files_of_filter(s.schema, by_bucket=by_bucket, where=request.where, predicate=request.predicate)
             for s in pinned.states
         ]
         if not _selects_more_than(pinned.states, selections, sizes.entries):
-            return _plan_at_once(
-                pinned, request, plan_visible_files(pinned.states, selections, statistics=request.has_filter)
-            )
+            plans = plan_visible_files(pinned.states, selections, statistics=request.has_filter)
+            return plan_of(_plan_layer_reads(pinned, request, plans))
         read = _plan_layer_reads(pinned, request, pinned.states)[0][0]
         found = _sort_into_groups(pinned.states, selections, request, sizes)
         groups = (GroupPlan(layers=_plan_layer_reads(pinned, request, plans)) for plans in found.each())
         return ReadPlan(read=read, groups=groups, is_large=True)
 
 
-def _plan_at_once(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanPlan]) -> ReadPlan:
-    layers = _plan_layer_reads(pinned, request, plans)
-    return ReadPlan(read=layers[0][0], groups=[GroupPlan(layers=layers)])
-
-
-def _plan_layer_reads(pinned: PinnedBranches, request: ReadRequest, plans: Sequence[ScanPlan]) -> tuple[Layer, ...]:
+def _plan_layer_reads(pinned: PinnedState, request: ReadRequest, plans: Sequence[ScanPlan]) -> tuple[Layer, ...]:
     """Plan files of a state."""
     system, columns = request.system, request.columns
     if system == ROW_TRACKING and columns is None:

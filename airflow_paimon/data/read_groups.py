@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.table.features import check_index
 from airflow_paimon.core.table.live_entries import live_of_entries, without_statistics
 from airflow_paimon.core.table.manifest_entries import each_entries, read_index_entries
@@ -40,10 +40,12 @@ _MOST_GROUPS = 20_000
 class GroupSizes:
     """``entries`` of manifests above which a read is planned in groups: as objects with their splits they take 1 kB
     each, and 0.4 kB more where a filter needs their statistics. ``files`` of a group, about. ``memory_bytes``: what is
-    kept in memory of what is sorted; the rest lies in a temporary file.
+    kept in memory of what is sorted; the rest lies in a temporary file. ``chain_files``: of a chain table, above which
+    only those are planned that a read needs.
     """
 
     entries: int = 50_000
+    chain_files: int = 2000
     files: int = 2000
     memory_bytes: int = 64 << 20
 
@@ -67,6 +69,12 @@ class GroupPlan:
     layers: tuple[Layer, ...]
     inputs: Inputs | None = None
     chains: tuple[ChainSplit, ...] = ()
+
+    @property
+    def files(self) -> Iterator[DataFile]:
+        """The files that are read."""
+        splits: list[ReadSplit | ChainSplit] = [s for _, found in self.layers for s in found]
+        return (f for split in (*splits, *self.chains) for f in split.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""A digest of rows that doesn't depend on their order, or on how tasks divide them: for batches that are repeated.
+"""A digest of rows that doesn't depend on their order, or on how tasks divide them: for writes that are repeated.
 
 Each row becomes a number, and the digest is the number of rows and two sums of these numbers, so that tasks add theirs.
 A value that is null adds nothing: a column that is added to a table meanwhile, and is null, changes no digest. It tells
@@ -88,10 +88,14 @@ def _plain(array: pa.Array) -> pa.Array:
     kind = array.type
     if pa.types.is_dictionary(kind):
         return _plain(array.dictionary_decode())
+    if pa.types.is_run_end_encoded(kind):
+        return _plain(pc.run_end_decode(array))
     if pa.types.is_string(kind) or pa.types.is_string_view(kind) or pa.types.is_large_string(kind):
         return array.cast(pa.large_binary())
     if pa.types.is_binary(kind) or pa.types.is_binary_view(kind) or pa.types.is_fixed_size_binary(kind):
         return array.cast(pa.large_binary())
+    if pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind):  # a cast gives nulls wrong offsets
+        return pa.array(array.to_pylist(), pa.large_list(kind.value_field))
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
         return array.cast(pa.large_list(kind.value_field))
     return array

@@ -11,7 +11,7 @@ from airflow_paimon.runbooks.form import check_policy, open_main, request_for
 from airflow_paimon.runbooks.maintenance_plan import group_small_jobs
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.chain.compaction_plan import ChainTargets, PartitionCompaction
+    from airflow_paimon.core.chain.compaction_plan import PartitionCompaction
     from airflow_paimon.core.chain.layout import ChainLayout, Partitions, Values
     from airflow_paimon.core.chain.state import ChainState
     from airflow_paimon.core.table.table import Table
@@ -106,14 +106,14 @@ def _plans(
 
     Returns also what is not compacted, and why, and what can't be planned.
     """
-    from airflow_paimon.core.chain.compaction_plan import Staleness, plan_compaction
-    from airflow_paimon.core.chain.provenance import stale_partitions
+    from airflow_paimon.core.chain.compaction_plan import parse_targets, plan_compaction
+    from airflow_paimon.core.chain.provenance import read_staleness
+    from airflow_paimon.core.requests.requests import CompactChainTable
 
-    known = Staleness()
-    if "pending" in arguments:
-        stale = stale_partitions(main, state)
-        known = Staleness(stale={s.values: s.reason for s in stale if not s.lost})
-    targets = _targets(state.layout, params, arguments)
+    request = request_for(params, "compact_chain_table", gap_policy=params["gap_policy"], **arguments)
+    assert isinstance(request, CompactChainTable)
+    targets = parse_targets(state.layout, request)
+    _, known = read_staleness(main, state, targets)
     plans: list[PartitionCompaction] = []
     left_out = []
     for group, partitions in _by_group(state.layout, state.partitions).items():
@@ -151,19 +151,6 @@ def _spec(layout: ChainLayout, group: Values) -> str:
 
     width = layout.group_width
     return quoted_partition(partition_texts(group, layout.partition_keys[:width], layout.partition_types[:width]))
-
-
-def _targets(layout: ChainLayout, params: Mapping[str, Any], arguments: Mapping[str, Any]) -> ChainTargets:
-    from airflow_paimon.core.chain.compaction_plan import parse_targets
-
-    return parse_targets(
-        layout,
-        first=arguments.get("from_"),
-        last=arguments.get("to"),
-        pending=arguments.get("pending", False),
-        max_chain_length=arguments.get("max_chain_length"),
-        gap_policy=params["gap_policy"],
-    )
 
 
 def _jobs(

@@ -18,13 +18,12 @@ from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.scan import plan_scan, with_planned_files
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import fallback_branches, read_arrow, write_arrow
+from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows, read_group
-from airflow_paimon.data.chain.scan import pin_chain
 from airflow_paimon.data.diff.compare import compare_here
 from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.fallback_branches import choose_branches
-from airflow_paimon.data.planner import plan_branches, plan_pinned
+from airflow_paimon.data.planner import pin, plan_branches, plan_pinned
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import IN_PROCESS, GroupSizes
 from airflow_paimon.data.read_request import ReadRequest
@@ -34,7 +33,6 @@ from tests.data.chain.tables import DAYS, chain_table, seen, set_options
 from tests.data.used_tables import branch_of_columns, make_anew
 
 EACH = GroupSizes(entries=0, files=1)
-MANY = pytest.mark.parametrize("are_many", [False, True])
 
 
 @pytest.fixture
@@ -42,21 +40,13 @@ def warehouse() -> str:
     return f"memory://{uuid.uuid4()}/wh"
 
 
-def count_as_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fallback_branches, "FEW_FILES", -1)
-    monkeypatch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", -1)
-
-
 def sorted_rows(found: Any) -> list[Any]:
     return sorted((tuple(row.values()) for row in found.to_pylist()), key=repr)
 
 
-@MANY
 @pytest.mark.parametrize("version", [None, 3])
-def test_pinned_rows(warehouse: str, are_many: bool, version: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_rows(warehouse: str, version: int | None) -> None:
     branch = branch_of_columns(warehouse)
-    if are_many:
-        count_as_many(monkeypatch)
     expected = sorted_rows(read_arrow(branch, version=version))
     of_one = sorted_rows(read_arrow(branch, version=version, where=pc.field("a") == 1))
     pinned = pin_rows(branch, version)
@@ -66,16 +56,13 @@ def test_pinned_rows(warehouse: str, are_many: bool, version: int | None, monkey
     assert expected != of_one != []
 
 
-@MANY
-def test_a_pinned_state_of_a_fallback_branch(warehouse: str, are_many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pinned_state_of_a_fallback_branch(warehouse: str) -> None:
     branch = branch_of_columns(warehouse)
     main = branch.branch("main")
     write_arrow(main, pa.table({"k": pa.array([], pa.int32())}), mode="overwrite")
     for column in "abc":
         alter_table(main, [AddColumn(name=column, type="INT")])
     set_options(main, {"scan.fallback-branch": "b"})
-    if are_many:
-        count_as_many(monkeypatch)
     expected = sorted_rows(read_arrow(main))
     assert expected == sorted_rows(read_arrow(branch))
     pinned = pin_rows(main)
@@ -84,20 +71,17 @@ def test_a_pinned_state_of_a_fallback_branch(warehouse: str, are_many: bool, mon
     assert sorted_rows(pinned.batches().read_all()) == expected
 
 
-@MANY
-def test_a_pinned_chain(warehouse: str, are_many: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pinned_chain(warehouse: str) -> None:
     table = chain_table(warehouse, DAYS)
-    if are_many:
-        count_as_many(monkeypatch)
     expected = seen(table)
-    pinned = pin_chain(table)
-    assert (pinned.counts is None) is not are_many
+    pinned = pin(table)
     for branch in (table.branch("snapshot"), table.branch("delta")):
         branch.store.delete(branch.paths.schema(0))  # a branch that is made anew has another one
-    planned = plan_pinned(pinned, sizes=EACH)
-    assert planned.is_large is are_many
-    rows = [row for group in planned.groups for batch in read_group(group) for row in batch.to_pylist()]
-    assert sorted((tuple(row.values()) for row in rows), key=repr) == expected
+    for sizes in (IN_PROCESS, EACH):
+        planned = plan_pinned(pinned, sizes=sizes)
+        assert planned.is_large is (sizes is EACH)
+        rows = [row for group in planned.groups for batch in read_group(group) for row in batch.to_pylist()]
+        assert sorted((tuple(row.values()) for row in rows), key=repr) == expected
 
 
 def diff_of(branch: Table, against: str) -> Any:

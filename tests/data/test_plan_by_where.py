@@ -17,13 +17,14 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.predicate import AllOf, Condition
+from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data import fallback_branches, read_arrow, write_arrow
+from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows
-from airflow_paimon.data.fallback_branches import pin_branches
 from airflow_paimon.data.files.conform import conform_rows
-from airflow_paimon.data.planner import plan_pinned, plan_rows
+from airflow_paimon.data.planner import pin, plan_pinned, plan_rows
 from airflow_paimon.data.read_request import ReadRequest
+from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import TableWrite, plan_write, targets_of_rows, write_rows
 from tests.core.tables import run
 from tests.randomness import chance as chance_of
@@ -71,19 +72,15 @@ def test_the_same_splits_as_of_all_files(monkeypatch: pytest.MonkeyPatch, life: 
     whole = read_arrow(table)
     for where in wheres(draw):
         asked = ReadRequest(where=where)
-        ((_, splits),) = plan_rows(table, asked).layers
-        ((_, expected),) = plan_pinned(pin_branches(table), asked).layers
-        assert key(splits) == key(expected), where
-        with monkeypatch.context() as patch:
-            patch.setattr(fallback_branches, "FEW_FILES", -1)
-            ((_, splits),) = plan_pinned(pin_branches(table), asked).layers
-        assert key(splits) == key(expected), where
+        _, expected = plan_read(plan_scan(table), where=where)
+        for plan in (plan_rows(table, asked), plan_pinned(pin(table), asked)):
+            ((_, splits),) = plan.layers
+            assert key(splits) == key(expected), where
         rows = read_arrow(table, where=where).to_pylist()
         assert sorted(rows, key=repr) == sorted(whole.filter(where).to_pylist(), key=repr)
     predicate = AllOf((Condition("dt", "=", "b"), Condition("k", "in", [1, 2, 3])))
-    asked = ReadRequest(predicate=predicate)
-    ((_, splits),) = plan_rows(table, asked).layers
-    ((_, expected),) = plan_pinned(pin_branches(table), asked).layers
+    ((_, splits),) = plan_rows(table, ReadRequest(predicate=predicate)).layers
+    _, expected = plan_read(plan_scan(table), predicate=predicate)
     assert key(splits) == key(expected)
 
 
@@ -103,10 +100,9 @@ def test_manifests_of_other_partitions_are_not_read() -> None:
     assert len(own) == len(others) == 1
 
 
-@pytest.mark.parametrize("few", [fallback_branches.FEW_FILES, -1])
 @pytest.mark.parametrize("option", ["scan.fallback-branch", "scan.primary-branch"])
 def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_for(
-    monkeypatch: pytest.MonkeyPatch, option: str, few: int
+    option: str,
 ) -> None:
     """Only a whole partition tells that there is nothing of it in the first branch."""
     table = create_table(f"memory://{uuid.uuid4()}/wh", "d.t", [("dt", "STRING NOT NULL"), ("k", "INT NOT NULL")],
@@ -118,7 +114,6 @@ def test_a_partition_of_the_other_branch_is_hidden_whatever_buckets_are_asked_fo
     run(table, "alter_table", change=[f"set {option}=other"])
     whole = read_arrow(table)
     assert whole.num_rows == 1
-    monkeypatch.setattr(fallback_branches, "FEW_FILES", few)
     rows = pin_rows(table)
     for k in range(20):
         where = (pc.field("k") == k) & (pc.field("dt") == "a")

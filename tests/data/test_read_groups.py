@@ -35,8 +35,8 @@ from airflow_paimon.core.table.predicate import AllOf, Condition
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import planner, read_groups, read_system_table, row_history, write_arrow
-from airflow_paimon.data.fallback_branches import choose_branches, pin_branches
-from airflow_paimon.data.planner import plan_branches, plan_rows
+from airflow_paimon.data.fallback_branches import choose_branches
+from airflow_paimon.data.planner import pin, plan_branches, plan_rows
 from airflow_paimon.data.read_groups import IN_PROCESS, GroupSizes, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_id_groups import divide_row_ids
@@ -173,16 +173,14 @@ def test_what_a_condition_selects_may_be_few_files(monkeypatch: pytest.MonkeyPat
     assert days(Condition("dt", "=", "b")) is None
 
 
-def test_a_pinned_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pinned_state() -> None:
     table = used("keyed", random.Random(4))
     expected = rows_of(at_once(table, version="then", columns=["v"]).layers)
-    few = pin_branches(table, version="then")
-    monkeypatch.setattr("airflow_paimon.data.fallback_branches.FEW_FILES", 0)
-    many = pin_branches(table, version="then")
+    pinned = pin(table, version="then")
     put(table, random.Random(5))
-    for state, is_large in ((few, False), (many, True)):  # of few all files are known
-        found = plan_branches(state, ReadRequest(columns=["v"]), EACH)
-        assert found.is_large == is_large
+    for sizes in (IN_PROCESS, EACH):
+        found = plan_branches(pinned, ReadRequest(columns=["v"]), sizes)
+        assert found.is_large == (sizes is EACH)
         assert rows_of(layer for group in found.groups for layer in group.layers) == expected
 
 
@@ -359,7 +357,7 @@ def test_a_bucket_of_an_unpartitioned_table_is_one_group() -> None:
 
 
 @pytest.mark.parametrize("kind", OTHERS)
-def test_entries_of_hidden_partitions_that_contradict_each_other(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_of_hidden_partitions_that_contradict_each_other(kind: str) -> None:
     """They are no matter to a read, however it is planned; those of partitions that it shows are."""
     table = make(kind)
     run(table, "create_branch", branch="other")
@@ -372,22 +370,18 @@ def test_entries_of_hidden_partitions_that_contradict_each_other(kind: str, monk
             for partition in StoredPartitions(second.schema()).values(e.partition)}  # fmt: skip
 
     def plans() -> list[list[Any]]:
-        found = []
-        for few in (0, 1000):
-            monkeypatch.setattr("airflow_paimon.data.fallback_branches.FEW_FILES", few)
-            for state, sizes in product((pin_branches(table), choose_branches(table)), (IN_PROCESS, EACH)):
-                for asked in (ReadRequest(), ReadRequest(predicate=Condition("k", ">=", 0))):
-                    found.append(plan_branches(state, asked, sizes).layers)
-        return found
+        asked = (ReadRequest(), ReadRequest(predicate=Condition("k", ">=", 0)))
+        each = product((pin(table), choose_branches(table)), asked, (IN_PROCESS, EACH))
+        return [plan_branches(*one).layers for one in each]
 
     def add_again(day: str) -> None:
         commit(second, lambda _: Draft(kind=CommitKind.APPEND, entries=[held[day]], schema=second.schema()))
 
     expected = rows_of(at_once(table).layers)
     add_again("a")
-    assert [rows_of(found) for found in plans()] == [expected] * 16
+    assert [rows_of(found) for found in plans()] == [expected] * 8
     add_again("b")
-    for plan in (plan_rows, lambda t: plan_branches(pin_branches(t), ReadRequest()), lambda t: in_groups(t).layers):
+    for plan in (plan_rows, lambda t: plan_branches(pin(t), ReadRequest()), lambda t: in_groups(t).layers):
         with pytest.raises(FormatError, match="twice"):
             plan(table)
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.scan import plan_scan
-from airflow_paimon.data import fallback_branches, read_arrow, write_arrow
+from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.read_groups import GroupSizes
 from airflow_paimon.data.system_tables import AUDIT_LOG
 from airflow_paimon.spark import read, read_table, sql
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (read, select, views):
         monkeypatch.setattr(module, "IN_SPARK", GroupSizes(entries=0, files=4))
-    monkeypatch.setattr(fallback_branches, "FEW_FILES", -1)
+    monkeypatch.setattr(select, "FEW_FILES", -1)
 
 
 def test_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:

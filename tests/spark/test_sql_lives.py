@@ -236,7 +236,7 @@ def test_a_life(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyP
     life = Life(spark, tmp_path, kind, chance(kind))
     for number in range(STATEMENTS):
         # each second one looks for its partitions first, as in a table of many files
-        monkeypatch.setattr(target_files, "_FEW_FILES", 0 if number % 2 else 64)
+        monkeypatch.setattr(target_files, "FEW_FILES", 0 if number % 2 else 64)
         life.step()
 
 

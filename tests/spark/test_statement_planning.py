@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests import context
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data import fallback_branches, read_arrow, scan
+from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.jobs import query_views
@@ -82,7 +82,7 @@ def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> St
 def test_manifests_of_other_partitions_are_not_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(target_files, "_FEW_FILES", 0)  # the table counts as one with many
+    monkeypatch.setattr(target_files, "FEW_FILES", 0)  # the table counts as one with many
     table = make(tmp_path, kind)
     for text, (counts, manifests) in STATEMENTS.items():
         counting = CountingStore(table.store)
@@ -97,7 +97,7 @@ def test_manifests_of_other_partitions_are_not_read(
 def test_a_merge_of_known_partitions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(target_files, "_FEW_FILES", 0)
+    monkeypatch.setattr(target_files, "FEW_FILES", 0)
     table = make(tmp_path, kind)
     before = {(r["k"], r["dt"]): r["v"] for r in read_arrow(table).to_pylist()}
     sql(spark, str(tmp_path), MERGE + "WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT *")
@@ -109,7 +109,7 @@ def test_a_merge_of_known_partitions(
 def test_a_merge_by_days_of_long_ago(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, day: str
 ) -> None:
-    monkeypatch.setattr(target_files, "_FEW_FILES", 0)
+    monkeypatch.setattr(target_files, "FEW_FILES", 0)
     table = create_table(str(tmp_path), "d.t", [("k", "INT"), ("day", "DATE"), ("dt", "STRING")], partition_keys=["dt"])
     rows = [{"k": k, "day": date.fromisoformat(text), "dt": "a"} for k, text in enumerate((day, "2025-01-01"))]
     write_arrow(table, pa.Table.from_pylist(rows, read_arrow(table).schema))
@@ -123,7 +123,7 @@ def test_a_merge_by_days_of_long_ago(
 def test_a_key_that_fails_for_a_row_which_on_leaves_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    monkeypatch.setattr(target_files, "_FEW_FILES", 0)
+    monkeypatch.setattr(target_files, "FEW_FILES", 0)
     table = make(tmp_path, kind)
     source = "(SELECT 'number' AS kind, '1' AS text UNION ALL SELECT 'word', 'one')"
     on = "s.kind = 'number' AND t.k = CAST(s.text AS INT)"
@@ -175,7 +175,7 @@ def test_a_select_reads_the_manifests_of_its_partitions(
         expected = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))
         counting.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(fallback_branches, "FEW_FILES", -1)
+            patch.setattr(select, "FEW_FILES", -1)
             found = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))
         assert found == expected and found, query
         assert sum(map(manifests_read, counting)) == manifests, query
@@ -196,8 +196,7 @@ def test_a_correction_by_select_reads_the_manifests_of_its_partitions(
             with monkeypatch.context() as patch:
                 patch.setattr(context, "open_table", lambda *_, c=counting, **__: replace(table, store=c))
                 if many:
-                    patch.setattr(fallback_branches, "FEW_FILES", -1)
-                    patch.setattr(query_views, "FEW_FILES", -1)
+                    patch.setattr(query_views, "LARGE", -1)
                 done = correct(spark, tmp_path, text.format(name), mode="upsert")
             assert done.changed
             rows.append(sorted(tuple(r.values()) for r in read_arrow(table.branch("fix")).to_pylist()))
@@ -211,8 +210,7 @@ def test_a_correction_by_select_writes_the_rows_by_which_it_was_planned(
 ) -> None:
     table = make(tmp_path, "keyed")
     run(table, "create_branch", branch="fix", snapshot=len(DAYS))
-    for module in (fallback_branches, query_views):
-        monkeypatch.setattr(module, "FEW_FILES", -1)
+    monkeypatch.setattr(query_views, "LARGE", -1)
     monkeypatch.setattr(scan, "LIMIT_BYTES", 0)  # the rows are few, those that they replace are written in tasks
     query = f"SELECT 1 AS k, 'x' AS v, '{DAYS[0]}' AS dt UNION ALL SELECT 2, 'y', 'at ' || current_timestamp()"
     before = read_arrow(table).to_pylist()
@@ -227,8 +225,7 @@ def test_a_constant_that_has_no_value_is_the_fault_of_the_query(
 ) -> None:
     table = make(tmp_path, "keyed")
     run(table, "create_branch", branch="fix", snapshot=len(DAYS))
-    for module in (fallback_branches, query_views):
-        monkeypatch.setattr(module, "FEW_FILES", -1)
+    monkeypatch.setattr(query_views, "LARGE", -1)
     query = f"SELECT k, CAST(1 / 0 AS STRING) AS v, dt FROM branch WHERE dt = '{DAYS[0]}'"
     with pytest.raises(InvalidInputError, match=r"--sql\): .*DIVIDE_BY_ZERO"):
         correct(spark, tmp_path, query, mode="upsert")

@@ -10,14 +10,15 @@ See docs/howto/chain-maintenance.md, Compaction.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Partitions, TimeLine, TimeLines, Values
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.table.partitions import format_partition, parse_partition_spec
 
 _SAMPLE = datetime(2000, 1, 1)
@@ -67,47 +68,38 @@ def _fits(spec: Spec, values: Values) -> bool:
     return all(at >= len(values) or values[at] == value for at, value in spec)
 
 
-def parse_targets(
-    layout: ChainLayout,
-    *,
-    partitions: Sequence[str] = (),
-    first: str | None = None,
-    last: str | None = None,
-    pending: bool = False,
-    max_chain_length: int | None = None,
-    overwrite: bool = False,
-    gap_policy: GapPolicy = "empty",
-) -> ChainTargets:
-    """Check a request against the layout. ``partitions`` are ``k=v,...``, full or partial; quotes change nothing.
+def parse_targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
+    """Check a request against the layout; quotes in partitions change nothing.
 
     Raises:
         InvalidInputError: no or contradictory selections, a key is not a partition column, a value is not of its type
         or not in the form of the table's ``partition.timestamp-formatter``.
     """
-    is_range = first is not None or last is not None
-    if pending and is_range:
+    is_range = request.from_ is not None or request.to is not None
+    max_chain_length = request.max_chain_length
+    if request.pending and is_range:
         raise _refused(layout, "give a range, from_ (--from) and to (--to), or pending (--pending), not both")
-    if not partitions and not is_range and not pending:
+    if not request.partition and not is_range and not request.pending:
         raise _refused(
             layout,
             "name what to compact: partition (--partition), from_ (--from) and to (--to), or pending (--pending)",
         )
-    if max_chain_length is not None and not pending:
+    if max_chain_length is not None and not request.pending:
         raise _refused(layout, "max_chain_length (--max-chain-length) needs pending (--pending)")
-    if pending and max_chain_length is None:
+    if request.pending and max_chain_length is None:
         max_chain_length = LONGEST_CHAIN
     if max_chain_length is not None and max_chain_length < 0:
         raise _refused(layout, f"max_chain_length (--max-chain-length) must be 0 or more, not {max_chain_length}")
-    bounds = [None if text is None else _moment(layout, text) for text in (first, last)]
-    if bounds[0] is not None and bounds[1] is not None and bounds[0] > bounds[1]:
-        raise _refused(layout, f"from_ (--from) {first} is later than to (--to) {last}")
+    first, last = (None if text is None else _moment(layout, text) for text in (request.from_, request.to))
+    if first is not None and last is not None and first > last:
+        raise _refused(layout, f"from_ (--from) {request.from_} is later than to (--to) {request.to}")
     return ChainTargets(
-        specs=tuple(_spec(layout, text) for text in partitions),
-        first=bounds[0],
-        last=bounds[1],
+        specs=tuple(_spec(layout, text) for text in request.partition),
+        first=first,
+        last=last,
         max_chain_length=max_chain_length,
-        overwrite=overwrite,
-        gap_policy=gap_policy,
+        overwrite=request.overwrite,
+        gap_policy=cast(GapPolicy, request.gap_policy),
     )
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from airflow_paimon.core.chain.compaction_plan import ChainTargets, Staleness
 from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, TimeLines, Values
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
 from airflow_paimon.core.chain.state import (
@@ -396,6 +397,31 @@ def touched_since(
 def find_stale(state: ChainState, provenances: Mapping[Values, Provenance]) -> tuple[StalePartition, ...]:
     """Check every snapshot partition with known provenance, group by group in chronological order."""
     return _StalenessJudge(state, provenances).all() if provenances else ()
+
+
+def read_staleness(
+    table: Table, state: ChainState, targets: ChainTargets
+) -> tuple[Mapping[Values, Provenance], Staleness]:
+    """Read the provenance of the snapshot partitions in the requested groups, and check them for staleness."""
+    layout, held = state.layout, state.partitions
+    requested = {v for v in held.snapshot if targets.matches(layout.group_of(v)) or v in targets.rebuild}
+    provenances = gather_provenances(table, layout, state.snapshot, requested)
+    lost: dict[Values, str] = {}
+    unproven: dict[Values, str] = {}
+    incomplete: dict[Values, str] = {}
+    record_of = records_of(table, layout)
+    for values, built in provenances.items():
+        lacking = missing_inputs(layout, built, held.snapshot, held.delta, record_of)
+        if lacking is not None:
+            has_anchor = built.anchor is not None and built.anchor.values in held.snapshot
+            (lost if not has_anchor else incomplete if is_proven(built) else unproven)[values] = lacking
+    return provenances, Staleness(
+        stale={s.values: s.reason for s in find_stale(state, provenances)},
+        lost=lost,
+        unproven=unproven,
+        incomplete=incomplete,
+        anchors={v: b.anchor.values for v, b in provenances.items() if b.anchor is not None},
+    )
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from airflow_paimon.core.chain.compaction_plan import (
     ChainTargets,
@@ -18,8 +18,8 @@ from airflow_paimon.core.chain.compaction_plan import (
     parse_targets,
     plan_compaction,
 )
-from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, GapPolicy, Values
-from airflow_paimon.core.chain.provenance import find_stale, prune_records, read_provenances
+from airflow_paimon.core.chain.layout import ChainBranch, Values
+from airflow_paimon.core.chain.provenance import find_stale, prune_records, read_provenances, read_staleness
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, state_digests
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
@@ -36,7 +36,7 @@ from airflow_paimon.data.chain.compact_bucket import (
     compact_buckets,
     plan_buckets,
 )
-from airflow_paimon.data.chain.compaction_commit import CompactionCommits, CompactionInputs, plan_row, read_staleness
+from airflow_paimon.data.chain.compaction_commit import CompactionCommits, CompactionInputs, plan_row
 from airflow_paimon.data.compaction_tasks import committed_earlier
 
 log = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ def compact_chain_table(
         ConflictError: inputs kept changing; ``details["done"]`` lists the partitions that were committed nevertheless.
     """
     layout, snapshot_view, _ = chain_views(context.table)
-    targets = _targets(layout, request)
+    targets = parse_targets(layout, request)
     if request.dry_run:
         return _dry_run(context, targets)
     require_committable(snapshot_view)
@@ -85,22 +85,9 @@ def check_compaction(context: Context, request: CompactChainTable) -> None:
         InvalidInputError: the table is not a chain table, or the request does not fit it.
     """
     layout, snapshot_view, _ = chain_views(context.table)
-    _targets(layout, request)
+    parse_targets(layout, request)
     if not request.dry_run:
         require_committable(snapshot_view)
-
-
-def _targets(layout: ChainLayout, request: CompactChainTable) -> ChainTargets:
-    return parse_targets(
-        layout,
-        partitions=request.partition,
-        first=request.from_,
-        last=request.to,
-        pending=request.pending,
-        max_chain_length=request.max_chain_length,
-        overwrite=request.overwrite,
-        gap_policy=cast(GapPolicy, request.gap_policy),
-    )
 
 
 def _plans(

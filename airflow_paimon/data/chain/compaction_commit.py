@@ -8,16 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_paimon.core.chain.compaction_plan import ChainTargets, CompactionAction, PartitionCompaction, Staleness
+from airflow_paimon.core.chain.compaction_plan import CompactionAction, PartitionCompaction
 from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Values
-from airflow_paimon.core.chain.provenance import (
-    find_stale,
-    gather_provenances,
-    is_proven,
-    missing_inputs,
-    record_provenance,
-    records_of,
-)
+from airflow_paimon.core.chain.provenance import record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, Fence, files_digest, splits_by_partition, vectors_digests
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
@@ -25,7 +18,7 @@ from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_partition
 from airflow_paimon.core.commit.idempotency import commit_identity
-from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError
+from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Request
@@ -35,8 +28,8 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import partition_texts
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import ChainBucketOutput, choose_outputs, splits_after_commit
+from airflow_paimon.data.files.write import delete_unused
 
 log = logging.getLogger(__name__)
 
@@ -137,36 +130,6 @@ class CompactionInputs:
         )
         if is_next:
             self.state = replace(self.state, snapshot=replace(self.state.snapshot, snapshot=after))
-
-
-def read_staleness(
-    table: Table, state: ChainState, targets: ChainTargets
-) -> tuple[Mapping[Values, Provenance], Staleness]:
-    """Read the provenance of the snapshot partitions in the requested groups, and check them for staleness."""
-    layout = state.layout
-    full = state.partitions.snapshot
-    requested = {v for v in full if targets.matches(layout.group_of(v)) or v in targets.rebuild}
-    provenances = gather_provenances(table, layout, state.snapshot, requested)
-    stale = find_stale(state, provenances)
-    held = state.partitions
-    lost: dict[Values, str] = {}
-    unproven: dict[Values, str] = {}
-    incomplete: dict[Values, str] = {}
-    record_of = records_of(table, layout)
-    for values, built in provenances.items():
-        lacking = missing_inputs(layout, built, held.snapshot, held.delta, record_of)
-        has_anchor = built.anchor is not None and built.anchor.values in held.snapshot
-        if lacking is None:
-            continue
-        kind = lost if not has_anchor else incomplete if is_proven(built) else unproven
-        kind[values] = lacking
-    return provenances, Staleness(
-        stale={s.values: s.reason for s in stale},
-        lost=lost,
-        unproven=unproven,
-        incomplete=incomplete,
-        anchors={v: b.anchor.values for v, b in provenances.items() if b.anchor is not None},
-    )
 
 
 def plan_row(inputs: CompactionInputs, plan: PartitionCompaction) -> dict[str, Any]:
@@ -283,13 +246,8 @@ class CompactionCommits:
     def discard(self, outputs: Sequence[ChainBucketOutput]) -> None:
         """Delete files that no snapshot refers to. A failure is harmless: they are orphans."""
         pinned = self._inputs.state.snapshot
-        for output in outputs:
-            folder = bucket_folder(pinned.schema, output.values, output.message.bucket)
-            for file in output.message.new_files:
-                try:
-                    pinned.table.store.delete(f"{folder}/{file.file_name}")
-                except (StorageError, OutcomeUnknownError) as error:
-                    log.info("%s: could not delete the unused file %s (%s)", pinned.table.label, file.file_name, error)
+        folders = [(bucket_folder(pinned.schema, o.values, o.message.bucket), o.message.new_files) for o in outputs]
+        delete_unused(pinned.table.store, [f"{folder}/{f.file_name}" for folder, files in folders for f in files])
 
     def _record(self, plan: PartitionCompaction, splits: Sequence[BucketSplit]) -> None:
         inputs = self._inputs

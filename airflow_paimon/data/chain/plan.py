@@ -12,17 +12,18 @@ from typing import Any
 from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.read_plan import PartitionRead, Source
 from airflow_paimon.core.chain.state import ChainState
+from airflow_paimon.core.check.live_states import live_states_for_read
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_readable
+from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.read_cache import cached_reads
-from airflow_paimon.core.table.scan import ScanPlan, with_planned_files
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.scan import ScanPlan, with_planned_files, with_schemas_of_branch
 from airflow_paimon.data.chain.groups import ChainGroups, count_files, divide_chain
-from airflow_paimon.data.chain.scan import PinnedChain, choose_chain, partition_reads, partitions_of, stored_in
+from airflow_paimon.data.chain.scan import chain_state, partition_reads, partitions_of, stored_in, with_bare_buckets
 from airflow_paimon.data.chain.splits import Inputs, chain_splits, check_chains
-from airflow_paimon.data.fallback_branches import FEW_FILES
+from airflow_paimon.data.fallback_branches import PinnedState
 from airflow_paimon.data.files.pruning import Filter, bind_where
 from airflow_paimon.data.read_groups import (
     IN_PROCESS,
@@ -39,9 +40,9 @@ from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.scan import TableRead, plan_read
 
 
-def plan_chain(table: Table, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
-    """Plan a read of a chain table. ``version`` and ``timestamp`` select a time of main, at which the other branches
-    are read too.
+def plan_chain(pinned: PinnedState, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
+    """Plan a read of a state of a chain table. Of many files first the partitions are planned, then the files of those
+    that are read.
 
     Raises:
         NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches don't form a chain table, a
@@ -49,22 +50,24 @@ def plan_chain(table: Table, request: ReadRequest, sizes: GroupSizes = IN_PROCES
             numbers of buckets.
         UnsupportedFeatureError: a feature that this engine does not read.
     """
+    assert pinned.chain is not None
+    layout, states = pinned.chain, pinned.states
+    plan = partial(with_planned_files, statistics=request.has_filter)
     with cached_reads():
-        plan = partial(with_planned_files, statistics=request.has_filter)
-        chosen = choose_chain(table, request.version, request.timestamp, plan, min(FEW_FILES, sizes.entries))
-        return plan_pinned_chain(chosen, request, sizes)
-
-
-def plan_pinned_chain(pinned: PinnedChain, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
-    """Plan a read of a pinned state; raises as ``plan_chain``."""
-    with cached_reads():
-        reads, state = partition_reads(pinned, request), pinned.state
-        if pinned.counts is not None:
-            files = count_files(reads, pinned.counts)
+        if sum(count_live_files(s.table, s.snapshot) for s in states) <= min(sizes.chain_files, sizes.entries):
+            state = chain_state(layout, map(plan, states))
+            reads = partition_reads(state, request)
+        else:
+            known = live_states_for_read(states[0].table)
+            found = [with_bare_buckets(known, with_schemas_of_branch(s)) for s in states]
+            state, counts = chain_state(layout, (s for s, _ in found)), [count for _, count in found]
+            reads = partition_reads(state, request)
+            files = count_files(reads, counts)
             if files > sizes.entries:
-                groups = divide_chain(reads, pinned.counts, sizes.each(files))
-                return _by_groups(pinned, reads, groups, request, sizes)
-            state = _with_files(state, reads, statistics=request.has_filter)
+                groups = divide_chain(reads, counts, sizes.each(files))
+                return _by_groups(state, reads, groups, request, sizes, travels=pinned.travels)
+            chosen = zip(state.plans, partitions_of(reads), strict=True)
+            state = chain_state(layout, (plan(p, stored_in(p, values)) for p, values in chosen))
         group = plan_partitions(state, reads, request, travels=pinned.travels)
         return ReadPlan(read=main_of(group), groups=[group])
 
@@ -74,53 +77,37 @@ def main_of(group: GroupPlan) -> TableRead:
     return group.layers[0][0]
 
 
-def plan_chain_columns(pinned: PinnedChain) -> TableRead:
+def plan_chain_columns(pinned: PinnedState) -> TableRead:
     """Plan what defines the output, without files."""
-    return main_of(plan_partitions(_bare(pinned.state), (), ReadRequest(), travels=pinned.travels))
-
-
-def _with_files(state: ChainState, reads: Sequence[PartitionRead], *, statistics: bool) -> ChainState:
-    """Plan the files of the partitions that are read. ``statistics``: see ``live_entries``."""
-    chosen = zip(state.plans, partitions_of(reads), strict=True)
-    return _replaced(
-        state, [with_planned_files(p, stored_in(p, values), statistics=statistics) for p, values in chosen]
-    )
-
-
-def _replaced(state: ChainState, plans: Sequence[ScanPlan]) -> ChainState:
-    main, snapshot, delta = plans
-    return replace(state, main=main, snapshot=snapshot, delta=delta)
-
-
-def _bare(state: ChainState) -> ChainState:
-    return _replaced(state, [replace(plan, splits=(), index_entries=()) for plan in state.plans])
+    assert pinned.chain is not None
+    return main_of(plan_partitions(chain_state(pinned.chain, pinned.states), (), ReadRequest(), travels=pinned.travels))
 
 
 def _by_groups(
-    pinned: PinnedChain,
+    state: ChainState,
     reads: Sequence[PartitionRead],
     groups: ChainGroups,
     request: ReadRequest,
     sizes: GroupSizes,
+    *,
+    travels: bool,
 ) -> ReadPlan:
-    """Sort the files into groups."""
-    state = pinned.state
+    """Sort the files into groups. ``state``: with bare buckets."""
     chains = [r for r in reads if r.source in (Source.CHAIN, Source.CARRIED)]
     check_chains(state.layout, chains, state.snapshot, state.delta)
+    bare = [replace(plan, splits=()) for plan in state.plans]
     branches = []
-    for branch, (plan, bare, values) in enumerate(
-        zip(state.plans, _bare(state).plans, partitions_of(reads), strict=True)
-    ):
+    for branch, (plan, values) in enumerate(zip(state.plans, partitions_of(reads), strict=True)):
         selection = stored_in(plan, values)
         manifests = [m for m in manifests_of(plan) if selection.may_be_in(m)]
-        branches.append(BranchFiles(bare, manifests, _group_of(groups, branch, plan.schema)))
-    plan_group = partial(plan_partitions, request=request, travels=pinned.travels)
-    base = plan_group(_bare(state), ())
+        branches.append(BranchFiles(bare[branch], manifests, _group_of(groups, branch, plan.schema)))
+    plan_group = partial(plan_partitions, request=request, travels=travels)
+    base = plan_group(chain_state(state.layout, bare), ())
     found = sort_files(branches, sizes, statistics=request.has_filter)
 
     def each() -> Iterator[GroupPlan]:
         for group in range(len(groups)):
-            yield plan_group(_replaced(state, found.plans(group)), groups.reads(group))
+            yield plan_group(chain_state(state.layout, found.plans(group)), groups.reads(group))
 
     return ReadPlan(read=main_of(base), groups=each(), is_large=True)
 

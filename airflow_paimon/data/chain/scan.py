@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from airflow_paimon.core.chain.layout import ChainLayout, GapPolicy, Values
 from airflow_paimon.core.chain.read_plan import (
@@ -16,27 +16,19 @@ from airflow_paimon.core.chain.read_plan import (
     plan_reads,
 )
 from airflow_paimon.core.chain.state import ChainState, chain_views, heads_consistently
-from airflow_paimon.core.check.live_states import LiveStates, live_states_for_read
+from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.requests import GAP_POLICIES
 from airflow_paimon.core.table.features import is_chain_main
 from airflow_paimon.core.table.live_files import BucketSplit
-from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
-from airflow_paimon.core.table.read_cache import cached_reads
-from airflow_paimon.core.table.scan import (
-    ScanPlan,
-    scan_without_files,
-    with_planned_files,
-    with_schemas,
-    with_schemas_of_branch,
-)
+from airflow_paimon.core.table.scan import ScanPlan, scan_without_files
 from airflow_paimon.core.table.table import Table, resolve_version
 from airflow_paimon.data.fallback_branches import (
-    FEW_FILES,
+    PinnedState,
     check_types,
     no_snapshot_as_early,
     snapshot_at_time_of,
@@ -84,36 +76,8 @@ Counts = Mapping[Values, Mapping[int, int]]
 """How many files the buckets of partitions have."""
 
 
-@dataclass(frozen=True, slots=True)
-class PinnedChain:
-    """The three branches at one time, from which any number of reads can be planned. ``travels``: an earlier one.
-    ``counts``: of each branch, where its files aren't planned: a read plans those of its partitions.
-    """
-
-    state: ChainState
-    travels: bool
-    counts: tuple[Counts, Counts, Counts] | None = None
-
-
-def pin_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedChain:
-    """Choose the state of a chain table for any number of reads, with its files if they are few.
-
-    Raises:
-        PaimonError: as ``choose_chain``.
-    """
-    with cached_reads():
-        return choose_chain(table, version, timestamp, lambda state: with_schemas(with_planned_files(state)), FEW_FILES)
-
-
-def choose_chain(
-    table: Table,
-    version: int | str | None,
-    timestamp: int | str | None,
-    plan: Callable[[ScanPlan], ScanPlan],
-    few: int,
-) -> PinnedChain:
-    """Choose the state of a chain table: a time of main, at which the other branches are read too. ``plan``: plans the
-    files of a branch, if there are so ``few`` in all; else its partitions and buckets are planned.
+def choose_chain(table: Table, version: int | str | None = None, timestamp: int | str | None = None) -> PinnedState:
+    """Choose the state of a chain table: a time of main, at which the other branches are read too.
 
     Raises:
         NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches don't form a chain table.
@@ -124,26 +88,22 @@ def choose_chain(
     states = with_common_schema(pinned, newest=timestamp is not None) if travels else pinned
     for state in states[1:]:
         check_types(table.label, state.table.label, states[0].schema, state.schema)
-    if sum(count_live_files(s.table, s.snapshot) for s in states) <= few:
-        return PinnedChain(_chain_state(layout, map(plan, states)), travels)
-    known = live_states_for_read(table)
-    found = [_partitions_only(known, with_schemas_of_branch(state)) for state in states]
-    main, snapshot, delta = (counts for _, counts in found)
-    return PinnedChain(_chain_state(layout, (state for state, _ in found)), travels, (main, snapshot, delta))
+    return PinnedState(tuple(states), travels, layout)
 
 
-def _chain_state(layout: ChainLayout, plans: Iterable[ScanPlan]) -> ChainState:
+def chain_state(layout: ChainLayout, plans: Iterable[ScanPlan]) -> ChainState:
+    """Return the state of which these are main, the snapshot and the delta branch."""
     main, snapshot, delta = plans
     return ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
 
 
-def partition_reads(pinned: PinnedChain, request: ReadRequest) -> list[PartitionRead]:
-    """Plan which partitions are read, and how.
+def partition_reads(state: ChainState, request: ReadRequest) -> list[PartitionRead]:
+    """Plan which partitions are read, and how. ``state``: with at least a split of each bucket.
 
     Raises:
         InvalidInputError: a partition that belongs to a chain is without a partition time, or a wrong filter.
     """
-    state, schema = pinned.state, pinned.state.main.schema
+    schema = state.main.schema
     rows = bind_where(request.where, request.predicate, schema.fields, state.main.table.label)
     wanted, mode = _wanted(rows, schema), request.mode or "full"
     return plan_reads(state.layout, state.partitions, wanted, mode=mode, gap_policy=request.gap_policy)
@@ -178,7 +138,8 @@ def _state_then(table: Table, snapshot: Snapshot) -> ScanPlan:
     return ScanPlan(table, None, table.schema()) if found is None else scan_without_files(table, found)
 
 
-def _partitions_only(known: LiveStates, state: ScanPlan) -> tuple[ScanPlan, Counts]:
+def with_bare_buckets(known: LiveStates, state: ScanPlan) -> tuple[ScanPlan, Counts]:
+    """Plan the partitions and buckets of a branch, without their files, and count these."""
     if state.snapshot is None:
         return state, {}
     values, splits = StoredPartitions(state.schema).values, []

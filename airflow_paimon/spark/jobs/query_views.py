@@ -17,8 +17,8 @@ from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.data.chain.scan import is_chain_read
-from airflow_paimon.data.fallback_branches import FEW_FILES, other_branch, pin_branches
-from airflow_paimon.data.planner import plan_branches
+from airflow_paimon.data.fallback_branches import other_branch
+from airflow_paimon.data.planner import pin, plan_pinned
 from airflow_paimon.data.read_groups import IN_SPARK
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import with_row_columns
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 
 Running = Callable[[Mapping[str, "DataFrame"], Callable[[str], "DataFrame"]], AbstractContextManager["DataFrame"]]
 """Gives the rows of the query, by the rows of its views and by what runs its text."""
+
+
+LARGE = 2000
+"""Above so many files of a table, those that a query needs are found before they are planned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +65,7 @@ def branch_view(base: CorrectionBase, sql: str | None) -> QueryView:
 
 def is_large(base: CorrectionBase) -> bool:
     """Whether the branch has so many files that it pays to know which are needed before they are read."""
-    return bool(base.schema.partition_keys) and count_live_files(base.table, base.head) > FEW_FILES
+    return bool(base.schema.partition_keys) and count_live_files(base.table, base.head) > LARGE
 
 
 def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | None, sql: str | None) -> QueryView:
@@ -73,13 +77,13 @@ def other_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | N
     table, version = viewed_table(warehouse, text, storage_options)
     if is_chain_read(table, version):
         return QueryView(schema=table.schema(), is_large=False, plan=lambda _: plan_read_for(table, sql, version))
-    state = pin_branches(table, version)
+    state = pin(table, version)
     schema = state.states[0].schema
     columns = view_columns(schema, sql)
     return QueryView(
         schema=_with(schema, columns),
-        is_large=state.planned is None,
-        plan=lambda predicate: plan_branches(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK),
+        is_large=sum(count_live_files(s.table, s.snapshot) for s in state.states) > LARGE,
+        plan=lambda predicate: plan_pinned(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK),
     )
 
 

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 VIEW_BYTES = 8 << 20
 """Spark keeps local rows up to 48 MB of Arrow as they are; Parquet files are several times smaller than that."""
+FEW_FILES = VIEW_BYTES // scan.OPEN_BYTES
+"""More files than this are never read in the driver's own process."""
 MOST_ROWS = 200_000
 _RESULT_LIMIT = "spark.driver.maxResultSize"
 """The setting that Spark names when rows are too wide for the driver."""

@@ -12,19 +12,19 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Unsuppo
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.inspect import inspect, takes_version
+from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.paths import Identifier, parse_identifier
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.sys_tables import DATABASE as SYS
 from airflow_paimon.core.table.sys_tables import sys_table
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
-from airflow_paimon.data.chain.scan import PinnedChain
-from airflow_paimon.data.planner import Pinned, pin, plan_pinned
+from airflow_paimon.data.fallback_branches import PinnedState
+from airflow_paimon.data.planner import pin, plan_pinned
 from airflow_paimon.data.read_groups import IN_SPARK
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_system_table
-from airflow_paimon.spark.jobs.small_input import is_small_view, view_frame
+from airflow_paimon.spark.jobs.small_input import FEW_FILES, is_small_view, view_frame
 from airflow_paimon.spark.jvm import hiding, kind_of, planned_frame, scala_sequence, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.statements.errors import sql_errors
@@ -102,7 +102,7 @@ class QueryTables(NamedTables):
         self._catalog = partial(open_catalog, warehouse, storage_options)
         self._text = text
         self._with_ids = any(name.lower() in text.lower() for name in ROW_COLUMNS)
-        self._states: dict[_Key, Pinned] = {}
+        self._states: dict[_Key, PinnedState] = {}
         self._placeholders: dict[int, tuple[_Key, TableSchema]] = {}
         self._needed: dict[_Key, Needed] | None = None
         self._system: dict[tuple[Identifier, int | str | None, int | None], DataFrame] = {}
@@ -194,11 +194,10 @@ class QueryTables(NamedTables):
             state = self._state(table, version, time)
         except UnsupportedFeatureError:  # its rows are not read here
             return resolve_version(table, version, time)
-        plans = _plans(state)
-        plan = next((p for p in plans if p.table.branch_name == table.branch_name), plans[0])
+        plan = next((p for p in state.states if p.table.branch_name == table.branch_name), state.states[0])
         return plan.table, plan.snapshot
 
-    def _state(self, table: Table, version: int | str | None, time: int | None) -> Pinned:
+    def _state(self, table: Table, version: int | str | None, time: int | None) -> PinnedState:
         key = (table.name, table.branch_name, version, time)
         if key not in self._states:
             self._states[key] = pin(table, version, time)
@@ -206,13 +205,14 @@ class QueryTables(NamedTables):
 
     def _rows(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
         state, key = self._state(table, version, time), (table.name, table.branch_name, version, time)
-        plans = _plans(state)
-        schema = plans[0].schema
+        schema = state.states[0].schema
         columns = view_columns(schema, self._text)
         if columns is not None:
             schema = with_row_columns(schema)
-        if _is_small(state):
-            return self._state_frame(state, columns, None)
+        if sum(count_live_files(s.table, s.snapshot) for s in state.states) <= FEW_FILES:
+            planned = plan_pinned(state, ReadRequest(columns=columns), IN_SPARK)
+            if is_small_view(f for group in planned.groups for f in group.files):  # whatever the query needs
+                return view_frame(self._spark, planned)
         if self._needed is None:
             frame, number = placeholder(self._spark, schema)
             self._placeholders[number] = (key, schema)
@@ -223,24 +223,9 @@ class QueryTables(NamedTables):
         read = [n for n in schema.field_names if n in needed.columns] or schema.field_names[:1]
         return _with_nulls(self._state_frame(state, read, needed.predicate), schema)
 
-    def _state_frame(self, state: Pinned, columns: Sequence[str] | None, predicate: Predicate | None) -> DataFrame:
+    def _state_frame(self, state: PinnedState, columns: Sequence[str] | None, predicate: Predicate | None) -> DataFrame:
         planned = plan_pinned(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK)
         return view_frame(self._spark, planned)
-
-
-def _plans(state: Pinned) -> Sequence[ScanPlan]:
-    """Return the scans of a state, the one with the table's columns first."""
-    if isinstance(state, PinnedChain):
-        return (state.state.main, state.state.snapshot, state.state.delta)
-    return state.states
-
-
-def _is_small(state: Pinned) -> bool:
-    """Whether all rows are read here, whatever the query needs."""
-    if isinstance(state, PinnedChain) and state.counts is not None:
-        return False
-    plans = _plans(state) if isinstance(state, PinnedChain) else state.planned
-    return plans is not None and is_small_view(f for p in plans for split in p.splits for f in split.files)
 
 
 def _with_nulls(frame: DataFrame, schema: TableSchema) -> DataFrame:

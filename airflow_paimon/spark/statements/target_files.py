@@ -22,16 +22,13 @@ from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.fallback_branches import other_branch
-from airflow_paimon.data.scan import OPEN_BYTES
 from airflow_paimon.data.write import partitions_of_rows
-from airflow_paimon.spark.jobs.small_input import VIEW_BYTES, is_small_view
+from airflow_paimon.spark.jobs.small_input import FEW_FILES, is_small_view
 from airflow_paimon.spark.rows_in import from_shipped
 
 Limits = Callable[[Selection | None], Mapping[BucketKey, int]]
 """Returns the highest sequence number that each bucket of some partitions (None: all) may hold."""
 
-_FEW_FILES = VIEW_BYTES // OPEN_BYTES
-"""More files than this are never read in the driver's own process."""
 _NAMED_FILES = 20_000
 """Of so many files the partitions are looked up for a note, which takes about a quarter of a second."""
 
@@ -86,7 +83,7 @@ class TargetFiles:
         """Whether there are partitions to leave out, and so many files that it pays to know which before they are read:
         more than are read in this process.
         """
-        return not self._must_be_whole and self._whole is None and count_live_files(self.table, self.head) > _FEW_FILES
+        return not self._must_be_whole and self._whole is None and count_live_files(self.table, self.head) > FEW_FILES
 
 
 def known_partitions(plan: ScanPlan) -> tuple[str, ...]:

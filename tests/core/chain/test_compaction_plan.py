@@ -16,6 +16,7 @@ from airflow_paimon.core.chain.compaction_plan import (
 )
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.table.partition_text import parse_partition_text, quoted_partition
 from tests.core.chain.test_read_plan import DAILY, HOURLY, held, layout_of
 
@@ -29,7 +30,7 @@ def plan(
     layout: ChainLayout, snapshot: str, delta: str, *partition: str, known: Staleness | None = None, **more: Any
 ) -> dict[str, PartitionCompaction]:
     """By partition; what the branches hold is given with blanks between."""
-    targets = parse_targets(layout, partitions=partition, **more)
+    targets = parse_targets(layout, CompactChainTable(table="d.t", partition=partition, **more))
     partitions = Partitions(snapshot=held(*snapshot.split()), delta=held(*delta.split()))
     return {"/".join(p.target): p for p in plan_compaction(layout, partitions, targets, known)}
 
@@ -130,7 +131,7 @@ def test_gaps() -> None:
 
 
 def test_a_range() -> None:
-    found = plan(DAY, "20260201 20260203", "20260202 20260204 20260206", first="dt=20260202", last="dt=20260207")
+    found = plan(DAY, "20260201 20260203", "20260202 20260204 20260206", from_="dt=20260202", to="dt=20260207")
     assert {n: a for n, (a, *_) in shape(found).items()} == {
         "20260202": CompactionAction.COMPACT,
         "20260203": CompactionAction.EXISTS,
@@ -139,7 +140,7 @@ def test_a_range() -> None:
         "20260206": CompactionAction.COMPACT,
         "20260207": CompactionAction.GAP,
     }
-    filled = plan(DAY, "20260201", "20260203", last="dt=20260204", gap_policy="carry_forward")
+    filled = plan(DAY, "20260201", "20260203", to="dt=20260204", gap_policy="carry_forward")
     assert [(n, p.anchor_in_run) for n, p in filled.items() if p.action.writes] == [
         ("20260202", False),
         ("20260203", True),
@@ -149,7 +150,7 @@ def test_a_range() -> None:
 
 
 def test_a_range_in_one_group() -> None:
-    found = plan(REGION, "", "CN/20260201 CN/20260202 US/20260202", "region=US", first="dt=20260201")
+    found = plan(REGION, "", "CN/20260201 CN/20260202 US/20260202", "region=US", from_="dt=20260201")
     assert list(found) == ["US/20260202"]
 
 
@@ -233,23 +234,23 @@ def test_quoted_partitions_hold_any_value() -> None:
     ("more", "why"),
     [
         ({}, "name what to compact"),
-        ({"partitions": ["day=20250810"]}, "'day' is not a partition column"),
-        ({"partitions": ["20250810"]}, "not of the form key=value"),
-        ({"partitions": ["dt=20250810,dt=20250811"]}, "each key once"),
-        ({"partitions": ["dt=2025-08-10"]}, "not written as the table's partitions are .*write it like dt=20000101"),
-        ({"partitions": ["hour=5"]}, "not written as .*write it like dt=20000101,hour=00"),
-        ({"partitions": ["dt=20250810,hour=24"]}, "not written as"),
-        ({"partitions": ["dt=__DEFAULT_PARTITION__,hour=01"]}, "not written as"),
-        ({"first": "dt=20250810"}, "an end of a range names the columns dt, hour"),
-        ({"first": "dt=20250810,hour=03", "last": "dt=20250810,hour=02"}, "is later than"),
-        ({"first": "dt=20250810,hour=03", "pending": True, "max_chain_length": 1}, "not both"),
-        ({"partitions": ["dt=20250810"], "max_chain_length": 1}, "needs pending"),
+        ({"partition": ("day=20250810",)}, "'day' is not a partition column"),
+        ({"partition": ("20250810",)}, "not of the form key=value"),
+        ({"partition": ("dt=20250810,dt=20250811",)}, "each key once"),
+        ({"partition": ("dt=2025-08-10",)}, "not written as the table's partitions are .*write it like dt=20000101"),
+        ({"partition": ("hour=5",)}, "not written as .*write it like dt=20000101,hour=00"),
+        ({"partition": ("dt=20250810,hour=24",)}, "not written as"),
+        ({"partition": ("dt=__DEFAULT_PARTITION__,hour=01",)}, "not written as"),
+        ({"from_": "dt=20250810"}, "an end of a range names the columns dt, hour"),
+        ({"from_": "dt=20250810,hour=03", "to": "dt=20250810,hour=02"}, "is later than"),
+        ({"from_": "dt=20250810,hour=03", "pending": True, "max_chain_length": 1}, "not both"),
+        ({"partition": ("dt=20250810",), "max_chain_length": 1}, "needs pending"),
         ({"pending": True, "max_chain_length": -1}, "0 or more"),
     ],
 )
 def test_wrong_requests(more: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidInputError, match=rf"d\.t: .*{why}"):
-        parse_targets(HOUR, **more)
+        parse_targets(HOUR, CompactChainTable(table="d.t", **more))
 
 
 def test_a_partition_without_a_partition_time_stops_only_its_group() -> None:
@@ -261,7 +262,8 @@ def test_a_partition_without_a_partition_time_stops_only_its_group() -> None:
 
 def test_typed_partition_columns() -> None:
     layout = layout_of("day", form=("$day", "yyyy-MM-dd"), types=("DATE",))
-    targets = parse_targets(layout, partitions=["day='2026-02-01'"])
+    targets = parse_targets(layout, CompactChainTable(table="d.t", partition=("day='2026-02-01'",)))
     numbers = layout_of("n", form=("$n", DAILY[1]), types=("INT",))
     assert targets.specs[0][0][1].isoformat() == "2026-02-01"
-    assert parse_targets(numbers, partitions=['n="20260201"']).specs == (((0, 20260201),),)
+    quoted = CompactChainTable(table="d.t", partition=('n="20260201"',))
+    assert parse_targets(numbers, quoted).specs == (((0, 20260201),),)

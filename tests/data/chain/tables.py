@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.planner import plan_rows
-from airflow_paimon.data.read_groups import GroupPlan
+from airflow_paimon.data.read_groups import IN_PROCESS, GroupPlan, GroupSizes
 from airflow_paimon.data.read_request import ReadRequest
 from tests.clock import next_millisecond
 from tests.data.tables import make_table
@@ -98,9 +98,9 @@ def seen(table: Table, **more: Any) -> list[Row]:
     return sorted((tuple(r.values()) for r in read_arrow(table, **more).to_pylist()), key=repr)
 
 
-def planned_chain(table: Table, **asked: Any) -> GroupPlan:
+def planned_chain(table: Table, sizes: GroupSizes = IN_PROCESS, **asked: Any) -> GroupPlan:
     """What is read of few files of a chain table."""
-    [group] = plan_rows(table, ReadRequest(**{"mode": "full", **asked})).groups
+    [group] = plan_rows(table, ReadRequest(**{"mode": "full", **asked}), sizes).groups
     return group
 
 

@@ -145,23 +145,22 @@ def test_buckets_that_are_planned_apart_have_one_number() -> None:
     check(table, GroupSizes(entries=0, files=1), where=pc.field("dt") == "20250811")
 
 
-def test_few_files_of_a_large_table_are_planned_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_files_of_a_large_table_are_planned_at_once() -> None:
     table = chain_table(memory(), DAYS)
     files = sum(map(files_of, plan_rows(table, ReadRequest(mode="full"), EACH).groups))
-    monkeypatch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", 0)
     pinned, where = pin(table), pc.field("dt") == "20250811"
     for entries, is_large in ((files, False), (files - 1, True)):
-        assert plan_pinned(pinned, sizes=GroupSizes(entries=entries)).is_large == is_large
-        assert plan_rows(table, ReadRequest(mode="full"), GroupSizes(entries=entries)).is_large == is_large
-    day = plan_pinned(pinned, ReadRequest(where=where), GroupSizes(entries=files - 1))
+        sizes = GroupSizes(entries=entries, chain_files=0)
+        assert plan_pinned(pinned, sizes=sizes).is_large == is_large
+        assert plan_rows(table, ReadRequest(mode="full"), sizes).is_large == is_large
+    day = plan_pinned(pinned, ReadRequest(where=where), sizes)
     for plan, is_kept in ((plan_pinned(pinned), False), (day, True)):
         assert not plan.is_large
         assert {f.key_stats != EMPTY_STATS for g in plan.groups for s in g.chains for f in s.files} == {is_kept}
     assert rows_of(day.groups) == rows_of([planned_chain(table, where=where)])
 
 
-def test_the_files_are_chosen_when_a_read_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("airflow_paimon.data.chain.scan.FEW_FILES", 0)
+def test_the_files_are_chosen_when_a_read_is_planned() -> None:
     table = chain_table(memory(), DAYS)
     expected, batches, pinned = seen(table), read_batches(table), pin_rows(table)
     plan = plan_rows(table, ReadRequest(mode="full"), EACH)

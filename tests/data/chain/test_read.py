@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.chain.read_plan import Source
+from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange, IndexEntry
@@ -20,9 +21,10 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, with_planned_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_read import read_group
-from airflow_paimon.data.chain.scan import partition_reads, pin_chain
+from airflow_paimon.data.chain.scan import partition_reads
 from airflow_paimon.data.chain.splits import divide_split
-from airflow_paimon.data.read_groups import GroupPlan
+from airflow_paimon.data.planner import pin
+from airflow_paimon.data.read_groups import GroupPlan, GroupSizes
 from airflow_paimon.data.read_request import ReadRequest
 from tests.core.format.test_deletion_vectors import JAVA_SAMPLE
 from tests.data.chain.tables import (
@@ -46,6 +48,9 @@ from tests.data.chain.tables import (
 from tests.data.tables import make_table
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
+
+LARGE = GroupSizes(chain_files=0)
+"""With these a table counts as one of many files."""
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +77,7 @@ def test_statistics_are_kept_only_for_a_filter(days: Table) -> None:
 
 
 @pytest.mark.parametrize("number", range(lives(1, 20)))
-def test_a_filter_of_a_large_table_plans_only_its_partitions(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_filter_of_a_large_table_plans_only_its_partitions(number: int, tmp_path: Path) -> None:
     chance = chance_of(f"partitions {number}")
     table = chain_table(tmp_path, chance.choice([DAYS, GAPPED]))
     days = sorted({row[-1] for row in seen(table, gap_policy="carry_forward")})
@@ -86,10 +89,7 @@ def test_a_filter_of_a_large_table_plans_only_its_partitions(
             where = where & (pc.field("k") > chance.randint(0, 5))
         asked: dict[str, Any] = {"where": where, "gap_policy": chance.choice(["empty", "carry_forward"]),
                                  "mode": chance.choice(["full", "incremental", "hybrid"])}  # fmt: skip
-        expected = planned_chain(table, **asked)
-        with monkeypatch.context() as patch:
-            patch.setattr("airflow_paimon.data.chain.plan.FEW_FILES", 0)
-            found = planned_chain(table, **asked)
+        expected, found = planned_chain(table, **asked), planned_chain(table, LARGE, **asked)
         assert [splits for _, splits in found.layers] == [splits for _, splits in expected.layers]
         assert found.chains == expected.chains
         assert _rows(found) == _rows(expected)
@@ -108,12 +108,12 @@ def test_a_day_of_a_large_table_reads_the_files_of_its_chain(days: Table, monkey
         return found
 
     monkeypatch.setattr("airflow_paimon.data.chain.plan.with_planned_files", plan)
-    expected, everything = seen(days, where=day_is("20250811")), sum(planned)
+    expected = planned_chain(days, where=day_is("20250811"))
+    everything = sum(planned)
     assert everything == sum(len(s.files) for b in ("main", "snapshot", "delta")
                              for s in plan_scan(days.branch(b)).splits)  # fmt: skip
     planned.clear()
-    monkeypatch.setattr("airflow_paimon.data.chain.plan.FEW_FILES", 0)
-    assert seen(days, where=day_is("20250811")) == expected
+    assert planned_chain(days, LARGE, where=day_is("20250811")).chains == expected.chains
     assert 0 < sum(planned) < everything
 
 
@@ -293,11 +293,15 @@ def test_gap_days(tmp_path: Path) -> None:
     assert seen(table, where=day_is("20250814"), gap_policy="carry_forward") == []  # behind the grid's end
 
 
+def pinned_ids(table: Table) -> dict[str, int | None]:
+    return {s.table.branch_name: s.snapshot.id if s.snapshot else None for s in pin(table).states}
+
+
 def test_a_read_is_pinned_to_one_snapshot_of_each_branch(days: Table, tmp_path: Path) -> None:
-    assert pin_chain(days).state.snapshot_ids == {"main": 1, "snapshot": 3, "delta": 6}
+    assert pinned_ids(days) == {"main": 1, "snapshot": 3, "delta": 6}
     table = chain_table(tmp_path, GAPPED)
     planned = planned_chain(table, where=day_is("20250811"))
-    assert pin_chain(table).state.snapshot_ids == {"main": None, "snapshot": 1, "delta": 2}
+    assert pinned_ids(table) == {"main": None, "snapshot": 1, "delta": 2}
     before = seen(table, where=day_is("20250811"))
     later = table.branch("delta")
     plain = later.schema()
@@ -326,7 +330,7 @@ def test_an_anchor_is_read_once_for_all_its_targets(tmp_path: Path) -> None:
     (split,) = planned.chains
     assert len(split.part_of) == 11
     assert [t.parts for t in split.targets] == list(range(2, 12))
-    reads = partition_reads(pin_chain(table), ReadRequest())
+    reads = partition_reads(gather_chain(table), ReadRequest())
     assert [r.source for r in reads] == [Source.SNAPSHOT] + [Source.CHAIN] * 10
     counts = (
         pa.Table.from_batches(read_group(planned), planned.inputs.main.output_schema)
