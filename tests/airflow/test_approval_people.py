@@ -146,7 +146,7 @@ def test_the_approver_reads_the_diff_and_the_publish_takes_the_answer(
     assert read_arrow(main).to_pylist() == rows
     (record,) = read_audit(main)
     assert record.approved_at == said["answered_at"]
-    assert (record.diff["total"]["changed"], record.diff["samples"][0]["kind"]) == (1, "changed"), "without wiring"
+    assert record.diff["total"]["changed"] == 1, "without wiring"
 
 
 def test_a_publish_takes_no_answer_to_another_question(

@@ -10,7 +10,6 @@ from typing import Any
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import change_of
-from airflow_paimon.core.publish.diff_record import shown_diff
 from airflow_paimon.core.publish.partial_publish import published_partitions
 from airflow_paimon.core.sql_text.tokens import hide_literals
 from airflow_paimon.core.table.branch_record import BranchRecord
@@ -62,7 +61,7 @@ class AuditRecord:
         commits: How many commits of the branch it brought.
         changes: The newest of them; of a correction or an erasure itself: see ``change_of``. An erasure's has
             ``condition_sha256``, and never the condition.
-        diff: What was compared before a publish: totals, counts by partition, sample rows, see ``diff_record``.
+        diff: What was compared before a publish: totals, counts by partition, see ``diff_record``.
         checks: The outcome of each rule, by its name.
         approved_at: ISO with an offset.
         checks_forced: It was published although a required check was missing or had failed.
@@ -152,7 +151,7 @@ def publish_record(
         checks_forced=CHECKS_FORCED_PROPERTY in said,
         commits=count if isinstance(count, int) else None,
         changes=[_shown(c, schemas) for c in commits],
-        diff=_shown_diff(_json(said.get(DIFF_PROPERTY)), schemas),
+        diff=_diff(said.get(DIFF_PROPERTY)),
         statistics=_json(said.get(FIGURES_PROPERTY)),
         undo_tag=said.get(UNDO_TAG_PROPERTY),
         undo_retention=said.get(UNDO_RETENTION_PROPERTY),
@@ -238,11 +237,12 @@ def _shown(change: Mapping[str, Any], schemas: Sequence[TableSchema]) -> dict[st
     return out
 
 
-def _shown_diff(kept: Mapping[str, Any], schemas: Sequence[TableSchema]) -> dict[str, Any]:
-    try:
-        return shown_diff(kept, schemas) if isinstance(kept["total"], dict) else {}
-    except (AttributeError, KeyError, TypeError):  # there is none, or another program has written the property
-        return {}
+def _diff(text: str | None) -> dict[str, Any]:
+    """Read the property; empty where another program has written something else there."""
+    kept = _json(text)
+    parts = kept.get("partitions") if isinstance(kept.get("total"), dict) and "partitions_differing" in kept else None
+    is_ours = isinstance(parts, list) and all(isinstance(p, dict) and "partition" in p for p in parts)
+    return kept if is_ours else {}
 
 
 def _json(text: str | None) -> dict[str, Any]:

@@ -76,8 +76,6 @@ def _section(record: AuditRecord) -> str:
     at = time_text(record.time_ms)
     lines = [f"## {at}: {record.kind} of {_plain(record.table)}, snapshot {record.snapshot} of {_plain(record.branch)}"]
     lines += ["", *(f"- {name}: {value}" for name, value in _facts(record) if value)]
-    if samples := record.diff.get("samples"):
-        lines += ["", "Some of the differences:", "", *map(_sample, samples)]
     for change in record.changes:
         lines += ["", *_change(change)]
     return "\n".join(lines) + "\n"
@@ -127,12 +125,6 @@ def _differences(diff: Mapping[str, Any]) -> str:
     rows = ", ".join(f"{total[name]:,} rows {name}" for name in KINDS if isinstance(total.get(name), int))
     where = ", ".join(_plain(_text(p["partition"])) for p in diff["partitions"] if p["partition"])
     return f"{rows} in {diff['partitions_differing']} partitions{f': {where}' if where else ''}"
-
-
-def _sample(sample: Mapping[str, Any]) -> str:
-    """One line, as code: the row, or what it was and is."""
-    rows = [sample["row"]] if "row" in sample else [sample["before"], sample["after"]]
-    return f"    {sample['kind']}: {' -> '.join(json.dumps(row, ensure_ascii=False) for row in rows)}"
 
 
 def _change(change: Mapping[str, Any]) -> list[str]:

@@ -98,10 +98,9 @@ def publish_branch(
     reads: list[Callable[[], Any]] = [
         partial(branch_head, branch, request.expected_branch_snapshot),
         partial(planner_of, context, request, branch),
-        main.schemas,
     ]
-    branch_snapshot, planner, schemas = run_parallel(target.store, reads)
-    diff, key_merge_files = kept_diff(request, branch, branch_snapshot, schemas), KeyMergeFiles(rows.merge_by_key)
+    branch_snapshot, planner = run_parallel(target.store, reads)
+    diff, key_merge_files = kept_diff(request, branch, branch_snapshot), KeyMergeFiles(rows.merge_by_key)
 
     def make_plan_on_head() -> PlanOnHead:
         looks: list[Callable[[], Any]] = [

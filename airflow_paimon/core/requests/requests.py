@@ -386,7 +386,7 @@ class PublishBranch(Publish):
         "publish replaces"
     )
     diff: str | None = flag(
-        "Path of a JSON file with the result of diff_branches: the audit keeps its totals and samples. The diff of "
+        "Path of a JSON file with the result of diff_branches: the audit keeps its totals. The diff of "
         "another snapshot of the branch is left out, with a warning",
         only_noted=True,
     )
