@@ -122,7 +122,8 @@ def find_leftovers(main: Table) -> list[Leftover]:
 def _leftovers_of(main: Table) -> list[Leftover]:
     from airflow_paimon.core.publish.undoable_publishes import publishes_still_on_main
 
-    published, tags = publishes_still_on_main(main), set(filter(is_run_tag, main.tag_names()))
+    published = [p for p in publishes_still_on_main(main) if p.perhaps_undone is None]  # else the branch has to stay
+    tags = set(filter(is_run_tag, main.tag_names()))
     found = [one for name in main.branch_names() if (one := _of_branch(main, name, published, tags)) is not None]
     used = {one.tag for one in found}
     return [*found, *(Leftover(owner=None, branch=None, tag=tag, base=main.branch_name) for tag in sorted(tags - used))]

@@ -30,6 +30,7 @@ from airflow_paimon.core.publish.undoable_publishes import (
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.consumers import keep_from
+from airflow_paimon.core.table.record_kinds import AUDIT
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.dags import correction_cleanup_dag, correction_dag
 from airflow_paimon.dags.correction_cleanup import in_use
@@ -741,8 +742,11 @@ def test_the_cleanup_removes_a_published_branch_that_was_kept(warehouse: Path) -
     assert main.branch_names() == []
 
 
-@pytest.mark.parametrize("undo_of_undo", [False, True])
-def test_the_cleanup_keeps_a_branch_whose_publish_was_undone(warehouse: Path, undo_of_undo: bool) -> None:
+@pytest.mark.parametrize(("undo_of_undo", "damaged"), [(False, False), (True, False), (False, True)])
+def test_the_cleanup_keeps_a_branch_whose_publish_was_undone(
+    warehouse: Path, undo_of_undo: bool, damaged: bool
+) -> None:
+    """It also stays where nothing but a damaged copy is left of what may have undone the publish."""
     main = left_by_a_run(warehouse)
     run(main, "merge_branch", branch="fix")
     back = run(main, "rollback_to", tag=last_publish(main).undo_tag, keep_later=True)
@@ -750,6 +754,14 @@ def test_the_cleanup_keeps_a_branch_whose_publish_was_undone(warehouse: Path, un
         run(main, "rollback_to", tag=back.details["undo_tag"], keep_later=True)
     # the tag of an undo can run out before that of the publish
     main.store.delete(main.paths.tag(back.details["undo_tag"]))
+    if damaged:
+        [copy] = [path for path in main.store.walk(AUDIT.folder) if f"/{back.snapshot_after}-" in path]
+        main.store.replace(copy, b"{")
+        for tag in main.tags():
+            if tag.snapshot.id == back.snapshot_after:
+                main.store.delete(main.paths.tag(tag.name))
+        rewrite(main, "2")
+        main.store.delete(main.paths.snapshot(back.snapshot_after or 0))
     kept = None if undo_of_undo else "it has 1 commit that main doesn't have"
     assert listed(main) == {"fix": kept}
     assert main.branch_names() == ([] if undo_of_undo else ["fix"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from airflow_paimon.core.publish.undoable_publishes import last_publish, publish
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import Compact, DiffBranches
-from airflow_paimon.core.table.paths import publish_tag
+from airflow_paimon.core.table.paths import manifest_path, publish_tag
+from airflow_paimon.core.table.record_kinds import AUDIT
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
@@ -216,6 +218,17 @@ def test_the_tag_of_a_publish_is_no_undo_tag_and_goes_for_good(tmp_path: Path) -
     assert [p.branch for p in publishes_still_on_main(table)] == ["one"], "a record tells what has expired"
     with pytest.raises(InvalidInputError, match="undone already, by snapshot 5"):
         last_publish(table)
+    [copy] = [path for path in table.store.walk(AUDIT.folder) if "/5-" in path]
+    readable = table.store.read(copy)
+    table.store.replace(copy, readable[:90])
+    assert [p.branch for p in publishes_still_on_main(table)] == ["one"], "a tag tells as well"
+    for tag in table.tags():
+        if tag.snapshot.id == 5:
+            table.store.delete(table.paths.tag(tag.name))
+    found = publishes_still_on_main(table)
+    assert [p.branch for p in found] == ["one", "two"] and all(copy in (p.perhaps_undone or "") for p in found)
+    assert last_publish(table).branch == "two"
+    table.store.replace(copy, readable)
     theirs, published = table.branch("theirs"), table.tag(tags["two"]["publish"]).snapshot
     theirs.store.create(theirs.paths.schema(0), table.schema(0).to_bytes())
     theirs.store.create(theirs.paths.snapshot(published.id), published.to_bytes())
@@ -439,3 +452,54 @@ def test_a_publish_that_loses_races_does_not_take_its_own_hold_for_an_earlier_on
     assert perform(beside, context.request, None).details["attempts"] == 4
     appended = dict.fromkeys((1000, 1001, 2001, 2002, 2003), "appended")
     assert shown(table) == {1: "old", 2: "late"} | appended
+
+
+@pytest.mark.parametrize("keys", [[], ["dt", "k"]])
+@pytest.mark.parametrize("tags", [True, False])
+def test_an_undo_that_another_engine_rolled_back_counts_no_more(tmp_path: Path, keys: list[str], tags: bool) -> None:
+    """Its copy for audits outlives its number, but main has the publish: what main put right since stays so."""
+    columns = {"k": "INT NOT NULL", "v": "STRING", "dt": "STRING NOT NULL"}
+    table = make_table(tmp_path, columns, partition_keys=["dt"], primary_keys=keys, bucket="1" if keys else "-1")
+    write_arrow(table, rows((1, "old"), (2, "old")))
+    run(table, "create_branch", branch="fix", snapshot=1)
+    fix = table.branch("fix")
+    write_arrow(fix, rows((3, "new")))
+    change(fix, 1, "wrong")
+    done = run(table, "merge_branch", branch="fix", operation_id="one", writers_stopped=True)
+    undone = run(table, "rollback_to", tag=done.details["undo_tag"], keep_later=True, writers_stopped=True)
+    roll_back_as_paimon(table)
+    assert shown(table)[1] == "wrong"
+    for value in ("late", "old"):
+        change(table, 1, value)
+    assert (table.latest_snapshot_id() or 0) > (undone.snapshot_after or 0)
+    expire_snapshots(table, 1)
+    if not tags:
+        run(table, "delete_tag", tag=done.details["undo_tag"])
+    else:
+        assert [p.undo_tag for p in publishes_still_on_main(table)] == [done.details["undo_tag"]]
+        assert last_publish(table).undo_tag == done.details["undo_tag"]
+    now = shown(table)
+    write_arrow(fix, rows((4, "more")))
+    with pytest.raises(ConflictError) if keys else nullcontext():  # which rows the publish changed can't be told
+        run(table, "merge_branch", branch="fix", operation_id="three", writers_stopped=True)
+        now[4] = "more"
+    assert shown(table) == now
+
+
+def change(view: Table, key: int, value: str) -> None:
+    if view.schema().primary_keys:
+        write_arrow(view, rows((key, value)))
+    else:
+        statement(view, lambda row: {**row, "v": value} if row["k"] == key else row, [], "UPDATE")
+
+
+def roll_back_as_paimon(table: Table) -> None:
+    """Paimon's own ``rollback_to``: the newest snapshot, the tags on it, and what only it names are deleted at once."""
+    gone = table.snapshot(table.latest_snapshot_id() or 0)
+    for tag in table.tags():
+        if tag.snapshot.id >= gone.id:
+            table.store.delete(table.paths.tag(tag.name))
+    table.store.replace(table.paths.latest_hint, str(gone.id - 1).encode())
+    table.store.delete(table.paths.snapshot(gone.id))
+    for name in (gone.base_manifest_list, gone.delta_manifest_list):
+        table.store.delete(manifest_path(name))

@@ -108,17 +108,23 @@ def keep_record(view: Table, committed: Snapshot | int) -> None:
         log.warning("%s: the audit has no copy of snapshot %d yet (%s)", view.label, number, error.message)
 
 
-def recorded_between(view: Table, after: int, up_to: int) -> list[Snapshot]:
+def recorded_between(view: Table, after: int, up_to: int) -> tuple[list[Snapshot], dict[int, FormatError]]:
     """Read the copies of publishes and rollbacks with ``after`` < id <= ``up_to``, by id, whether or not they expired.
 
-    Raises:
-        FormatError: one is damaged.
+    Also returns the errors of those that are damaged, by the id that the file's name has.
     """
     folder = f"{AUDIT.folder}/{view.branch_name}"
     names = [n for n in view.store.names(folder) if n.endswith(".json") and n.partition("-")[0].isdigit()]
     wanted = sorted(n for n in names if after < int(n.partition("-")[0]) <= up_to)
     data = read_existing(view.store, [f"{folder}/{n}" for n in wanted])
-    return sorted((parse_snapshot(d, f"{view.label}: {p}") for p, d in data.items()), key=lambda s: s.id)
+    found: list[Snapshot] = []
+    damaged: dict[int, FormatError] = {}
+    for path, content in data.items():
+        try:
+            found.append(parse_snapshot(content, f"{view.label}: {path}"))
+        except FormatError as error:
+            damaged[int(path.rpartition("/")[2].partition("-")[0])] = error
+    return sorted(found, key=lambda s: s.id), damaged
 
 
 def record_path(branch: str, snapshot: Snapshot) -> str:

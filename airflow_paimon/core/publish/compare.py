@@ -18,9 +18,11 @@ from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import Sides, bucket_namer, neutral_kinds, within_reach
 from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
+    KnownHistory,
+    MatchedPublishes,
     PublishesOnMain,
     is_lost,
-    main_since,
+    known_history,
     match_publishes,
     publishes_on_main,
 )
@@ -112,7 +114,8 @@ def gather_sides(
     ``unfinished``: publishes of the branch, without this one. ``scope``: see ``Comparison``.
 
     Raises:
-        FormatError: an earlier publish says unreadably of which partitions it was.
+        FormatError: an earlier publish says unreadably of which partitions it was; or the copy of one is damaged of
+            which nothing else is left.
     """
     reads: list[Callable[[], Any]] = [
         partial(snapshots_between, main, base.id, head.id),
@@ -133,10 +136,12 @@ def gather_sides(
         their_diff=their_diff,
         our_diff=our_diff,
         between=between,
-        since=main_since(main, base, head) if between is None else between,
+        since=known_history(main, base, head) if between is None else KnownHistory(snapshots=between),
         history=history,
         neutral=neutral_kinds(schema),
     )
+    for damaged in seen.since.damaged.values():
+        raise damaged
     return (
         _compare_by_file(seen, unfinished) if merges_by_file(schema) and not whole else _compare_by_bucket(seen, whole)
     )
@@ -146,8 +151,8 @@ def gather_sides(
 class _ReadSides:
     """What was read of both sides since their base.
 
-    ``between``: main's snapshots, ``history`` the branch's, None: some have expired. ``since``: those of main that are
-    left. ``compared`` makes the result of what is found.
+    ``between``: main's snapshots, ``history`` the branch's, None: some have expired. ``since``: what is known
+    of main's. ``compared`` makes the result of what is found.
     """
 
     main: Table
@@ -161,14 +166,33 @@ class _ReadSides:
     their_diff: Difference
     our_diff: Difference
     between: Sequence[Snapshot] | None
-    since: Sequence[Snapshot]
+    since: KnownHistory
     history: Sequence[Snapshot] | None
     neutral: Collection[CommitKind]
 
 
+def _find_publishes(s: _ReadSides) -> tuple[MatchedPublishes, PublishesOnMain]:
+    """Find the publishes that concern the branch, and those of them that main stands on."""
+    known = match_publishes(s.main, s.branch, s.since.snapshots, s.schema)
+
+    def brought(number: int) -> set[str]:
+        publish = known.own.get(number)
+        if publish is None:
+            return set()
+        return _added_names(difference(s.branch, s.base, publish.branch), publish.scope)
+
+    since = s.since.without_contradicted(brought, lambda number: brought(number) & _added_names(s.our_diff, WHOLE))
+    return known, match_relatives(s.main, s.branch, publishes_on_main(since, known))
+
+
+def _added_names(change: Difference, scope: PartitionScope) -> set[str]:
+    """Return the names, as on the branch, of the files that were added in these partitions."""
+    groups = (files for b, files in change.added.items() if scope.holds(b.partition))
+    return {origin_name(i.file_name) for files in groups for i in files}
+
+
 def _compare_by_file(s: _ReadSides, unfinished: Sequence[UnfinishedPublish]) -> Comparison:
-    known = match_publishes(s.main, s.branch, s.since, s.schema)
-    on_main = match_relatives(s.main, s.branch, publishes_on_main(s.since, known))
+    known, on_main = _find_publishes(s)
     lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, on_main, unfinished, s.scope)
     unknown = [*on_main.unknown, *(p.scope for p in on_main.unmatched)]
     lost = lost or brought_and_removed(
@@ -197,17 +221,13 @@ def _compare_by_file(s: _ReadSides, unfinished: Sequence[UnfinishedPublish]) -> 
 
 def _unpublished_files(s: _ReadSides, on_main: PublishesOnMain) -> set[str]:
     """Return the files of the branch, by their names there, that no publish of it brought and that main lacks."""
-
-    def names(change: Difference) -> set[str]:
-        groups = (files for b, files in change.added.items() if s.scope.holds(b.partition))
-        return {origin_name(i.file_name) for files in groups for i in files}
-
-    return names(s.their_diff) - names(s.our_diff) - names(published_difference(s.branch, s.base, on_main))
+    published = published_difference(s.branch, s.base, on_main)
+    theirs, ours, brought = (_added_names(change, s.scope) for change in (s.their_diff, s.our_diff, published))
+    return theirs - ours - brought
 
 
 def _compare_by_bucket(s: _ReadSides, whole: bool) -> Comparison:
-    known = match_publishes(s.main, s.branch, s.since, s.schema)
-    on_main = match_relatives(s.main, s.branch, publishes_on_main(s.since, known))
+    known, on_main = _find_publishes(s)
     parts = [_BucketsOfBase.since(s, on_main, publish, counts) for publish, counts in on_main.each()]
     parts.append(_BucketsOfBase.of_the_rest(s, {b for part in parts for b in part.buckets}))
     theirs, ours = together(p.theirs for p in parts), together(p.ours for p in parts)

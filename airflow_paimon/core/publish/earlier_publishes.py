@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import recorded_between
@@ -153,15 +154,48 @@ class MatchedPublishes:
         return None if newest is None else self.own.get(newest)
 
 
-def main_since(main: Table, base: Snapshot, head: Snapshot) -> list[Snapshot]:
-    """Return what is known of main's history after ``base``: snapshots that still exist, those that tags hold, and
-    publishes and rollbacks of which a copy is kept.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownHistory:
+    """What is known of main's snapshots in a range: those that exist, those that tags hold, and the publishes and
+    rollbacks of which a copy is kept, by id.
+
+    ``copies``: ids of which nothing but a copy is left, so another engine may have rolled them back; ``damaged``: the
+    errors of copies that can't be read, of snapshots of which nothing else is left.
     """
-    found = {s.id: s for s in recorded_between(main, base.id, head.id)}
-    found |= {t.snapshot.id: t.snapshot for t in main.cached_tags() if base.id < t.snapshot.id <= head.id}
+
+    snapshots: Sequence[Snapshot]
+    copies: frozenset[int] = frozenset()
+    damaged: Mapping[int, FormatError] = field(default_factory=dict)
+
+    def without_contradicted(
+        self, brought: Callable[[int], set[str]], kept: Callable[[int], set[str]]
+    ) -> Sequence[Snapshot]:
+        """Leave out the rollbacks that main's files contradict: it has some that only a publish brought that they
+        undid, so another engine has rolled the rollback back.
+
+        ``brought``: the names of the files that a publish of this id brought; ``kept``: of those that main still has.
+        """
+        undone = {i: by for i, by in undone_snapshots(self.snapshots).items() if by in self.copies}
+        if not undone:
+            return self.snapshots
+        files = {s.id: brought(s.id) for s in self.snapshots if UNDO_TAG_PROPERTY in s.properties}
+        back = {by for i, by in undone.items() if kept(i).difference(*(files[j] for j in files if j != i))}
+        return [s for s in self.snapshots if s.id not in back]
+
+
+def known_history(main: Table, base: Snapshot, head: Snapshot) -> KnownHistory:
+    """Find out what is known of main's history after ``base`` up to ``head``, of which snapshots may have expired."""
+    copies, damaged = recorded_between(main, base.id, head.id)
+    found = {t.snapshot.id: t.snapshot for t in main.cached_tags() if base.id < t.snapshot.id <= head.id}
     there = [number for number in main.snapshot_ids() if base.id < number <= head.id]
     found |= {s.id: s for s in existing_snapshots(main, there)}
-    return [found[number] for number in sorted(found)]
+    only_copies = {s.id: s for s in copies if s.id not in found}
+    every = found | only_copies
+    return KnownHistory(
+        snapshots=[every[number] for number in sorted(every)],
+        copies=frozenset(only_copies),
+        damaged={number: error for number, error in damaged.items() if number not in every},
+    )
 
 
 def match_publishes(main: Table, branch: Table, since: Sequence[Snapshot], schema: TableSchema) -> MatchedPublishes:

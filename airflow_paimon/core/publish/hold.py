@@ -18,7 +18,9 @@ from airflow_paimon.core.commit.put import delete_files, put_new
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.records import Record, is_record
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, recorded_scope
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.record_kinds import HOLDS
 from airflow_paimon.core.table.table import Table
 
@@ -142,6 +144,18 @@ class UnfinishedPublish:
     snapshot: int
     scope: PartitionScope
     schema: int | None
+
+
+def publishes_onto(target: Table) -> list[Hold]:
+    """Return the holds of publishes onto a branch that are running or were killed, of all branches that exist.
+
+    Raises:
+        FormatError: a hold is damaged.
+    """
+    holds = (Hold.find(target.store, path, target.name) for path in HOLDS.listed(target.store))
+    there = [h for h in holds if h is not None and h.user is not None and target.branch(h.branch).exists()]
+    main = target.branch(MAIN)
+    return [h for h in there if publish_target(main, main.branch(h.branch)).branch_name == target.branch_name]
 
 
 def unfinished_publishes(branch: Table) -> list[UnfinishedPublish]:

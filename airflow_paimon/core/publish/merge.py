@@ -270,17 +270,13 @@ def gather_merge(
     )
     check_changed(target, branch, compared)
     compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
-    of_this, of_others = (
-        [one.schema for one in unfinished if one.schema is not None and (one.user == own) == is_own]
-        for is_own in (True, False)
-    )
+    of_this = [one.schema for one in unfinished if one.schema is not None and one.user == own]
     of_this += [min(put_schema_ids) - 1] if put_schema_ids else []
     return compared, SchemaLogs(
         main=schemas,
         branch=branch.schemas(),
         put_schema_ids=put_schema_ids,
         newest_before_try=min(of_this, default=None),
-        newest_before_others=max(min(of_others), head.schema_id) if of_others else None,
     )
 
 

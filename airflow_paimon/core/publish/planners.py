@@ -23,6 +23,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched, merge_branch_files
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
+from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.key_merge import (
     KeyMergeRequest,
     aggregates,
@@ -32,7 +33,7 @@ from airflow_paimon.core.publish.key_merge import (
 )
 from airflow_paimon.core.publish.partial_publish import check_parts, part_properties, part_summary
 from airflow_paimon.core.publish.publication import BucketReach, FileReach, Publication
-from airflow_paimon.core.publish.publish_schemas import written_with
+from airflow_paimon.core.publish.publish_schemas import has_columns_of, written_with
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
     check_name_is_free,
@@ -74,25 +75,12 @@ from airflow_paimon.core.table.table import Table
 class SchemaLogs:
     """The schema versions of both sides. ``put_schema_ids``: those of main that this try has put.
     ``newest_before_try``: main's newest one before those, or when a try that was cut off began; None: there is neither.
-    ``newest_before_others``: the same of publishes of the branch by other operations, but not before the columns of
-    main's newest snapshot.
     """
 
     main: Sequence[TableSchema]
     branch: Sequence[TableSchema]
     put_schema_ids: Collection[int] = ()
     newest_before_try: int | None = None
-    newest_before_others: int | None = None
-
-    @property
-    def before(self) -> TableSchema:
-        """Main's newest version without those that this try has put, or, of the branch's columns, one before it."""
-        newest_before = min(
-            (b for b in (self.newest_before_try, self.newest_before_others) if b is not None), default=self.main[-1].id
-        )
-        theirs = [s.content for s in self.branch]
-        mine = (s for s in reversed(self.main) if s.id not in self.put_schema_ids)
-        return next((s for s in mine if s.id <= newest_before or s.content not in theirs), self.main[-1])
 
     def has_put_columns(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
         """Whether main has all columns of the publish but no snapshot with them: they were put by a try that was cut
@@ -358,12 +346,29 @@ class ReplaceMainPlanner(FastForwardPlanner):
             return None
         return empty_snapshot(record.schema_id)
 
+    def _schema_before(self, logs: SchemaLogs, head: Snapshot) -> TableSchema:
+        """Return main's newest version without those that this try has put, and those that unfinished publishes of any
+        branch may have put: of other operations not the columns that main's newest snapshot has.
+        """
+        own, by_id = self.request.operation_id, {s.id: s for s in logs.main}
+        killed = [
+            (one.schema if one.user == own else max(one.schema, head.schema_id), self.main.branch(one.branch).schemas())
+            for one in publishes_onto(self.main)
+            if one.schema in by_id
+        ]
+        mine = (s for s in reversed(logs.main) if s.id not in logs.put_schema_ids)
+        return next(
+            (s for s in mine if not any(s.id > i and has_columns_of(s, by_id[i], theirs) for i, theirs in killed)),
+            logs.main[-1],
+        )
+
     def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         since = changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
         return sides if since is None else replace(sides, ours_changed=since)
 
     def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
-        main, request, mine, before = self.main, self.request, compared.schema, logs.before
+        main, request, mine = self.main, self.request, compared.schema
+        before = self._schema_before(logs, compared.head)
         changes = self._changes(compared, "replacing it")
         check_name_is_free(main, request.keep_old_as, compared.head)
         options, comment = self._options(mine, logs.branch[-1])

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer, overlapping_buckets, within_reach
 from airflow_paimon.core.publish.compare import gather_sides, merge_branch_files, undo_files
-from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, main_since, publish_scope, undone_snapshots
+from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, known_history, publish_scope, undone_snapshots
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
 from airflow_paimon.core.publish.partial_publish import is_partial, left_of
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
@@ -35,17 +37,23 @@ from airflow_paimon.core.table.properties import (
 )
 from airflow_paimon.core.table.table import Table
 
+log = logging.getLogger(__name__)
+
 _PREFIX = "airflow-paimon."
 _LISTED = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UndoablePublish:
-    """A publish or rollback whose undo tag still exists. ``before`` is the head on which it was based."""
+    """A publish or rollback whose undo tag still exists. ``before`` is the head on which it was based.
+
+    ``perhaps_undone``: the error of a damaged record of what may have undone it, if nothing else tells.
+    """
 
     snapshot: Snapshot
     before: Snapshot
     undo_tag: str
+    perhaps_undone: str | None = None
 
     @property
     def operation(self) -> str:
@@ -107,18 +115,43 @@ def undone_by(points: Sequence[UndoablePublish]) -> dict[str, UndoablePublish]:
 def publishes_still_on_main(view: Table) -> list[UndoablePublish]:
     """Find the publishes of branches that no later rollback has undone, oldest first.
 
-    A rollback counts even when its own undo tag is gone already, and its snapshot has expired.
+    A rollback counts even when its own undo tag is gone already, and its snapshot has expired. One whose record is
+    damaged then is in ``perhaps_undone`` of the publishes before it.
     """
     view = view.with_cached_tags()
     points = undoable_publishes(view)
-    undone = _undone(view, points)
-    return [p for p in points if p.branch is not None and p.snapshot.id not in undone]
+    undone, damaged = _undone(view, points)
+    standing = [p for p in points if p.branch is not None and p.snapshot.id not in undone]
+    return [
+        replace(p, perhaps_undone=next((e.message for i, e in damaged.items() if i > p.snapshot.id), None))
+        for p in standing
+    ]
 
 
-def _undone(view: Table, points: Sequence[UndoablePublish]) -> dict[int, int]:
-    """Return what ``undone_snapshots`` does. The tags of a rollback may have gone before those of what it undid."""
+def _undone(view: Table, points: Sequence[UndoablePublish]) -> tuple[dict[int, int], Mapping[int, FormatError]]:
+    """Return what ``undone_snapshots`` does, and the damaged records of what may have undone others. The tags of a
+    rollback may have gone before those of what it undid.
+    """
     head = view.latest_snapshot() if points else None
-    return {} if head is None else undone_snapshots(main_since(view, points[0].before, head))
+    if head is None:
+        return {}, {}
+    history, by_id = known_history(view, points[0].before, head), {p.snapshot.id: p for p in points}
+    for error in history.damaged.values():
+        log.warning("%s; what it said may have undone a publish", error.message)
+
+    def brought(number: int) -> set[str]:
+        point = by_id.get(number)
+        return set() if point is None else _names(difference(view, point.before, point.snapshot).added)
+
+    def kept(number: int) -> set[str]:
+        point = by_id.get(number)
+        return set() if point is None else brought(number) - _names(difference(view, point.snapshot, head).removed)
+
+    return undone_snapshots(history.without_contradicted(brought, kept)), history.damaged
+
+
+def _names(files: Mapping[BucketKey, Mapping[FileId, ManifestEntry]]) -> set[str]:
+    return {i.file_name for group in files.values() for i in group}
 
 
 def is_fully_published(
@@ -153,7 +186,7 @@ def last_publish(main: Table) -> UndoablePublish:
             f"{main.label}: nothing to undo: there is no undo tag ({UNDO_TAG_PREFIX}...) with its publish "
             f"after it. Name a tag to go back to"
         )
-    undone = _undone(main, known).get(latest.snapshot.id)
+    undone = _undone(main, known)[0].get(latest.snapshot.id)
     if undone is not None:
         tag = next((f" (tag {p.undo_tag})" for p in known if p.snapshot.id == undone), "")
         raise InvalidInputError(

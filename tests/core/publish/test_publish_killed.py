@@ -255,18 +255,24 @@ def test_what_a_killed_publish_has_brought_is_in_no_other_ones_way(template: Pat
         shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("name", ["merge-columns", "replace"])
+@pytest.mark.parametrize(
+    ("name", "branch"),
+    [("merge-columns", "fix"), ("replace", "fix"), ("merge-columns", "other"), ("merge-both", "other")],
+)
 def test_main_is_kept_with_the_columns_that_it_had_before_a_killed_publish(
-    template: Path, tmp_path: Path, name: str
+    template: Path, tmp_path: Path, name: str, branch: str
 ) -> None:
     case, table = CASES[name], copied(template, tmp_path / "main")
     case.prepare(table)
     before = rows(table)
     probe = FaultStore(copied(tmp_path / "main", tmp_path / "done").store)
     perform(open_table(str(tmp_path / "done"), "d.t"), probe, case.operation, operation_id="op", **case.values)
-    [step] = [at for at, (_, uri) in enumerate(probe.mutations, 1) if uri.endswith("/snapshot/snapshot-2")]
+    put = f"/t/snapshot/snapshot-{(table.latest_snapshot_id() or 0) + 1}"
+    [step] = [at for at, (_, uri) in enumerate(probe.mutations, 1) if uri.endswith(put)]
     assert dies(table, case, step, after=False) and "price" in table.schema().field_names
-    run(table, "replace_main", keep_old_as="kept", operation_id="another", readers_stopped=True, **STOPPED)
+    values = {**STOPPED, "branch": branch, "discard_main": name == "merge-both"}
+    write(table.branch("other"), "b1=else")
+    run(table, "replace_main", keep_old_as="kept", operation_id="another", readers_stopped=True, **values)
     assert rows(table.branch("kept")) == before and sound(table)
 
 
