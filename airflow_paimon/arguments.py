@@ -11,8 +11,8 @@ from typing import Any, ClassVar, ParamSpec
 
 from jinja2.nativetypes import NativeEnvironment
 
-from airflow_paimon.argument_origin import is_mapped_value, source_of
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.forms.origin import is_mapped_value, source_of
 
 _Arguments = ParamSpec("_Arguments")
 

@@ -49,6 +49,6 @@ def sanitize_uri(uri: SplitResult) -> SplitResult:
 
 def convert_to_openlineage(asset: Asset, lineage_context: Any) -> Any:
     """Return the OpenLineage dataset of an asset's branch; None when its URI names none."""
-    from airflow_paimon.lineage import convert_asset
+    from airflow_paimon.lineage.openlineage import convert_asset
 
     return convert_asset(asset, lineage_context)

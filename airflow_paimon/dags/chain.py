@@ -28,7 +28,7 @@ from airflow.sdk import DAG, AssetAlias, Param, task
 
 from airflow_paimon.assets import paimon_asset
 from airflow_paimon.dags.factory import Changes, make_dag
-from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.forms.locked import locked_names
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
 from airflow_paimon.runbooks import nightly

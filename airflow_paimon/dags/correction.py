@@ -19,7 +19,7 @@ from airflow.sdk import DAG, AssetAlias, task
 from airflow_paimon.dags.factory import Changes, OwnTasks, make_dag
 from airflow_paimon.dags.flink_jobs import FlinkJob, of_publishes, with_field
 from airflow_paimon.dags.publishing import BRANCH, SAMPLED, EachTable, add_correction
-from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.forms.locked import locked_names
 from airflow_paimon.operators.branch import FastForwardOperator, MergeBranchOperator
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import CorrectFromBaseOperator

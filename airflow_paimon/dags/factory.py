@@ -13,7 +13,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Param, TaskGroup
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.locked_fields import lock
+from airflow_paimon.forms.locked import lock
 from airflow_paimon.runbooks.kinds import Kind, note
 from airflow_paimon.runbooks.pages import with_links
 

@@ -19,8 +19,8 @@ from airflow.sdk import BaseOperator, Param
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.requests.text_files import names_file
 from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
+from airflow_paimon.forms.locked import locked_names
 from airflow_paimon.hooks.flink import FlinkHook, FlinkPoll, JobState
-from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.operators.flink import (
     SAVEPOINT,
     FlinkSqlOperator,

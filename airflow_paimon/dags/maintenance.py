@@ -27,9 +27,9 @@ from airflow.providers.common.compat.sdk import AirflowFailException, AirflowSki
 from airflow.sdk import DAG, Asset, AssetAlias, BaseNotifier, Param, task, task_group
 
 from airflow_paimon.dags.factory import Changes, make_dag
+from airflow_paimon.forms.locked import locked_names
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import task_url
-from airflow_paimon.locked_fields import locked_names
 from airflow_paimon.notify import choose_notifiers, send
 from airflow_paimon.operators.maintenance import (
     BranchExpireOperator,

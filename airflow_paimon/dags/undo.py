@@ -19,7 +19,7 @@ from airflow_paimon.dags.flink_jobs import (
     with_stopped,
 )
 from airflow_paimon.dags.publishing import SAMPLED, EachTable, add_publish_tasks, results_of, tables_of
-from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.forms.locked import locked_names
 from airflow_paimon.operators.branch import DiffBranchesOperator, RollbackOperator
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.pipeline import COMMITTED_KEY, UndoTablesOperator

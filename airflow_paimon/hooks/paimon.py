@@ -6,9 +6,9 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
@@ -16,19 +16,19 @@ from airflow_paimon.core.catalogs.options import CATALOGS
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
-from airflow_paimon.form_policy import FormPolicy, parse_policy
-from airflow_paimon.settings import CONN_ID, SPARK_CONN_ID
+from airflow_paimon.forms.policy import FormPolicy, parse_policy
+from airflow_paimon.settings import CONN_ID, MANIFEST_CACHE_MB, SPARK_CONN_ID
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
 
     from airflow_paimon.core.catalogs import Catalog
+    from airflow_paimon.core.table.read_cache import FileCache
     from airflow_paimon.core.table.table import Table
 
 __all__ = ["PaimonHook"]
 
 ADDRESSING_STYLES = ("auto", "path", "virtual")
-DEFAULT_SPARK_CONN_ID = SPARK_CONN_ID
 
 EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secret", "token", "endpoint", "region",
                      "addressing_style", "storage_conn_id", "storage_options", "spark_conn_id", "spark_conf",
@@ -63,10 +63,10 @@ class PaimonHook(BaseHook):
     ``_airflow_paimon_results`` in the warehouse). For operators that don't name their own: ``spark_conn_id``,
     ``spark_conf`` and ``spark_options`` (both JSON). ``local_execution``: what small work on rows runs in plain Python
     instead of in Spark. For approvals: ``notify`` (notifiers by name, JSON), ``approvers``
-    (ids of the users who may answer), ``remind_before``, ``four_eyes`` (a second person approves). For
-    trigger forms: ``forms`` (what they may ask for beyond what does no harm, and which of their fields are locked,
-    JSON; :class:`~airflow_paimon.form_policy.FormPolicy`). For diffs: ``masked_columns`` (columns by table whose values
-    no sample shows, JSON).
+    (ids of the users who may answer), ``remind_before``, ``four_eyes`` (a second person approves). For trigger forms:
+    ``forms`` (what they may ask for beyond what does no harm, and which of their fields are locked, JSON;
+    :class:`~airflow_paimon.forms.policy.FormPolicy`). For diffs: ``masked_columns`` (columns by table whose values no
+    sample shows, JSON).
 
     :param paimon_conn_id: the Airflow connection
     :param connection: take this connection instead of looking one up by its id
@@ -170,7 +170,7 @@ class PaimonHook(BaseHook):
         _mask(own)
         chosen = (conn_id or "").strip()  # a template of an empty form field gives "None"
         return SparkSettings(
-            chosen if chosen not in ("", "None") else self.spark_conn_id or DEFAULT_SPARK_CONN_ID,
+            chosen if chosen not in ("", "None") else self.spark_conn_id or SPARK_CONN_ID,
             {**own, **(conf or {})},
             {**self._json_object("spark_options"), **(options or {})},
         )
@@ -261,6 +261,19 @@ class PaimonHook(BaseHook):
             options = None
         settings = (connection.host, connection.login, connection.password, connection.extra, options)
         return self.paimon_conn_id, hashlib.sha256(repr(settings).encode()).hexdigest()
+
+    def keeping_manifests(self, view: Table) -> Table:
+        """Return a view that keeps the manifests that it reads in this process, for views of this ``scope`` only.
+
+        For the API server and the triggerer, which read them repeatedly. It may show files that are deleted by now:
+        what checks or changes a table reads storage. A view of a table that its catalog doesn't know stays as it is.
+        """
+        from airflow_paimon.core.store.none import NoStore
+        from airflow_paimon.core.table.read_cache import CachingStore
+
+        if isinstance(view.store, NoStore):
+            return view
+        return replace(view, store=CachingStore(view.store, _kept_manifests(), self.scope))
 
     def get_table(self, table: str | None = None, branch: str = "main", *, path: str | None = None) -> Table:
         """
@@ -378,6 +391,13 @@ class PaimonHook(BaseHook):
         if style != ADDRESSING_STYLES[0] and self.storage == "s3":
             found["config_kwargs"] = {"s3": {"addressing_style": style}}
         return {name: value for name, value in found.items() if value}
+
+
+@cache
+def _kept_manifests() -> FileCache:
+    from airflow_paimon.core.table.read_cache import FileCache
+
+    return FileCache(MANIFEST_CACHE_MB << 20)
 
 
 def _mask(options: Mapping[str, Any]) -> None:

@@ -16,7 +16,6 @@ from airflow_paimon._compat import (
     BaseOperator,
     mask_secret,
 )
-from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank, is_literal
 from airflow_paimon.arguments import keeps_arguments as keeps_arguments
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
@@ -31,7 +30,9 @@ from airflow_paimon.core.requests.requests import (
     argument_name,
 )
 from airflow_paimon.core.table.paths import parse_identifier
-from airflow_paimon.form_policy import FIELDS
+from airflow_paimon.forms.origin import from_outside
+from airflow_paimon.forms.policy import FIELDS
+from airflow_paimon.lineage.branches import branches_to_read, branches_to_write, branches_written
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, UndoLink, store_links
 from airflow_paimon.metrics import send_failure, send_success
 from airflow_paimon.operators._approval import with_requester
@@ -39,7 +40,6 @@ from airflow_paimon.operators._arguments import with_parameters
 from airflow_paimon.operators._dry_run import shortened
 from airflow_paimon.operators._log_lines import log_lines
 from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY, in_airflows_terms, operation_id, result_name
-from airflow_paimon.touched_branches import branches_to_read, branches_to_write, branches_written
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -311,7 +311,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Say what was read and written; called only where Airflow's OpenLineage provider is installed."""
-        from airflow_paimon.lineage import lineage_of
+        from airflow_paimon.lineage.openlineage import lineage_of
 
         return lineage_of(self, self._result, self._error)
 

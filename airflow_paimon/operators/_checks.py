@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.requests.requests import CheckBranchData
+from airflow_paimon.forms.origin import from_outside
+from airflow_paimon.forms.rules import rules_as_json, what_runs
 from airflow_paimon.operators._base import PaimonOperator
-from airflow_paimon.rule_text import rules_as_json, what_runs
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

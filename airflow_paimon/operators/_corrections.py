@@ -75,7 +75,7 @@ class PlanningOperator(SqlOrFunctionOperator):
             return self._with_downstream(super()._run_here(with_file), request)
 
     def _with_downstream(self, result: dict[str, Any], request: Request) -> dict[str, Any]:
-        from airflow_paimon.downstream import with_downstream
+        from airflow_paimon.lineage.downstream import with_downstream
 
         assert isinstance(request, PlanCorrection)
         correction = {"sql": self.sql, "function": request.function, "mode": request.mode,

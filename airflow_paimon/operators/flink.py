@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon import settings as defaults
 from airflow_paimon._compat import AirflowTaskTimeout, BaseOperator
-from airflow_paimon.argument_origin import from_outside, source_of
 from airflow_paimon.arguments import StrictTemplates, as_dict, is_blank, is_literal
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.forms.origin import from_outside, source_of
 from airflow_paimon.hooks.flink import FlinkError, FlinkHook, Stop
 from airflow_paimon.links import FlinkLink, store_links
 from airflow_paimon.operators._deferral import deadline_of

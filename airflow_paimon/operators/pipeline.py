@@ -9,10 +9,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self, cast
 
 from airflow_paimon._compat import AirflowException, AirflowFailException
-from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.arguments import is_blank, literal
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.requests import ReplayBranch
+from airflow_paimon.forms.origin import from_outside
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.links import store_links
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
@@ -128,7 +128,7 @@ class EachTableOperator(PaimonOperator):
         """Say what was read and written of each table that was begun."""
         if not self._begun:
             return super().get_openlineage_facets_on_complete(task_instance)
-        from airflow_paimon.lineage import lineage_of_several
+        from airflow_paimon.lineage.openlineage import lineage_of_several
 
         self._begun[-1]._error = self._error
         return lineage_of_several(self._begun)

@@ -104,6 +104,10 @@ class Warehouse:
         """Open the catalog. ``PaimonError`` when its settings are wrong."""
         return self._hook.get_catalog()
 
+    def keeping_manifests(self, view: Table) -> Table:
+        """See ``PaimonHook.keeping_manifests``."""
+        return self._hook.keeping_manifests(view)
+
     def reach(self) -> dict[str, Any]:
         """Return ``warehouse`` and ``storage_options``, for a request. They may hold secrets."""
         return {"warehouse": self._hook.warehouse, "storage_options": self._hook.storage_options}

@@ -55,8 +55,7 @@ class PageContext:
     """A table that is looked at. ``schema`` and ``view_head`` are the chosen branch's, ``head`` is main's.
 
     Tabs read storage through ``reader`` alone, which minds the time. ``cached``: main for what only shows files, see
-    ``keeping_manifests``. ``deadline``: when the answer must go out, a moment
-    of ``time.monotonic``.
+    ``PaimonHook.keeping_manifests``. ``deadline``: when the answer must go out, a moment of ``time.monotonic``.
     ``airflow``: Airflow's own address, without a slash at the end. ``reach``: ``warehouse`` and ``storage_options``.
     """
 

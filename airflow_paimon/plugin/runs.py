@@ -20,8 +20,8 @@ from sqlalchemy.orm import Session
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import parse_identifier
+from airflow_paimon.forms.locked import is_locked
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.locked_fields import is_locked
 from airflow_paimon.runbooks.kinds import Kind
 from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY
 

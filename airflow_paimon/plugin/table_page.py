@@ -15,7 +15,6 @@ from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.kept_manifests import keeping_manifests
 from airflow_paimon.plugin.catalog import Warehouse
 from airflow_paimon.plugin.panel import PageContext, PageQuery, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader, StillReadingError
@@ -161,7 +160,7 @@ def _context(
 ) -> PageContext:  # fmt: skip
     view = main if query.branch == MAIN else main.branch(query.branch)
     return PageContext(
-        conn_id=warehouse.conn_id, main=main, cached=keeping_manifests(main, warehouse.scope), view=view,
+        conn_id=warehouse.conn_id, main=main, cached=warehouse.keeping_manifests(main), view=view,
         schema=basics.schema, main_schema=basics.main_schema, head=basics.head, view_head=basics.view_head,
         branches=basics.branches, query=query, reader=reader, now_ms=now_ms, deadline=deadline, user=user,
         airflow=airflow, reach=warehouse.reach(),

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.forms.rules import rules_as_json, what_runs
 from airflow_paimon.hooks.paimon import PaimonHook
-from airflow_paimon.rule_text import rules_as_json, what_runs
 from airflow_paimon.runbooks.form import check_policy, open_main
 from airflow_paimon.runbooks.leftovers import own_branch_record, run_digest, run_owner_of, run_tag
 
@@ -60,7 +60,7 @@ def plan_effects(params: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[
     Raises:
         InvalidInputError, NotFoundError, UnsupportedFeatureError: what the correction will be refused for, too.
     """
-    from airflow_paimon.downstream import with_downstream
+    from airflow_paimon.lineage.downstream import with_downstream
 
     found = plan_work(params, planned)
     return None if found is None else with_downstream(found, params["paimon_conn_id"], open_main(params).name, params)

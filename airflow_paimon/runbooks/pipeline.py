@@ -93,7 +93,7 @@ def _preview(
 
     A replay is planned on main as it is now, for its sources as well: the run's branches are not there yet.
     """
-    from airflow_paimon.downstream import ask_backend
+    from airflow_paimon.lineage.downstream import ask_backend
     from airflow_paimon.shown.correction_text import audience_lines, figure_lines
 
     sql, form = one.runs["sql"], _correction_form(params, one)

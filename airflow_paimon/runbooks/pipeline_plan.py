@@ -13,7 +13,7 @@ from airflow_paimon.core.sql_text.statement import statement_kind
 from airflow_paimon.core.sql_text.tokens import split_statements
 from airflow_paimon.core.streaming.replay_plan import named_snapshots, named_tables
 from airflow_paimon.core.table.paths import parse_identifier
-from airflow_paimon.rule_text import rules_as_json
+from airflow_paimon.forms.rules import rules_as_json
 
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _TEXTS = ("table", "correct", "replay", "mode")

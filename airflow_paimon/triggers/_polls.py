@@ -52,7 +52,6 @@ class BranchPoll:
 async def poll_branch(arguments: Mapping[str, Any]) -> AsyncIterator[BranchPoll]:
     """BranchPoll at a branch for ever. What fails, storage or a table that isn't there yet, is looked at again."""
     from airflow_paimon.core.table.new_snapshots import BranchFeed
-    from airflow_paimon.kept_manifests import keeping_manifests
 
     feed: BranchFeed | None = None
     lock, reported = threading.Lock(), ""
@@ -66,7 +65,7 @@ async def poll_branch(arguments: Mapping[str, Any]) -> AsyncIterator[BranchPoll]
             if feed is None:
                 hook = await connected_hook(arguments["paimon_conn_id"])
                 view = await asyncio.to_thread(hook.get_table, arguments["table"], arguments["branch"])
-                feed = BranchFeed(keeping_manifests(view, hook.scope))
+                feed = BranchFeed(hook.keeping_manifests(view))
             found = await asyncio.to_thread(look, feed)
         except PaimonError as error:
             feed = None

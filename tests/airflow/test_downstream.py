@@ -14,11 +14,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon import lineage_backend, settings
-from airflow_paimon.dataset_names import dataset_of, table_of
-from airflow_paimon.downstream import ask_backend
-from airflow_paimon.downstream_plan import downstream_of, pipeline_form
-from airflow_paimon.lineage_backend import ask_downstream
+from airflow_paimon import settings
+from airflow_paimon.lineage import downstream
+from airflow_paimon.lineage.datasets import dataset_of, table_of
+from airflow_paimon.lineage.downstream import ask_backend, ask_downstream
+from airflow_paimon.lineage.downstream_plan import downstream_of, pipeline_form
 from airflow_paimon.operators.branch import PlanCorrectionOperator
 from airflow_paimon.runbooks.pipeline_plan import parse_tables
 from airflow_paimon.shown.correction_text import plan_lines
@@ -99,7 +99,7 @@ class Marquez:
 
 @pytest.fixture
 def marquez(monkeypatch: pytest.MonkeyPatch) -> Iterator[Marquez]:
-    monkeypatch.setattr(lineage_backend, "PATIENCE_S", 120.0)  # on a busy machine as well
+    monkeypatch.setattr(downstream, "PATIENCE_S", 120.0)  # on a busy machine as well
     found = Marquez()
     yield found
     found.server.shutdown()
@@ -159,7 +159,7 @@ def test_whatever_a_backend_answers_is_a_sentence(
 
 
 def test_a_backend_that_does_not_answer(marquez: Marquez, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lineage_backend, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(downstream, "PATIENCE_S", 0.05)
     marquez.wait = 0.5
     assert ask_downstream(marquez.connection(), S3, "d.t")["problem"] == "it did not answer within 0.05 s"
     gone = marquez.connection(host="http://user:s3cret@localhost:1", port=None)

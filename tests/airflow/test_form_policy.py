@@ -12,11 +12,11 @@ from typing import Any, cast
 import pytest
 from airflow.sdk import DAG, Param, task
 
-from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.table.branch_record import matching_branch_record
-from airflow_paimon.form_policy import FormPolicy, parse_policy
+from airflow_paimon.forms.origin import from_outside
+from airflow_paimon.forms.policy import FormPolicy, parse_policy
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import (
     CorrectBranchOperator,

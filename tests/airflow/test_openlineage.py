@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.data import write_arrow
+from airflow_paimon.lineage import openlineage
 from airflow_paimon.operators.check import CheckBranchOperator
 from tests.core.tables import append, make_table, rewrite, run
 from tests.environment import REPO_ROOT
@@ -181,7 +182,7 @@ def test_an_asset_is_the_dataset_of_its_branch(warehouse: Path, monkeypatch: pyt
 
 def test_checks_are_assertions_about_the_branch(warehouse: Path) -> None:
     """Also those of a task that failed for them."""
-    from airflow_paimon.lineage import lineage_of
+    from airflow_paimon.lineage.openlineage import lineage_of
 
     main = make_table(warehouse)
     append(main, "a")
@@ -200,16 +201,15 @@ def test_checks_are_assertions_about_the_branch(warehouse: Path) -> None:
 
 
 def test_figures_of_a_correction_a_compaction_and_a_diff() -> None:
-    from airflow_paimon import lineage
 
     rows = {"rows": 40, "bytes": 900, "files_added": 2, "branch_snapshot": 3, "main_snapshot": 2}
     corrected = {"operation": "correct_branch", "details": rows}
-    figures = lineage._statistics(corrected)
+    figures = openlineage._statistics(corrected)
     assert figures is not None
     assert (figures.rowCount, figures.size, figures.fileCount) == (40, 900, 2)
-    assert lineage._versions_read(corrected) == [3, 2]
+    assert openlineage._versions_read(corrected) == [3, 2]
     parts = [{"rows_out": 5, "files_out": 1}, {"outcome": "gap"}, {"rows_out": 7, "files_out": 2}]
-    compacted = lineage._statistics({"operation": "compact_chain_table", "details": {"partitions": parts}})
+    compacted = openlineage._statistics({"operation": "compact_chain_table", "details": {"partitions": parts}})
     assert compacted is not None
     assert (compacted.rowCount, compacted.fileCount) == (12, 3)
-    assert lineage._statistics({"operation": "merge_branch", "details": {}}) is None
+    assert openlineage._statistics({"operation": "merge_branch", "details": {}}) is None

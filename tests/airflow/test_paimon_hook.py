@@ -13,7 +13,6 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.data import write_arrow
 from airflow_paimon.hooks.paimon import PaimonHook, SparkSettings
-from airflow_paimon.kept_manifests import keeping_manifests
 from tests.airflow.conftest import set_connection
 from tests.core.tables import append, make_table
 from tests.s3_server import KEY, REGION, SECRET, make_bucket, s3_server
@@ -143,8 +142,8 @@ def test_a_table_of_a_jdbc_catalog(warehouse: Path, tmp_path: Path, monkeypatch:
     assert hook.get_table("d.t").latest_snapshot_id() == 1
     assert hook.test_connection() == (True, f"1 database in catalog {options['uri']}, key 'production': d")
     other = hook.get_table("d.other")
-    assert keeping_manifests(other, hook.scope).missing().message == other.missing().message
-    kept = keeping_manifests(table, hook.scope)
+    assert hook.keeping_manifests(other).missing().message == other.missing().message
+    kept = hook.keeping_manifests(table)
     assert live_columns(kept, kept.latest_snapshot()) == live_columns(table, table.latest_snapshot())
 
 

@@ -113,7 +113,7 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
         import contextlib, io, json
         from airflow.cli import cli_parser
         from airflow_paimon import settings
-        from airflow_paimon.hooks.paimon import DEFAULT_SPARK_CONN_ID, PaimonHook
+        from airflow_paimon.hooks.paimon import PaimonHook
         from airflow_paimon.operators.branch import DiffBranchesOperator
         from airflow_paimon.operators.check import CheckBranchOperator
         from airflow_paimon.runbooks.fields import shared
@@ -134,7 +134,7 @@ def test_settings_are_the_defaults_of_operators_sensors_triggers_and_forms(airfl
         print(json.dumps({
             "conn_id": [diff.paimon_conn_id, sensor.paimon_conn_id, trigger.paimon_conn_id,
                         PaimonHook.default_conn_name, form["paimon_conn_id"].value],
-            "spark_conn_id": [DEFAULT_SPARK_CONN_ID],
+            "spark_conn_id": [settings.SPARK_CONN_ID],
             "local_execution": [settings.LOCAL_EXECUTION],
             "deferrable": [diff.deferrable, sensor.deferrable],
             "poll_interval": [diff.poll_interval],

@@ -14,6 +14,7 @@ from airflow_paimon.arguments import as_dict, as_list
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.core.requests.requests import argument_name
+from airflow_paimon.forms.rules import rules_as_json
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.operators.branch import (
     CorrectBranchOperator,
@@ -24,7 +25,6 @@ from airflow_paimon.operators.branch import (
 from airflow_paimon.operators.check import CheckBranchOperator
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, ReplayTablesOperator, UndoTablesOperator
-from airflow_paimon.rule_text import rules_as_json
 from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
 from airflow_paimon.sensors.table_set import TableSetSensor

@@ -16,7 +16,6 @@ from airflow.serialization.serialized_objects import DagSerialization
 from airflow.utils.file import might_contain_dag
 
 from airflow_paimon import dags as package
-from airflow_paimon.argument_origin import from_outside
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.dags import (
     chain_dag,
@@ -32,7 +31,8 @@ from airflow_paimon.dags import (
     text,
     texts,
 )
-from airflow_paimon.locked_fields import lock, locked_names
+from airflow_paimon.forms.locked import lock, locked_names
+from airflow_paimon.forms.origin import from_outside
 from airflow_paimon.operators.branch import CreateTagOperator
 from airflow_paimon.runbooks import correction
 from airflow_paimon.runbooks.form import check_policy, form_value

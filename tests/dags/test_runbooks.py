@@ -35,7 +35,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.dags import correction_cleanup_dag, correction_dag
 from airflow_paimon.dags.correction_cleanup import in_use
 from airflow_paimon.data import write_arrow
-from airflow_paimon.rule_text import rules_as_json
+from airflow_paimon.forms.rules import rules_as_json
 from airflow_paimon.runbooks import advice, correction, erasure, leftovers, report, undo
 from airflow_paimon.runbooks.form import error_lines, open_main, refuse_unknown
 from tests.airflow.conftest import set_connection

@@ -31,8 +31,8 @@ from airflow_paimon.core.requests.local_execution import NONE
 from airflow_paimon.core.requests.operations import OPERATIONS
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.execution import run_operation
+from airflow_paimon.forms.rules import rules_as_json
 from airflow_paimon.plugin import macros
-from airflow_paimon.rule_text import rules_as_json
 from tests.environment import REPO_ROOT
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from airflow_paimon.core.sql_text.statement import statement_kind
 from airflow_paimon.core.streaming.declared_replays import replays_of
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.downstream import ask_backend
-from airflow_paimon.downstream_plan import pipeline_form, tables_downstream
+from airflow_paimon.lineage.downstream import ask_backend
+from airflow_paimon.lineage.downstream_plan import pipeline_form, tables_downstream
 from airflow_paimon.plugin import auth, reading_dags
 from airflow_paimon.plugin.catalog import without_secrets_of
 from airflow_paimon.plugin.forms import form_card, of_table, visible_dags

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import MappedOperator
 from airflow_paimon.core.requests.text_files import names_file
-from airflow_paimon.locked_fields import locked_names
+from airflow_paimon.forms.locked import locked_names
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

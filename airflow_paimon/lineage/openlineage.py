@@ -32,8 +32,8 @@ from airflow_paimon._compat import AirflowException
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.core.table.table import resolve_version, split_version
-from airflow_paimon.dataset_names import dataset_of
-from airflow_paimon.touched_branches import branches_to_read, branches_written
+from airflow_paimon.lineage.branches import branches_to_read, branches_written
+from airflow_paimon.lineage.datasets import dataset_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset
