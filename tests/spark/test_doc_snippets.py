@@ -50,7 +50,7 @@ PAGES = sorted(
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SQL_FILE = re.compile(r"^```sql\n-- (\w+\.sql)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _CHAIN_NIGHTS = (_DOCS / "tutorials" / "chain-nights.md").read_text()
-_WAREHOUSE = re.compile(r"(?:/data|s3://lake|/tmp/scratch)/warehouse")
+_WAREHOUSE = re.compile(r"(?:/data|s3://lake)/warehouse")
 
 
 @dataclass
