@@ -11,8 +11,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,27 +23,22 @@ import pyarrow as pa
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, drop_partitions
 from airflow_paimon.core.format.binary_row import encode_row
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.bucket import bucket_of_rows
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.chain import compact_bucket as chain_compact
-from airflow_paimon.data.chain.compact_bucket import (
-    ChainBucketOutput,
-    ChainBucketTask,
-    CompactionSettings,
-    compact_bucket,
-    plan_buckets,
-)
+from airflow_paimon.data.chain.compact_bucket import ChainBucketTask, plan_buckets
 from airflow_paimon.data.chain.read import _ChainReader
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.sort_keys import sort_keys
 from airflow_paimon.execution import run_operation
-from airflow_paimon.spark.jobs.compact_chain_table import _groups, compact_chain_table
-from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import map_tasks
+from airflow_paimon.spark.compaction import in_tasks
+from airflow_paimon.spark.jobs.compact import compact_chain_table
 from benchmarks.spark_read_write import Took, in_turns, report, session, timed
 
 if TYPE_CHECKING:
@@ -153,61 +149,66 @@ def _messages(branch: Table, rows: pa.RecordBatch, day: str, buckets: int) -> li
     return messages
 
 
-def floor_bucket(compaction: CompactionSettings, work: ChainBucketTask) -> ChainBucketOutput:
-    """Read the inputs of a compaction, and write the anchor's rows again."""
-    writer = chain_compact._writer(compaction, work)
-    reader = _ChainReader(compaction.inputs, work.split)
-    for section in work.split.sections:
-        base, changes = reader.runs(section)
-        for run in changes:
-            for _ in run:
-                pass
-        for rows in base or ():
-            writer.write(chain_compact._full_rows(compaction.schema, work.values, rows))
-    partition = encode_row(work.values, partition_types(compaction.schema))
-    message = CommitMessage(
-        partition=partition, bucket=work.split.bucket, total_buckets=work.total_buckets, new_files=writer.finish()
-    )
-    return ChainBucketOutput(values=work.values, message=message)
+@dataclass(frozen=True)
+class FloorTask:
+    """Reads the inputs of a compaction, and writes the anchor's rows again."""
+
+    work: ChainBucketTask
+
+    @property
+    def files(self) -> Sequence[DataFile]:
+        return self.work.files
+
+    def run(self) -> TaskOutput:
+        work = self.work
+        writer, reader = work._writer(), _ChainReader(work.inputs, work.split)
+        for section in work.split.sections:
+            base, changes = reader.runs(section)
+            for run in changes:
+                for _ in run:
+                    pass
+            for rows in base or ():
+                writer.write(work._full_rows(rows))
+        message = CommitMessage(
+            partition=encode_row(work.values, partition_types(work.schema)),
+            bucket=work.split.bucket,
+            total_buckets=work.total_buckets,
+            new_files=writer.finish(),
+        )
+        return TaskOutput(messages=(message,), rows=0, deleted_rows=0)
 
 
-def run_tasks(
-    spark: SparkSession,
-    compaction: CompactionSettings,
-    works: Sequence[ChainBucketTask],
-    run: Callable[[CompactionSettings, ChainBucketTask], ChainBucketOutput],
-) -> list[ChainBucketOutput]:
-    def make(work: ChainBucketTask) -> Iterable[pa.RecordBatch]:
-        return ship(lambda: [run(compaction, work)])
-
-    return collect(map_tasks(spark, _groups(works, spark.sparkContext.defaultParallelism), make, SCHEMA))
-
-
-def planned(table: Table, memory: int = MEMORY) -> tuple[CompactionSettings, list[ChainBucketTask]]:
+def planned(table: Table, memory: int = MEMORY) -> list[ChainBucketTask]:
     deltas = tuple((f"202602{day:02}",) for day in range(2, DELTAS + 2))
     return plan_buckets(gather_chain(table), [((LAST,), (FIRST,), deltas)], memory)
 
 
-def discard(table: Table, outputs: Iterable[ChainBucketOutput]) -> None:
-    for output in outputs:
-        for file in output.message.new_files:
-            table.store.delete(f"dt={LAST}/bucket-{output.message.bucket}/{file.file_name}")
+def run_and_discard(spark: SparkSession, table: Table, works: Sequence[CompactionTask]) -> None:
+    for output in in_tasks(spark, table.name)(works):
+        discard(table.store, output)
+
+
+def discard(store: Store, output: TaskOutput) -> None:
+    for message in output.messages:
+        for file in message.new_files:
+            store.delete(f"dt={LAST}/bucket-{message.bucket}/{file.file_name}")
 
 
 def bench_merge(spark: SparkSession, table: Table, what: str) -> None:
-    compaction, works = planned(table)
+    works = planned(table)
+    floor = [FloorTask(work) for work in works]
 
-    def tasks(run: Callable[[CompactionSettings, ChainBucketTask], ChainBucketOutput]) -> None:
-        discard(table, run_tasks(spark, compaction, works, run))
+    def turn(tasks: Sequence[CompactionTask]) -> Callable[[], None]:
+        return lambda: run_and_discard(spark, table, tasks)
 
-    report(what, in_turns({"floor": lambda: tasks(floor_bucket), "merged": lambda: tasks(compact_bucket)}, RUNS))
+    report(what, in_turns({"floor": turn(floor), "merged": turn(works)}, RUNS))
 
 
 def bench_growth(spark: SparkSession, table: Table, small: Table) -> None:
     """The same work on a fifth of the rows: time above a fifth does not depend on the number of rows."""
 
     def tasks(one: Table) -> None:
-        discard(one, run_tasks(spark, *planned(one), compact_bucket))
+        run_and_discard(spark, one, planned(one))
 
     best = in_turns({f"{ROWS // 5:,} rows": lambda: tasks(small), f"{ROWS:,} rows": lambda: tasks(table)}, RUNS)
     report("compaction, growth", best)
@@ -246,10 +247,10 @@ def put_others(table: Table, count: int, last: str) -> None:
 
 def bench_memory(table: Table, rows: int) -> None:
     """Peak memory of a fresh Python process that compacts one bucket, as a Spark task does; idle: its libraries."""
-    idle = in_fresh_process(peak_memory, None, None)
+    idle = in_fresh_process(peak_memory, None)
     for memory in (MEMORY, MEMORY // 4):
-        compaction, (work,) = planned(table, memory)
-        peak = in_fresh_process(peak_memory, compaction, work)
+        (work,) = planned(table, memory)
+        peak = in_fresh_process(peak_memory, work)
         print(
             f"one bucket of {rows:,} rows, --task-memory-mb {memory >> 20}: peak {peak:.0f} MiB (idle {idle:.0f})",
             flush=True,
@@ -261,11 +262,9 @@ def in_fresh_process(function: Callable[..., float], *arguments: Any) -> float:
         return pool.submit(function, *arguments).result()
 
 
-def peak_memory(compaction: CompactionSettings | None, work: ChainBucketTask | None) -> float:
-    if compaction is not None and work is not None:
-        output = compact_bucket(compaction, work)
-        for file in output.message.new_files:
-            compaction.store.delete(f"dt={LAST}/bucket-{output.message.bucket}/{file.file_name}")
+def peak_memory(work: ChainBucketTask | None) -> float:
+    if work is not None:
+        discard(work.store, work.run())
     # not getrusage: its peak includes the process that was forked
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024

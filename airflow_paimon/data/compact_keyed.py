@@ -52,6 +52,7 @@ from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.merge_changelog import Changelog, Merged, changelog_of, merged_with_changes
 from airflow_paimon.data.read import deleted_rows, read_versions
 from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry
+from airflow_paimon.data.row_deletes import stored_partitions
 from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, fitting_rows, plan_read
 from airflow_paimon.data.write import TableWrite, discard_files
 
@@ -231,11 +232,14 @@ def plan_buckets(
     scan = _narrowed(scan, [s for s in scan.splits if chosen(s)])
     expiry = record_expiry(schema, time.time(), table.label)
     read, splits = plan_read(scan, layered=True, chained=True, whole_buckets=True)
+    forms = stored_partitions(scan, scan.splits)
     groups = []
     for split in splits:
         files = split.bucket.files
         top = top_level(files, options.num_levels)
         marked = {d.data_file for _, d in split.deletions} | _with_expired(read, files, expiry)
+        own = split.bucket.partition  # in the end all files are stored in one form of it
+        marked |= {f.file_name for f in files if forms.get(f.file_name, own) != own}
         parts = plan_parts(
             split.sections,
             top=top,

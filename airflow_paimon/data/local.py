@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
-from typing import TypeVar
 
 from airflow_paimon.core.errors import StorageError, UnsupportedError
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -15,18 +14,9 @@ from airflow_paimon.core.requests.requests import Compact, CompactChainTable, Di
 from airflow_paimon.data import compact as compact_files
 from airflow_paimon.data import rescale as rescale_files
 from airflow_paimon.data.chain import compact as compact_chain
-from airflow_paimon.data.chain.compact_bucket import (
-    ChainBucketOutput,
-    ChainBucketTask,
-    CompactionSettings,
-    compact_bucket,
-)
 from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.erasure import erase_rows as erasure
-
-W = TypeVar("W")
-R = TypeVar("R")
 
 _TASKS = 4
 """Groups of files, or buckets, of one commit, for each process; or as many more as together are small."""
@@ -46,12 +36,12 @@ def compact(context: Context, request: Compact, processes: int = 1) -> Operation
 
 def compact_chain_table(context: Context, request: CompactChainTable, processes: int = 1) -> OperationResult:
     """Make partitions full; raises as ``airflow_paimon.data.chain.compact`` says."""
-
-    def run(compaction: CompactionSettings, tasks: Sequence[ChainBucketTask]) -> Iterator[ChainBucketOutput]:
-        return _each(processes, partial(compact_bucket, compaction), tasks)
-
     return compact_chain.compact_chain_table(
-        context, request, run, tasks_at_once=_TASKS * processes, bytes_at_once=_BYTES * processes
+        context,
+        request,
+        partial(_outputs, processes),
+        tasks_at_once=_TASKS * processes,
+        bytes_at_once=_BYTES * processes,
     )
 
 
@@ -80,16 +70,12 @@ def diff_branches(context: Context, request: DiffBranches) -> OperationResult:
     return found
 
 
-def _outputs(processes: int, tasks: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
-    return _each(processes, _run, tasks)
-
-
 def _run(work: CompactionTask) -> TaskOutput:
     return work.run()
 
 
-def _each(processes: int, function: Callable[[W], R], tasks: Sequence[W]) -> Iterator[R]:
-    """Yield what a function returns of each work, in any processes. The first failure leaves out what hasn't begun.
+def _outputs(processes: int, tasks: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
+    """Run tasks, in several processes. The first failure leaves out what hasn't begun.
 
     Processes are spawned, as threads that Arrow and storages have started don't survive a fork.
 
@@ -97,11 +83,11 @@ def _each(processes: int, function: Callable[[W], R], tasks: Sequence[W]) -> Ite
         StorageError: a process was killed.
     """
     if min(processes, len(tasks)) == 1 or not tasks:
-        yield from map(function, tasks)
+        yield from map(_run, tasks)
         return
     with ProcessPoolExecutor(min(processes, len(tasks)), get_context("spawn")) as pool:
         try:
-            yield from pool.map(function, tasks)
+            yield from pool.map(_run, tasks)
         except BrokenProcessPool as error:
             raise StorageError(
                 f"One of {processes} processes was killed (maybe for lack of memory) or could not start: a script with "

@@ -67,7 +67,7 @@ def delete_rows(
         raise two_of_one_name(scan.table.label)
     known = deletions_of(find_deletion_vectors(scan.index_entries, scan.schema), [f for _, f in files.values()])
     before = load_deletions(scan.table.store, known)
-    stored = _stored_partitions(scan, [s for s, _ in named])
+    stored = stored_partitions(scan, [s for s, _ in named])
     gone: list[CommitMessage] = []
     marked: dict[bytes, tuple[BucketSplit, dict[str, Positions]]] = {}
     for name, positions in deleted.items():
@@ -86,9 +86,10 @@ def delete_rows(
     return RowDeletes(messages=(*gone, *_written(write, marked.values())), rows=rows, files=count)
 
 
-def _stored_partitions(scan: ScanPlan, splits: Iterable[BucketSplit]) -> dict[str, bytes]:
-    """Return how the partition of each file is stored, by which Java finds the vectors of the file. Partitions without
-    a null or NaN have one form, that of their split, and are left out.
+def stored_partitions(scan: ScanPlan, splits: Iterable[BucketSplit]) -> dict[str, bytes]:
+    """Return how the partition of each file is stored, by which Java finds the vectors of the file, and the rows that
+    it merges with those of the file. Partitions without a null or NaN have one form, that of their split, and are left
+    out.
     """
     several = [s.partition for s in splits if any(value is None or value != value for value in s.values)]
     if not several:

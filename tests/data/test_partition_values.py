@@ -24,6 +24,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions
 from tests.data.tables import make_table, rows_of
+from tests.data.used_tables import compacted
 from tests.oracles.canonical import assert_same_rows
 from tests.oracles.drivers import JavaOracle
 
@@ -151,7 +152,8 @@ def test_an_upsert_meets_the_rows_of_a_partition_that_is_stored_in_another_form(
 ) -> None:
     """Java merges only rows whose partition has the same bytes."""
     columns, keys = {"p": kind, "k": "INT NOT NULL", "v": "STRING"}, ["k"] if value is None else ["p", "k"]
-    table = make_table(tmp_path, columns, partition_keys=["p"], primary_keys=keys, bucket=bucket)
+    table = make_table(tmp_path, columns, partition_keys=["p"], primary_keys=keys, bucket=bucket,
+                       target_file_size="1 b")  # fmt: skip
     write_arrow(table, rows_of(columns, [{"p": value, "k": k, "v": "old"} for k in range(4)]))
     head = table.latest_snapshot()
     live = live_entries(table, head).values()
@@ -163,3 +165,15 @@ def test_an_upsert_meets_the_rows_of_a_partition_that_is_stored_in_another_form(
     assert_same_rows(read_arrow(table), java_oracle.read(tmp_path, "d.t"))
     assert {r["k"]: r["v"] for r in read_arrow(table).to_pylist()} == {0: "old", 1: "new", 2: "new", 3: "old", 7: "new"}
     assert {i.partition for i in read_index_entries(table, table.latest_snapshot())} <= {stored}
+    # files of both forms without a common key, none of which has to be written again for another reason
+    compacted(table, 2)
+    write_arrow(table, rows_of(columns, [{"p": value, "k": 9, "v": "other"}]))
+    (new,) = (e for e in live_entries(table, table.latest_snapshot()).values() if not e.file.level)
+    other = encode_row([value], [parse_type(kind)])
+    moved = new._replace(partition=other, file=new.file._replace(level=5))
+    assert stored != other
+    moves = Draft(kind=CommitKind.OVERWRITE, entries=[new.deleted(), moved], schema=table.schema())
+    commit(table, lambda _: moves)
+    compacted(table, 2)
+    assert len({e.partition for e in live_entries(table, table.latest_snapshot()).values()}) == 1
+    assert_same_rows(read_arrow(table), java_oracle.read(tmp_path, "d.t"))

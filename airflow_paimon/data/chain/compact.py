@@ -7,7 +7,7 @@ they changed before, the partition is planned again; if after, it is rebuilt. Th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,34 +24,26 @@ from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chai
 from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, PaimonError
+from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.compact_bucket import (
-    ChainBucketOutput,
-    ChainBucketTask,
-    CompactionSettings,
-    compact_buckets,
-    plan_buckets,
-)
+from airflow_paimon.data.chain.compact_bucket import plan_buckets
 from airflow_paimon.data.chain.compaction_commit import CompactionCommits, CompactionInputs, plan_row
-from airflow_paimon.data.compaction_tasks import committed_earlier
+from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, committed_earlier, run_here
 
 log = logging.getLogger(__name__)
 
 MAX_ROUNDS = 5
 """How often partitions are planned again because their inputs changed."""
 
-RunTasks = Callable[[CompactionSettings, Sequence[ChainBucketTask]], Iterable[ChainBucketOutput]]
-"""Runs tasks, in parallel or not; returns the outputs in any order."""
-
 
 def compact_chain_table(
     context: Context,
     request: CompactChainTable,
-    run: RunTasks = compact_buckets,
+    run: RunTasks = run_here,
     *,
     tasks_at_once: int = 1,
     bytes_at_once: int = 0,
@@ -271,10 +263,11 @@ class _ChainCompaction:
         self, inputs: CompactionInputs, commits: CompactionCommits, chunk: Sequence[PartitionCompaction]
     ) -> None:
         chains = [(p.target, p.anchor, p.deltas) for p in chunk]
-        compaction, tasks = plan_buckets(inputs.narrowed(chunk), chains, self._request.task_memory_mb << 20)
-        outputs: dict[Values, list[ChainBucketOutput]] = {p.target: [] for p in chunk}
-        for output in self._run(compaction, tasks):
-            outputs[output.values].append(output)
+        tasks = plan_buckets(inputs.narrowed(chunk), chains, self._request.task_memory_mb << 20)
+        outputs: dict[Values, list[TaskOutput]] = {p.target: [] for p in chunk}
+        for output in self._run(tasks):
+            (message,) = output.messages
+            outputs[decode_row(message.partition, inputs.layout.partition_types)].append(output)
         for position, plan in enumerate(chunk):
             try:
                 committed = commits.commit(plan, outputs[plan.target])

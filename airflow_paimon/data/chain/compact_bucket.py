@@ -8,7 +8,7 @@ wins there as it does here, and so do rows written to the partition later.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,13 +24,13 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_compactable
-from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.chain.plan import plan_partitions
 from airflow_paimon.data.chain.read import merged_rows
 from airflow_paimon.data.chain.splits import ChainSplit, Inputs
+from airflow_paimon.data.compaction_tasks import TaskOutput
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, repeated
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
@@ -44,41 +44,97 @@ _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactionSettings:
-    """The common parameters of all tasks of a compaction. Picklable. ``schema`` is the snapshot branch's."""
+class ChainBucketTask:
+    """One bucket of one partition to write. ``schema`` is the snapshot branch's. Picklable."""
 
     inputs: Inputs
     schema: TableSchema
     store: Store
-    label: str
     memory_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainBucketTask:
-    """One bucket of one partition to write; ``size``: total size of its input files."""
-
     split: ChainSplit
     values: Values
     total_buckets: int
 
     @property
-    def size(self) -> int:
-        return sum(f.file_size for f in self.split.files)
+    def files(self) -> tuple[DataFile, ...]:
+        return self.split.files
 
+    def run(self) -> TaskOutput:
+        """Merge the bucket and write it. Without rows the file is a tombstone (see ``_tombstone``). After a failure,
+        the written files are deleted.
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainBucketOutput:
-    """``empty``: no row is left in the bucket, and the file is a tombstone (see ``_tombstone``)."""
+        Raises:
+            FormatError: a file is missing or corrupt. UnsupportedFeatureError: partial updates with deletes.
+        """
+        writer, count = self._writer(), 0
+        with abandoned_on_failure([writer]):
+            for _, rows in merged_rows(self.inputs, self.split):
+                count += rows.num_rows
+                writer.write(self._full_rows(rows))
+            files = writer.finish() or self._tombstone()
+        message = CommitMessage(
+            partition=encode_row(self.values, partition_types(self.schema)),
+            bucket=self.split.bucket,
+            total_buckets=self.total_buckets,
+            new_files=files,
+        )
+        return TaskOutput(messages=(message,), rows=count, deleted_rows=0)
 
-    values: Values
-    message: CommitMessage
-    empty: bool = False
+    def _writer(self) -> RollingWriter:
+        target = FileTarget(
+            store=self.store,
+            schema=self.schema,
+            values=self.values,
+            bucket=self.split.bucket,
+            level=TableOptions(self.schema.options).num_levels - 1,
+        )
+        return RollingWriter(target, group_bytes=min(ROW_GROUP_BYTES, max(1, self.memory_bytes // 4)))
+
+    def _full_rows(self, rows: pa.RecordBatch, kind: int = 0) -> pa.RecordBatch:
+        """Add the target's partition columns and the internal columns of a key-value file."""
+        constant = dict(zip(self.schema.partition_keys, self.values, strict=True))
+        columns = {
+            f.name: repeated(constant[f.name], f.type, rows.num_rows) if f.name in constant else rows.column(f.name)
+            for f in self.schema.fields
+        }
+        columns[SEQUENCE_NUMBER] = pa.array(np.full(rows.num_rows, FULL_SEQUENCE, np.int64))
+        columns[VALUE_KIND] = pa.array(np.full(rows.num_rows, kind, np.int8))
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _tombstone(self) -> tuple[DataFile, ...]:
+        """Write a file with a delete of one of the bucket's keys.
+
+        A partition without files does not exist, so that an empty result would not be an anchor, and would be computed
+        again every time. With a delete it exists and reads as empty, in Paimon too. The sequence fields are null, the
+        lowest value, so that this key, like all others, has no effective delete.
+        """
+        row = self._any_row()
+        if row is None:
+            return ()
+        lowest = set(TableOptions(self.schema.options).sequence_fields)
+        nullable = {f.name for f in self.schema.fields if f.type.nullable}
+        columns = {
+            name: repeated(None, self.schema.field(name).type, 1) if name in lowest & nullable else row.column(name)
+            for name in row.schema.names
+        }
+        writer = self._writer()
+        with abandoned_on_failure([writer]):
+            writer.write(self._full_rows(pa.RecordBatch.from_pydict(columns), DELETE))
+            return writer.finish()
+
+    def _any_row(self) -> pa.RecordBatch | None:
+        for file in self.files:
+            part = self.split.parts[self.split.part_of[file.file_name]]
+            own = self.inputs.anchors if part.is_anchor else self.inputs.deltas
+            evolution = plan_mapping(own.schemas[file.schema_id].fields, own.fields)
+            for found in evolved_rows(own, (part.values, self.split.bucket, file), evolution, batch_rows=1):
+                return found.rows
+        return None
 
 
 def plan_buckets(
     state: ChainState, chains: Sequence[tuple[Values, Values | None, tuple[Values, ...]]], memory_bytes: int
-) -> tuple[CompactionSettings, list[ChainBucketTask]]:
+) -> list[ChainBucketTask]:
     """Plan the tasks for partitions: target, anchor and deltas of each.
 
     Raises:
@@ -96,20 +152,19 @@ def plan_buckets(
     files = [f for s in group.chains for f in s.files]
     assert group.inputs is not None
     inputs = Inputs(*(fitting_rows(part, files, memory_bytes) for part in group.inputs))
-    compaction = CompactionSettings(
-        inputs=inputs,
-        schema=plan.schema,
-        store=plan.table.store,
-        label=plan.table.label,
-        memory_bytes=memory_bytes,
-    )
-    tasks = []
-    for split in group.chains:
-        total = totals[split.parts[0].is_anchor][split.parts[0].values]
-        for target in split.targets:
-            one = replace(split, targets=(target,))
-            tasks.append(ChainBucketTask(split=one, values=target.values, total_buckets=total))
-    return compaction, tasks
+    return [
+        ChainBucketTask(
+            inputs=inputs,
+            schema=plan.schema,
+            store=plan.table.store,
+            memory_bytes=memory_bytes,
+            split=replace(split, targets=(target,)),
+            values=target.values,
+            total_buckets=totals[split.parts[0].is_anchor][split.parts[0].values],
+        )
+        for split in group.chains
+        for target in split.targets
+    ]
 
 
 def _check_levels(state: ChainState, plan: ScanPlan) -> None:
@@ -128,107 +183,3 @@ def _check_levels(state: ChainState, plan: ScanPlan) -> None:
             f"partitions first (sys.compact on that branch), then make them full",
             details={"feature": "level-0 files with deletion vectors", "partitions": waiting[:_SHOWN]},
         )
-
-
-def compact_buckets(compaction: CompactionSettings, tasks: Iterable[ChainBucketTask]) -> Iterator[ChainBucketOutput]:
-    """Compact buckets one after the other, in this process."""
-    for work in tasks:
-        yield compact_bucket(compaction, work)
-
-
-def compact_bucket(compaction: CompactionSettings, work: ChainBucketTask) -> ChainBucketOutput:
-    """Merge one bucket and write it. After a failure, the written files are deleted.
-
-    Raises:
-        FormatError: a file is missing or corrupt. UnsupportedFeatureError: partial updates with deletes.
-    """
-    writer = _writer(compaction, work)
-    with abandoned_on_failure([writer]):
-        for _, rows in merged_rows(compaction.inputs, work.split):
-            writer.write(_full_rows(compaction.schema, work.values, rows))
-        files = writer.finish()
-        empty = not files
-        if empty:
-            files = _tombstone(compaction, work)
-    message = CommitMessage(
-        partition=encode_row(work.values, partition_types(compaction.schema)),
-        bucket=work.split.bucket,
-        total_buckets=work.total_buckets,
-        new_files=files,
-    )
-    return ChainBucketOutput(values=work.values, message=message, empty=empty)
-
-
-def _writer(compaction: CompactionSettings, work: ChainBucketTask) -> RollingWriter:
-    target = FileTarget(
-        store=compaction.store,
-        schema=compaction.schema,
-        values=work.values,
-        bucket=work.split.bucket,
-        level=TableOptions(compaction.schema.options).num_levels - 1,
-    )
-    return RollingWriter(target, group_bytes=min(ROW_GROUP_BYTES, max(1, compaction.memory_bytes // 4)))
-
-
-def _full_rows(schema: TableSchema, values: Values, rows: pa.RecordBatch, kind: int = 0) -> pa.RecordBatch:
-    """Add the target's partition columns and the internal columns of a key-value file."""
-    constant = dict(zip(schema.partition_keys, values, strict=True))
-    columns = {
-        f.name: repeated(constant[f.name], f.type, rows.num_rows) if f.name in constant else rows.column(f.name)
-        for f in schema.fields
-    }
-    columns[SEQUENCE_NUMBER] = pa.array(np.full(rows.num_rows, FULL_SEQUENCE, np.int64))
-    columns[VALUE_KIND] = pa.array(np.full(rows.num_rows, kind, np.int8))
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _tombstone(compaction: CompactionSettings, work: ChainBucketTask) -> tuple[DataFile, ...]:
-    """Write a file with a delete of one of the bucket's keys.
-
-    A partition without files does not exist, so that an empty result would not be an anchor, and would be computed
-    again every time. With a delete it exists and reads as empty, in Paimon too. The sequence fields are null, the
-    lowest value, so that this key, like all others, has no effective delete.
-    """
-    row = _any_row(compaction, work.split)
-    if row is None:
-        return ()
-    writer = _writer(compaction, work)
-    with abandoned_on_failure([writer]):
-        writer.write(_full_rows(compaction.schema, work.values, _lowest(compaction.schema, row), DELETE))
-        return writer.finish()
-
-
-def _lowest(schema: TableSchema, row: pa.RecordBatch) -> pa.RecordBatch:
-    """Give a row the lowest sequence fields, as far as they are nullable."""
-    names = TableOptions(schema.options).sequence_fields
-    nullable = {f.name for f in schema.fields if f.type.nullable}
-    columns = {
-        name: repeated(None, schema.field(name).type, row.num_rows) if name in names and name in nullable else column
-        for name, column in zip(row.schema.names, row.columns, strict=True)
-    }
-    return pa.RecordBatch.from_pydict(columns)
-
-
-def _any_row(compaction: CompactionSettings, split: ChainSplit) -> pa.RecordBatch | None:
-    for file in split.files:
-        part = split.parts[split.part_of[file.file_name]]
-        own = compaction.inputs.anchors if part.is_anchor else compaction.inputs.deltas
-        evolution = plan_mapping(own.schemas[file.schema_id].fields, own.fields)
-        for found in evolved_rows(own, (part.values, split.bucket, file), evolution, batch_rows=1):
-            return found.rows
-    return None
-
-
-def choose_outputs(outputs: Sequence[ChainBucketOutput]) -> tuple[list[ChainBucketOutput], list[ChainBucketOutput]]:
-    """Return the outputs of a partition to commit, and those to discard: tombstones, if other buckets have rows."""
-    full = [o for o in outputs if not o.empty]
-    tombstones = [o for o in outputs if o.empty and o.message.new_files]
-    return (full, tombstones) if full else (tombstones[:1], tombstones[1:])
-
-
-def splits_after_commit(outputs: Sequence[ChainBucketOutput]) -> tuple[BucketSplit, ...]:
-    """Return the splits of a partition after the commit of these outputs."""
-    return tuple(
-        BucketSplit(o.message.partition, o.values, o.message.bucket, o.message.total_buckets, o.message.new_files)
-        for o in outputs
-    )

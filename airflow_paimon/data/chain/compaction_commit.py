@@ -22,14 +22,13 @@ from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Request
-from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import partition_texts
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
-from airflow_paimon.data.chain.compact_bucket import ChainBucketOutput, choose_outputs, splits_after_commit
-from airflow_paimon.data.files.write import delete_unused
+from airflow_paimon.data.compaction_tasks import TaskOutput
+from airflow_paimon.data.write import TableWrite, discard_files
 
 log = logging.getLogger(__name__)
 
@@ -197,17 +196,20 @@ class CompactionCommits:
         self._inputs = inputs
         self._number = number
 
-    def commit(self, plan: PartitionCompaction, outputs: Sequence[ChainBucketOutput]) -> Committed | None:
+    def commit(self, plan: PartitionCompaction, outputs: Sequence[TaskOutput]) -> Committed | None:
         """Commit one partition; None: an input has changed, and nothing was published.
 
         Raises:
             OutcomeUnknownError: it may have been committed.
         """
         inputs = self._inputs
-        chosen, rest = choose_outputs(outputs)
-        self.discard(rest)
+        chosen = [o for o in outputs if o.rows]
+        if not chosen:  # one tombstone
+            chosen = [o for o in outputs if o.messages[0].new_files][:1]
+        self.discard([o for o in outputs if o not in chosen])
         row = plan_row(inputs, plan) | {"outcome": OUTCOMES[plan.action], "snapshots": inputs.state.snapshot_ids}
-        splits = splits_after_commit(chosen)
+        messages = [m for o in chosen for m in o.messages]
+        splits = tuple(BucketSplit(m.partition, plan.target, m.bucket, m.total_buckets, m.new_files) for m in messages)
         row |= {f"{name}_out": count for name, count in _sizes(splits).items()}
         if not chosen:
             return Committed(
@@ -220,7 +222,7 @@ class CompactionCommits:
         try:
             receipt = commit_partition(
                 inputs.state.snapshot.table,
-                [o.message for o in chosen],
+                messages,
                 CommitOptions(
                     identity=commit_identity(
                         self._request.operation_id,
@@ -243,11 +245,11 @@ class CompactionCommits:
         moved = delta_fence.moved(delta_fence.table.latest_snapshot())
         return Committed(row=row | {"snapshot": receipt.snapshot.id}, snapshot=receipt.snapshot, is_stale=bool(moved))
 
-    def discard(self, outputs: Sequence[ChainBucketOutput]) -> None:
+    def discard(self, outputs: Sequence[TaskOutput]) -> None:
         """Delete files that no snapshot refers to. A failure is harmless: they are orphans."""
         pinned = self._inputs.state.snapshot
-        folders = [(bucket_folder(pinned.schema, o.values, o.message.bucket), o.message.new_files) for o in outputs]
-        delete_unused(pinned.table.store, [f"{folder}/{f.file_name}" for folder, files in folders for f in files])
+        write = TableWrite(store=pinned.table.store, label=pinned.table.label, schema=pinned.schema, planned_on=None)
+        discard_files(write, [m for o in outputs for m in o.messages])
 
     def _record(self, plan: PartitionCompaction, splits: Sequence[BucketSplit]) -> None:
         inputs = self._inputs

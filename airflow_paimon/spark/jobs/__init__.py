@@ -53,7 +53,7 @@ def function_of(operation: str) -> Callable[..., OperationResult]:
 
             return compact
         case "compact_chain_table":
-            from airflow_paimon.spark.jobs.compact_chain_table import compact_chain_table
+            from airflow_paimon.spark.jobs.compact import compact_chain_table
 
             return compact_chain_table
         case "correct_branch":

@@ -11,8 +11,8 @@ from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.chain.compact import RunTasks, compact_chain_table
-from airflow_paimon.data.chain.compact_bucket import compact_buckets
+from airflow_paimon.data.chain.compact import compact_chain_table
+from airflow_paimon.data.compaction_tasks import RunTasks, run_here
 from tests.data.chain.tables import Row, seen, set_options, write
 
 
@@ -20,7 +20,7 @@ def compact(
     table: Table,
     *partition: str,
     store: Store | None = None,
-    run: RunTasks = compact_buckets,
+    run: RunTasks = run_here,
     tasks_at_once: int = 1,
     **more: Any,
 ) -> OperationResult:

@@ -13,13 +13,8 @@ from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.table.scan import plan_scan, scan_without_files, with_planned_files
 from airflow_paimon.core.table.table import Table, open_table
-from airflow_paimon.data.chain.compact import MAX_ROUNDS, RunTasks
-from airflow_paimon.data.chain.compact_bucket import (
-    ChainBucketOutput,
-    ChainBucketTask,
-    CompactionSettings,
-    compact_buckets,
-)
+from airflow_paimon.data.chain.compact import MAX_ROUNDS
+from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput, run_here
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, drop, full, outcomes
 from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen
@@ -42,8 +37,8 @@ def meanwhile(*actions: Callable[[], object]) -> RunTasks:
     """Run tasks, the n-th time with the n-th action behind them, the last one for all further times."""
     left = list(actions)
 
-    def run(compaction: CompactionSettings, works: Sequence[ChainBucketTask]) -> Iterable[ChainBucketOutput]:
-        outputs = list(compact_buckets(compaction, works))
+    def run(works: Sequence[CompactionTask]) -> Iterable[TaskOutput]:
+        outputs = list(run_here(works))
         (left.pop(0) if len(left) > 1 else left[0])()
         return outputs
 

@@ -17,7 +17,7 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.data import read_arrow
-from airflow_paimon.data.chain.compact_bucket import compact_bucket, plan_buckets
+from airflow_paimon.data.chain.compact_bucket import plan_buckets
 from airflow_paimon.execution import run_operation
 from tests.core.format.test_deletion_vectors import JAVA_SAMPLE
 from tests.data.chain.compactions import change, compact, full, kinds, outcomes
@@ -96,10 +96,10 @@ def test_buckets_with_little_memory_and_several_files(tmp_path: Path) -> None:
     expected = seen(table, where=day_is("20260203"))
     state = gather_chain(table)
     chain = (("20260203",), ("20260201",), (("20260202",), ("20260203",)))
-    compaction, (work,) = plan_buckets(state, [chain], 256 << 10)
-    assert compaction.inputs.deltas.batch_rows == 1024
-    output = compact_bucket(*pickle.loads(pickle.dumps((compaction, work))))
-    files = output.message.new_files
+    (work,) = plan_buckets(state, [chain], 256 << 10)
+    assert work.inputs.deltas.batch_rows == 1024
+    (message,) = pickle.loads(pickle.dumps(work)).run().messages
+    files = message.new_files
     assert len(files) > 2 and sum(f.row_count for f in files) == len(expected)
     assert max(f.row_count for f in files) < 12_000
     compact(table, "dt=20260203", task_memory_mb=1)

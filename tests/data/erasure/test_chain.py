@@ -198,12 +198,12 @@ def test_a_delta_that_goes_whole_is_not_a_lost_one(tmp_path: Path) -> None:
 
 
 def test_a_compaction_that_was_planned_before_brings_nothing_back(tmp_path: Path) -> None:
-    from airflow_paimon.data.chain.compact_bucket import compact_buckets
+    from airflow_paimon.data.compaction_tasks import run_here
 
     table, done = chain_table(tmp_path, CHAIN), []
 
-    def late(compaction: Any, works: Any) -> Any:
-        outputs = list(compact_buckets(compaction, works))
+    def late(works: Any) -> Any:
+        outputs = list(run_here(works))
         if not done:
             done.append(erase(table, where="k = 1"))
         return iter(outputs)
