@@ -22,6 +22,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_paimon.core.garbage import collect_seldom
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import Compact, DiffBranches
@@ -121,7 +122,8 @@ def prepare(table: Table, what: str, files: int) -> None:
 
 
 def measure(warehouse: str, what: str) -> None:
-    """Run an operation in this process, and print its costs as JSON."""
+    """Run an operation in this process, which is as those that this package starts, and print its costs as JSON."""
+    collect_seldom()
     files = int(Path(warehouse).name)
     plain = open_table(warehouse, "d.big")
     prepare(plain, what, files)

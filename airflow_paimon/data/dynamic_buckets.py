@@ -25,8 +25,6 @@ from airflow_paimon.core.format.hash_index import (
     extended_hash_index,
     hash_index_entry,
     read_hash_index,
-    read_hash_indexes,
-    released,
     write_hash_index,
 )
 from airflow_paimon.core.format.manifest import IndexEntry
@@ -208,8 +206,7 @@ class DynamicBuckets:
         known, entries = self.kept(partition), self.indexes.get(partition, ())
         if known is None:
             return
-        same = {bucket: hashes for bucket, hashes in known.parts if bucket not in written}
-        parts = dict(zip(same, released(list(same.values())), strict=True))
+        parts = {bucket: hashes for bucket, hashes in known.parts if bucket not in written}
         names = {e.bucket: e.file_name for e in entries}
         for bucket, (name, data) in written.items():
             parts[bucket], names[bucket] = read_hash_index(data, len(data) // 4, name=name), name
@@ -243,9 +240,8 @@ class DynamicBuckets:
             raise self._damaged(partition, "a bucket has several hash indexes")
         try:
             paths = [e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries]
-            return read_hash_indexes(
-                entries, lambda memory: self.store.read_into(list(zip(paths, memory, strict=True)))
-            )
+            found = zip(entries, self.store.read_many(paths), strict=True)
+            return [read_hash_index(data, e.row_count, name=e.file_name) for e, data in found]
         except NotFoundError as error:
             raise self._damaged(partition, f"a hash index is missing ({error.message})") from None
         except FormatError as error:

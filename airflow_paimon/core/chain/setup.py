@@ -23,7 +23,7 @@ from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterChainTable, CreateChainTable
-from airflow_paimon.core.schema.option_warnings import warn_of_changes, warn_of_options
+from airflow_paimon.core.schema.option_checks import warn_of_options
 from airflow_paimon.core.schema.schema_plan import (
     RemoveOption,
     SchemaChange,
@@ -240,7 +240,7 @@ def alter_chain_table(table: Table, changes: Sequence[SchemaChange]) -> TableSch
             does not exist. ConflictError: a branch was altered meanwhile: run it again.
     """
     _execute(table, _plan_alter(table, changes, int(time.time() * 1000)))
-    warn_of_changes(table.name, changes)
+    warn_of_options(table.name, [c.key for c in changes if isinstance(c, SetOption)])
     return table.schema()
 
 
@@ -248,7 +248,8 @@ def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
     """Run ``alter_chain_table`` for a job or operator."""
     changes = [parse_change(text) for text in request.change]
     plan = _plan_alter(context.table, changes, context.now_ms)
-    return _execute_once(context, plan, {**plan.summary, **warn_of_changes(context.table.name, changes)})
+    warned = warn_of_options(context.table.name, [c.key for c in changes if isinstance(c, SetOption)])
+    return _execute_once(context, plan, {**plan.summary, **warned})
 
 
 def _plan_alter(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:

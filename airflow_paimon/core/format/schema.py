@@ -136,6 +136,7 @@ def _field(value: Any, name: str) -> DataField:
         ) from None
 
 
+@lru_cache(maxsize=16)
 def parse_schema(data: bytes, name: str) -> TableSchema:
     """Parse a schema file of version 1 to 3; ``name`` is for messages.
 
@@ -144,11 +145,6 @@ def parse_schema(data: bytes, name: str) -> TableSchema:
     Raises:
         FormatError: corrupt. UnsupportedFeatureError: a later version, or a type of one.
     """
-    return _parsed(data, name)
-
-
-@lru_cache(maxsize=16)
-def _parsed(data: bytes, name: str) -> TableSchema:
     raw = load_json_object(data, name)
     version = raw.get("version", _VERSION_OF_0_7)
     if not isinstance(version, int) or version > _NEWEST_VERSION:

@@ -148,11 +148,7 @@ class Snapshot:
         return out
 
     def to_bytes(self) -> bytes:
-        """Return the file: what ``json.dumps`` with ``indent=2`` makes, at half its cost."""
-        return _json_text(self.to_json(), "\n").encode()
-
-
-_text = json.encoder.encode_basestring
+        return json.dumps(self.to_json(), indent=2, ensure_ascii=False).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +188,6 @@ def approved_head(said: Mapping[str, Any], whose: str) -> str | None:
     """Return the head of ``branch`` or ``main`` that a diff, a plan or an approval says, with its identity."""
     number, identity = said.get(f"{whose}_snapshot"), said.get(f"{whose}_identity")
     return None if number is None else SnapshotRef(number, identity or "").text
-
-
-def _json_text(value: Any, line: str) -> str:
-    """``line``: a line break and the indentation of the value."""
-    if type(value) is str:
-        return _text(value)
-    if type(value) is int:
-        return repr(value)
-    if type(value) is not dict or not value or not all(type(key) is str for key in value):
-        return json.dumps(value, indent=2, ensure_ascii=False).replace("\n", line)
-    inner = f"{line}  "
-    return f"{{{inner}{f',{inner}'.join([f'{_text(k)}: {_json_text(v, inner)}' for k, v in value.items()])}{line}}}"
 
 
 def _java_name(attribute: str) -> str:
@@ -248,17 +232,13 @@ def load_json_object(data: bytes, name: str) -> dict[str, Any]:
     return value
 
 
+@lru_cache(maxsize=64)
 def parse_snapshot(data: bytes, name: str) -> Snapshot:
     """Parse a snapshot file (or the snapshot part of a tag file); ``name`` is for messages.
 
     Raises:
         FormatError: corrupt. UnsupportedFeatureError: a version this release does not know.
     """
-    return _parsed(data, name)
-
-
-@lru_cache(maxsize=64)
-def _parsed(data: bytes, name: str) -> Snapshot:
     return snapshot_from_json(load_json_object(data, name), name)
 
 

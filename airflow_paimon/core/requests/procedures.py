@@ -7,7 +7,7 @@ Sources: Paimon 2.2-SNAPSHOT, the procedures of its Spark and its Flink connecto
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from difflib import get_close_matches
@@ -81,29 +81,12 @@ def _time(value: Value, zone: tzinfo | None) -> Mapping[str, Any]:
     return {"older_than": (moment.astimezone() if zone is None else moment.replace(tzinfo=zone)).isoformat()}
 
 
-def _tags_older_than(value: Value, zone: tzinfo | None) -> Mapping[str, Any]:
-    return {**_time(value, zone), "include_unlimited": True}
-
-
 def _partitions(field: str) -> Convert:
     def convert(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
         texts = value if isinstance(value, tuple) else (value,)
         return {field: tuple(part for text in texts for part in split_partitions(str(text))) or ("",)}
 
     return convert
-
-
-def _version(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
-    text = str(value).strip()
-    return {"snapshot" if text.isdigit() else "tag": text}
-
-
-def _skip_existing(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
-    return {"if_exists": "skip" if parse_boolean(value, "create_branch: ignoreIfExists") else "fail"}
-
-
-def _onto(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
-    return {ONTO: str(value).strip()}
 
 
 ONTO = "onto"
@@ -138,11 +121,6 @@ def _unordered(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
             f"compact: order_strategy {value!r} sorts rows over files, which only Paimon's own compact does; {_SEE}"
         )
     return {}
-
-
-def _sorted(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
-    """Take TRUE; FALSE is the default, but for tables with the option, whose manifests are sorted."""
-    return {"manifest_sort_enabled": True} if parse_boolean(value, "compact_manifest: manifest_sort_enabled") else {}
 
 
 def _options(procedure: str, known: Mapping[str, str]) -> Convert:
@@ -199,15 +177,20 @@ _CONVERT: Mapping[str, Convert] = {
     "compact.compact_strategy": _strategy,
     "compact.order_strategy": _unordered,
     "compact_chain_table.partition": _partitions("partition"),
-    "compact_manifest.manifest_sort_enabled": _sorted,
-    "create_branch.ignoreIfExists": _skip_existing,
+    # FALSE is the default, but for tables with the option, whose manifests are sorted
+    "compact_manifest.manifest_sort_enabled": lambda value, _: (
+        {"manifest_sort_enabled": True} if parse_boolean(value, "compact_manifest: manifest_sort_enabled") else {}
+    ),
+    "create_branch.ignoreIfExists": lambda value, _: {
+        "if_exists": "skip" if parse_boolean(value, "create_branch: ignoreIfExists") else "fail"
+    },
     "delete_branch.branch": _only_one("delete_branch", "branch"),
     "delete_tag.tag": _only_one("delete_tag", "tag"),
-    "expire_tags.older_than": _tags_older_than,
-    "merge_branch.target_branch": _onto,
+    "expire_tags.older_than": lambda value, zone: {**_time(value, zone), "include_unlimited": True},
+    "merge_branch.target_branch": lambda value, _: {ONTO: str(value).strip()},
     "older_than": _time,
     "partitions": _partitions("partitions"),
-    "rollback.version": _version,
+    "rollback.version": lambda value, _: {"snapshot" if str(value).strip().isdigit() else "tag": str(value).strip()},
     **{f"{name}.options": _options(name, known) for name, known in _OPTIONS.items()},
 }
 """By ``procedure.argument``, or by an argument of any procedure: those whose values need more than another name."""
@@ -251,13 +234,6 @@ becomes no field.
 """
 
 
-def _procedure(line: str) -> tuple[str, Procedure]:
-    head, _, rest = line.partition(":")
-    name, _, operation = (part.strip() for part in head.partition(">"))
-    arguments = tuple(_paimons_argument(name, text) for text in rest.split())
-    return name, Procedure(operation=operation or name, arguments=arguments)
-
-
 def _paimons_argument(procedure: str, text: str) -> Argument:
     names, equals, field = text.rstrip("!").partition("=")
     name, *also = names.split("|")
@@ -275,7 +251,15 @@ def _paimons_argument(procedure: str, text: str) -> Argument:
     )
 
 
-PROCEDURES: Mapping[str, Procedure] = dict(map(_procedure, _TABLE.strip().splitlines()))
+def _procedures() -> Iterator[tuple[str, Procedure]]:
+    for line in _TABLE.strip().splitlines():
+        head, _, rest = line.partition(":")
+        name, _, operation = (part.strip() for part in head.partition(">"))
+        arguments = tuple(_paimons_argument(name, text) for text in rest.split())
+        yield name, Procedure(operation=operation or name, arguments=arguments)
+
+
+PROCEDURES: Mapping[str, Procedure] = dict(_procedures())
 """Paimon's procedures that are operations here, by name."""
 
 _CONNECTOR = "it is left to Paimon's own connector"
@@ -329,7 +313,10 @@ def plan_call(call: Call, zone: tzinfo | None = None, database: str | None = Non
         elif argument.name == "options":
             by_options = _converted(call, argument, value, zone)
         else:
-            found = _with(call, found, _converted(call, argument, value, zone))
+            more = _converted(call, argument, value, zone)
+            if twice := found.keys() & more.keys():
+                raise InvalidInputError(f"{call.procedure}: two arguments specify {min(twice)}; give one of them")
+            found |= more
     found = with_branch_of_table(request, found)
     for argument in procedure.arguments:
         if argument.required and not any(field in found for field in (*argument.fields, *argument.unless)):
@@ -340,12 +327,6 @@ def plan_call(call: Call, zone: tzinfo | None = None, database: str | None = Non
         values={**by_options, **found},
         notes=tuple(notes),
     )
-
-
-def _with(call: Call, values: dict[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    for field in sorted(values.keys() & more.keys()):
-        raise InvalidInputError(f"{call.procedure}: two arguments specify {field}; give one of them")
-    return {**values, **more}
 
 
 def _procedure_of(call: Call) -> Procedure:
@@ -398,12 +379,12 @@ def _argument(call: Call, name: str, theirs: Iterable[Argument], own: Iterable[A
 
 
 def _own_argument(field: dataclasses.Field[Any]) -> Argument:
-    several = _several(field.name) if field.metadata.get("repeat") else None
-    return Argument(name=field.name.rstrip("_"), fields=(field.name,), convert=several)
+    name = field.name
 
+    def several(value: Value, _: tzinfo | None) -> Mapping[str, Any]:
+        return {name: tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)}
 
-def _several(field: str) -> Convert:
-    return lambda value, _: {field: tuple(map(str, value)) if isinstance(value, tuple) else (str(value),)}
+    return Argument(name=name.rstrip("_"), fields=(name,), convert=several if field.metadata.get("repeat") else None)
 
 
 def _converted(call: Call, argument: Argument, value: Value, zone: tzinfo | None) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
@@ -15,6 +14,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedCatalogError,
     UnsupportedFeatureError,
+    first_few,
 )
 from airflow_paimon.core.plan import Delete, DeleteFolders
 from airflow_paimon.core.schema.drop_plan import RECORD, Dropping, DropPlan, division, plan_drop
@@ -120,7 +120,7 @@ def _refuse_needed(table: Table, dropping: Dropping) -> None:
         "tags": main.tag_names(),
         "consumers": [c.name for c in read_consumers(main)],
     }
-    named = [f"{what} {_some(names)}" for what, names in left.items() if names]
+    named = [f"{what} {first_few(names, _SHOWN)}" for what, names in left.items() if names]
     if named:
         raise UnsafeOperationError(
             f"{table.name} has {' and '.join(named)}, so it is still needed and was not dropped; delete them first "
@@ -128,14 +128,10 @@ def _refuse_needed(table: Table, dropping: Dropping) -> None:
             details={what: names for what, names in left.items() if names},
         )
     newest = _newest(table)
-    if (None if newest is None else newest.decode()) != dropping.snapshot:
+    if newest != dropping.snapshot:
         raise ConflictError(
             f"{table.name} was written meanwhile, so it was not dropped; stop its writers and try again"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join([*names[:_SHOWN], *(["..."] if len(names) > _SHOWN else [])])
 
 
 def refuse_being_dropped(table: Table) -> None:
@@ -157,13 +153,10 @@ def _gather(table: Table) -> Dropping:
         raise UnsupportedFeatureError(
             f"{table.name}: files lie outside of its folder ({_EXTERNAL}); drop it with Paimon's own engines"
         )
-    newest = _newest(table)
-    return Dropping(
-        schemas={n: t.decode() for n, t in zip(schemas, texts, strict=True)},
-        snapshot=None if newest is None else newest.decode(),
-    )
+    return Dropping(schemas={n: t.decode() for n, t in zip(schemas, texts, strict=True)}, snapshot=_newest(table))
 
 
-def _newest(table: Table) -> bytes | None:
+def _newest(table: Table) -> str | None:
     number = table.latest_snapshot_id()
-    return None if number is None else read_if_exists(table.store, table.paths.snapshot(number))
+    found = None if number is None else read_if_exists(table.store, table.paths.snapshot(number))
+    return None if found is None else found.decode()

@@ -76,17 +76,18 @@ class _Merge:
         self.ids: dict[int, int] = {}
         self.highest = max(self.mine.highest_field_id, *field_ids(self.mine.fields))
         self.branch = branch
-        self._names_of_main = {f.name for s in main if s.id not in withdrawn for f in s.fields if not self._has(f.id)}
-
-    def _has(self, field_id: int) -> bool:
-        return field_id in self.shared
+        known = [f for s in main if s.id not in withdrawn for f in s.fields]
+        self._names_of_main = {f.name for f in known if f.id not in self.shared}
 
     def fields(self) -> tuple[DataField, ...]:
         if len({(s.partition_keys, s.primary_keys) for s in (self.base, self.mine, self.theirs)}) > 1:
             self.problems.append("a key column was renamed: rename it on the other side as well, to the same name")
-        added = [f for f in self.theirs.fields if not self._has(f.id)]
+        added = [f for f in self.theirs.fields if f.id not in self.shared]
         new = [f for f in added if not self._is_on_main(f)]
-        self._give_ids()
+        theirs = {i for s in self.branch for i in field_ids(s.fields)}
+        for field_id in sorted(theirs - self.ids.keys() - self.shared):  # one of its own on main
+            self.highest += 1
+            self.ids[field_id] = self.highest
         out = [*self._kept(), *_with_ids(new, self.ids)]
         names = [f.name for f in out]
         for name in sorted({n for n in names if names.count(n) > 1}):
@@ -98,7 +99,8 @@ class _Merge:
         name = field.name
         mine = next((f for f in self.mine.fields if f.name == name), None)
         if mine is None:
-            former = sorted(self._names(field.id) & self._names_of_main)
+            names = {f.name for s in self.branch for f in s.fields if f.id == field.id}
+            former = sorted(names & self._names_of_main)
             if former:
                 what = (
                     f"main has dropped or renamed column {name!r}"
@@ -109,7 +111,7 @@ class _Merge:
                 )
                 self.problems.append(f"{what}: give it one name on both sides")
             return False
-        if self._has(mine.id):
+        if mine.id in self.shared:
             self.problems.append(f"main has renamed another column to {name!r}: rename one of the two")
         elif str(field.type) != str(mine.type):  # which leaves the ids out
             self.problems.append(
@@ -118,18 +120,6 @@ class _Merge:
         else:
             self.ids |= dict(zip(field_ids((field,)), field_ids((mine,)), strict=True))
         return True
-
-    def _names(self, field_id: int) -> set[str]:
-        return {f.name for s in self.branch for f in s.fields if f.id == field_id}
-
-    def _give_ids(self) -> None:
-        """Give every other id of the branch's columns one of its own on main."""
-        theirs = dict.fromkeys(i for s in self.branch for i in field_ids(s.fields))
-        free = self.highest
-        for field_id in sorted(i for i in theirs if i not in self.ids and not self._has(i)):
-            free += 1
-            self.ids[field_id] = free
-        self.highest = free
 
     def _kept(self) -> Iterator[DataField]:
         """Main's columns, with what the branch has changed in those of the branch point."""
@@ -229,35 +219,27 @@ def _with_comments(
     ids: Mapping[int, int],
     now_ms: int,
 ) -> SchemaMapping:
-    """Add the comments of columns that the branch has changed in its versions ``since`` the base."""
+    """Add the comments that the branch has changed in its versions ``since`` the base: of each column the newest one,
+    where main's is one that the branch had before.
+    """
     latest = mapping.latest or main
-    comments, mine = _comments([base, *since], ids), {f.id: f.description for f in main.fields}
-    fields = tuple(_commented(f, mine.get(f.id, f.description), comments.get(f.id, ())) for f in latest.fields)
+    comments: dict[int, list[str | None]] = {}
+    for field in (f for schema in (base, *since) for f in schema.fields):  # those of a ROW's fields are of its type
+        comments.setdefault(ids.get(field.id, field.id), []).append(field.description)
+    mine = {f.id: f.description for f in main.fields}
+
+    def commented(field: DataField) -> DataField:
+        own = mine.get(field.id, field.description)
+        known = comments.get(field.id, [])  # else main has changed it itself
+        return replace(field, description=known[-1] if own in known else own)
+
+    fields = tuple(map(commented, latest.fields))
     if fields == latest.fields:
         return mapping
-    if not mapping.new:
-        last = _later(latest, 1, replace(latest, fields=fields), now_ms)
-        return replace(mapping, new=(last,), latest=last)
     last = replace(latest, fields=fields)
+    if not mapping.new:
+        last = _later(latest, 1, last, now_ms)
     return replace(mapping, new=(*mapping.new[:-1], last), latest=last)
-
-
-def _comments(versions: Sequence[TableSchema], ids: Mapping[int, int]) -> dict[int, list[str | None]]:
-    """Return the comments that each column, by main's field id, has had on the branch, the newest last.
-
-    Those of a ROW's fields are a part of its type, so that a change of them is one of columns.
-    """
-    found: dict[int, list[str | None]] = {}
-    for field in (f for schema in versions for f in schema.fields):
-        found.setdefault(ids.get(field.id, field.id), []).append(field.description)
-    return found
-
-
-def _commented(field: DataField, mine: str | None, known: Sequence[str | None]) -> DataField:
-    """Return a column with main's comment ``mine``; with the branch's newest one, where main's is one that the branch
-    had before: else main has changed it itself.
-    """
-    return replace(field, description=known[-1] if mine in known else mine)
 
 
 def _mapped(

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import ArrayType, DataField, MapType, RowType
+from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.merge_options import (
     DEFAULT_FUNCTION,
     FUNCTIONS,
     configured_function,
     group_faults,
     group_fields,
+    option_faults,
     protected_columns,
     takes,
     what_it_takes,
@@ -23,7 +24,6 @@ from airflow_paimon.core.table.options import TableOptions
 
 _IGNORE, _REMOVE = "ignore-delete", "partial-update.remove-record-on-delete"
 _REMOVE_BY_GROUP = "partial-update.remove-record-on-sequence-group"
-_REMOVE_AGGREGATE = "aggregation.remove-record-on-delete"
 _MERGING = ("partial-update", "aggregation")
 
 
@@ -78,38 +78,7 @@ def function_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
             key = _key(options, field.name)
             yield f"{key}={function} for column {field.name!r} of type {field.type}: {what_it_takes(function)}"
         else:
-            yield from _function_options(options, field, function)
-
-
-def _function_options(options: TableOptions, field: DataField, function: str) -> Iterator[str]:
-    prefix = f"fields.{field.name}."
-    if options.flag(_REMOVE_AGGREGATE) and options.flag(f"{prefix}ignore-retract"):
-        yield f"{prefix}ignore-retract=true contradicts {_REMOVE_AGGREGATE}; reset one of them"
-    if function == "merge_map_with_keytime":
-        time = options.given(f"{prefix}ts-field")
-        if time is not None and time not in _fields_of(field):
-            yield f"{prefix}ts-field={time!r} is not a field of the ROW in the map"
-    if function in ("nested_update", "nested_partial_update"):
-        yield from _nested(options, field, function)
-
-
-def _nested(options: TableOptions, field: DataField, function: str) -> Iterator[str]:
-    prefix = f"fields.{field.name}."
-    strategy, key, order = (f"{prefix}{n}" for n in ("nested-key-null-strategy", "nested-key", "nested-sequence-field"))
-    needs = [k for k in (strategy, order) if function == "nested_update" and options.given(k) is not None]
-    if options.given(key) is None and (needs or function == "nested_partial_update"):
-        yield f"{(needs or [f'{prefix}aggregate-function'])[0]} needs {key}"
-    for option in (key, order):
-        for name in options.split_names(option):
-            if name not in _fields_of(field):
-                yield f"{option} names {name!r}, which the ROW in column {field.name!r} doesn't have"
-
-
-def _fields_of(field: DataField) -> set[str]:
-    """Return the names of the fields of the ROW in an array or a map."""
-    kind = field.type
-    inner = kind.element if isinstance(kind, ArrayType) else kind.value if isinstance(kind, MapType) else None
-    return {f.name for f in inner.fields} if isinstance(inner, RowType) else set()
+            yield from option_faults(options, field, function)
 
 
 def _is_partial_update(schema: TableSchema, options: TableOptions) -> bool:

@@ -1,14 +1,20 @@
-"""Checks of table options before they are written, beside those of ``opening_rules`` (pure): options of this package,
-and changes that would make another table of one with data.
+"""Checks of table options before they are written, beside those of ``opening_rules``: options of this package, those
+that nobody knows, and changes that would make another table of one with data.
 """
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.rules.columns import check_columns, may_name
 from airflow_paimon.core.rules.rules import parse_rules_text
+from airflow_paimon.core.table.known_options import unknown_options
 from airflow_paimon.core.table.options import REQUIRED_CHECKS_OPTION, TableOptions
+
+log = logging.getLogger(__name__)
 
 _MERGED_MANIFESTS = "manifest.merge-min-count"
 _IGNORING = ("ignore-delete", "ignore-update-before")
@@ -63,3 +69,13 @@ def check_same_layout(old: TableSchema, new: TableSchema, key: str, has_data: bo
             f"Option {key}: the buckets of a table with data can't change from {before.bucket} to {after.bucket}, as "
             "readers would search a row in the wrong bucket; use rescale, or set it on a new table and copy the rows"
         )
+
+
+def warn_of_options(table: str, names: Iterable[str]) -> dict[str, list[str]]:
+    """Log a warning for each option that no engine knows, and return them for a result's details: ``warnings``, if
+    there are any. A refusal would keep a newer Paimon's options out.
+    """
+    found = unknown_options(names)
+    for sentence in found:
+        log.warning("%s: %s", table, sentence)
+    return {"warnings": found} if found else {}

@@ -256,10 +256,38 @@ def apply_changes(schema: TableSchema, changes: Sequence[SchemaChange], *, has_d
     """
     before = set(opening_faults(schema))
     for change in changes:
-        schema = _STEPS[type(change)](schema, change, has_data)
+        schema = _changed(schema, change, has_data)
     new = replace(schema, id=schema.id + 1, time_millis=now_ms, version=schema.next_version)
     check_opening(new, before)
     return new
+
+
+def _changed(schema: TableSchema, change: SchemaChange, has_data: bool) -> TableSchema:
+    match change:
+        case SetOption():
+            return _set_option(schema, change, has_data)
+        case RemoveOption():
+            _check_option(schema, change.key, has_data and change.key not in KEY_OPTIONS)
+            new = replace(schema, options={k: v for k, v in schema.options.items() if k != change.key})
+            check_same_layout(schema, new, change.key, has_data)
+            return new
+        case AddColumn():
+            return _add(schema, change)
+        case DropColumn():
+            return _drop(schema, change)
+        case RenameColumn():
+            return _rename(schema, change)
+        case WidenColumn():
+            return _widen(schema, change)
+        case CommentColumn():
+            _existing(schema, change.name)
+            return _updated(schema, change.name, lambda f: replace(f, description=change.comment))
+        case MoveColumn():
+            field = _existing(schema, change.name)
+            rest = tuple(f for f in schema.fields if f.name != change.name)
+            return replace(schema, fields=_insert(rest, field, change.after))
+        case CommentTable():
+            return replace(schema, comment=change.comment)
 
 
 def check_opening(schema: TableSchema, known: Collection[str] = ()) -> None:
@@ -286,13 +314,6 @@ def _set_option(schema: TableSchema, change: SetOption, has_data: bool) -> Table
     _check_place({change.key: str(change.value)})
     new = replace(schema, options={**schema.options, change.key: str(change.value)})
     check_options(new, only=change.key)
-    check_same_layout(schema, new, change.key, has_data)
-    return new
-
-
-def _remove_option(schema: TableSchema, change: RemoveOption, has_data: bool) -> TableSchema:
-    _check_option(schema, change.key, has_data and change.key not in KEY_OPTIONS)
-    new = replace(schema, options={k: v for k, v in schema.options.items() if k != change.key})
     check_same_layout(schema, new, change.key, has_data)
     return new
 
@@ -329,7 +350,7 @@ def _is_key_of(schema: TableSchema, change: SetOption) -> bool:
     )
 
 
-def _add(schema: TableSchema, change: AddColumn, has_data: bool) -> TableSchema:
+def _add(schema: TableSchema, change: AddColumn) -> TableSchema:
     _check_new_name(schema, change.name)
     data_type = _typed(change.type, change.name)
     if not data_type.nullable:
@@ -340,7 +361,7 @@ def _add(schema: TableSchema, change: AddColumn, has_data: bool) -> TableSchema:
     return replace(schema, fields=fields, highest_field_id=ids.last)
 
 
-def _drop(schema: TableSchema, change: DropColumn, has_data: bool) -> TableSchema:
+def _drop(schema: TableSchema, change: DropColumn) -> TableSchema:
     _existing(schema, change.name)
     _check_not_used(schema, change.name, "dropped", keys=True)
     fields = tuple(f for f in schema.fields if f.name != change.name)
@@ -349,7 +370,7 @@ def _drop(schema: TableSchema, change: DropColumn, has_data: bool) -> TableSchem
     return replace(schema, fields=fields)
 
 
-def _rename(schema: TableSchema, change: RenameColumn, has_data: bool) -> TableSchema:
+def _rename(schema: TableSchema, change: RenameColumn) -> TableSchema:
     _existing(schema, change.name)
     if change.to_name.lower() != change.name.lower() or change.to_name == change.name:
         _check_new_name(schema, change.to_name)
@@ -361,7 +382,7 @@ def _rename(schema: TableSchema, change: RenameColumn, has_data: bool) -> TableS
     return replace(new, primary_keys=keys)
 
 
-def _widen(schema: TableSchema, change: WidenColumn, has_data: bool) -> TableSchema:
+def _widen(schema: TableSchema, change: WidenColumn) -> TableSchema:
     old = _existing(schema, change.name).type
     new = _typed(change.type, change.name)
     if change.name in (*schema.primary_keys, *schema.partition_keys, *_option_columns(schema)):
@@ -371,34 +392,6 @@ def _widen(schema: TableSchema, change: WidenColumn, has_data: bool) -> TableSch
             f"Column {change.name}: {new} can't represent every value of {old}; add a new column and fill it instead"
         )
     return _updated(schema, change.name, lambda f: replace(f, type=with_nullable(new, old.nullable)))
-
-
-def _comment(schema: TableSchema, change: CommentColumn, has_data: bool) -> TableSchema:
-    _existing(schema, change.name)
-    return _updated(schema, change.name, lambda f: replace(f, description=change.comment))
-
-
-def _move(schema: TableSchema, change: MoveColumn, has_data: bool) -> TableSchema:
-    field = _existing(schema, change.name)
-    rest = tuple(f for f in schema.fields if f.name != change.name)
-    return replace(schema, fields=_insert(rest, field, change.after))
-
-
-def _comment_table(schema: TableSchema, change: CommentTable, has_data: bool) -> TableSchema:
-    return replace(schema, comment=change.comment)
-
-
-_STEPS: Mapping[type, Callable[..., TableSchema]] = {
-    SetOption: _set_option,
-    RemoveOption: _remove_option,
-    AddColumn: _add,
-    DropColumn: _drop,
-    RenameColumn: _rename,
-    WidenColumn: _widen,
-    CommentColumn: _comment,
-    MoveColumn: _move,
-    CommentTable: _comment_table,
-}
 
 
 def _existing(schema: TableSchema, name: str) -> DataField:

@@ -24,8 +24,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterTable
 from airflow_paimon.core.schema.alter_plan import Altered, OpenBranch, has_made, plan_alter_table, publishable
 from airflow_paimon.core.schema.drop_table import refuse_being_dropped
-from airflow_paimon.core.schema.option_checks import check_options
-from airflow_paimon.core.schema.option_warnings import warn_of_changes, warn_of_options
+from airflow_paimon.core.schema.option_checks import check_options, warn_of_options
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, check_opening, new_schema
 from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.branch_record import matching_branch_record
@@ -226,7 +225,7 @@ def _receipt(
         "schema_id": schema.id,
         "columns": [f"{f.name} {f.type}" for f in schema.fields],
         "publish": _publish(context, altered, new, changes),
-        **warn_of_changes(altered.table, changes),
+        **warn_of_options(altered.table, [c.key for c in changes if isinstance(c, SetOption)]),
     }
     return context.result(
         plan,

@@ -84,16 +84,6 @@ class Store(Protocol):
         """Read several small objects, concurrently if faster, in the order of ``paths``; a missing one raises."""
         return [self.read(path) for path in paths]
 
-    def read_into(self, targets: Sequence[tuple[str, memoryview]]) -> list[int]:
-        """Like ``read_many``, into memory of the caller's. Return the size of each object: of a larger one than its
-        memory the first bytes are there, and of a smaller one's memory the rest is as before.
-        """
-        found = self.read_many([path for path, _ in targets])
-        for data, (_, memory) in zip(found, targets, strict=True):
-            size = min(len(data), len(memory))
-            memory[:size] = data[:size]
-        return [len(data) for data in found]
-
     def exists(self, path: str) -> bool:
         """Whether an *object* (not a folder) exists."""
         ...

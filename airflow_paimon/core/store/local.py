@@ -83,20 +83,6 @@ class LocalStore(Store):
         except OSError as error:
             raise self._failed(error, "reading", path) from error
 
-    def read_into(self, targets: Sequence[tuple[str, memoryview]]) -> list[int]:
-        """Read without memory of its own: for large objects the system takes longer to hand that out than to read."""
-        return [self._read_into(*target) for target in targets]
-
-    def _read_into(self, path: str, memory: memoryview) -> int:
-        try:
-            with open(self._object(path), "rb", buffering=0, opener=_no_link) as stream:
-                at = 0
-                while at < len(memory) and (more := stream.readinto(memory[at:])):
-                    at += more
-                return at if at < len(memory) else os.fstat(stream.fileno()).st_size
-        except OSError as error:
-            raise self._failed(error, "reading", path) from error
-
     def exists(self, path: str) -> bool:
         file = self._object(path)
         try:

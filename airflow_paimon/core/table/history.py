@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from hashlib import blake2b
 from typing import Any
 
 from airflow_paimon.core.errors import LostMetadataError, NotFoundError
-from airflow_paimon.core.format.manifest import FileId, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store.base import batches, run_parallel
 from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.features import is_chain_part
 from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_change
 from airflow_paimon.core.table.live_files import Difference as Difference
-from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries, selected_entries
+from airflow_paimon.core.table.manifest_entries import each_columns, read_entries, read_index_entries, selected_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests, read_delta_lists
 from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
@@ -55,9 +57,7 @@ def changed_files(
     olds, news = ([m for m in some if m.file_name not in shared] for some in (old, new))
     differing = None
     if min(sum(m.file_size for m in some) for some in (olds, news)) > merged_bytes:
-        from airflow_paimon.core.table.unshared import differing_partitions  # numpy is not for every commit
-
-        differing = StoredPartitions(table.schema()).those(differing_partitions(table, olds, news))
+        differing = StoredPartitions(table.schema()).those(_differing_partitions(table, olds, news))
     before, after = _net(table, olds, differing), _net(table, news, differing)
     old_deleted = before.deleted.keys() - before.added.keys()
     new_deleted = after.deleted.keys() - after.added.keys()
@@ -66,6 +66,21 @@ def changed_files(
     removed = {k: e for k, e in before.added.items() if k not in after.added and k not in before.deleted}
     removed |= {k: after.deleted[k] for k in new_deleted - old_deleted}
     return added, removed
+
+
+def _differing_partitions(table: Table, old: Sequence[ManifestFile], new: Sequence[ManifestFile]) -> Iterator[bytes]:
+    """Return the partitions, as stored, in which the net changes of two groups of manifests differ.
+
+    A file is live by its additions less its deletions, whatever their order, and manifests that both states share add
+    the same to both. So the sums of its digests, of 128 bits each, are the same in both where it is live in both.
+    """
+    sums: Counter[bytes] = Counter()
+    for manifests, sign in ((old, -1), (new, 1)):
+        for _, columns in each_columns(table, manifests):
+            for kind, key in zip(columns.kinds, columns.identifiers(), strict=True):
+                number = int.from_bytes(blake2b(repr(key).encode(), digest_size=16).digest())
+                sums[key.partition] += sign * number if kind == FileKind.ADD else -sign * number
+    return (partition for partition, total in sums.items() if total)
 
 
 def files_only_in(

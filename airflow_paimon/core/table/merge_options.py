@@ -203,7 +203,7 @@ _ROOTS = {
 _ANY = ("first_value", "first_non_null_value", "first_not_null_value", LAST_VALUE, DEFAULT_FUNCTION, PRIMARY_KEY)
 _KEEPING = frozenset((*_ANY, "min", "max", "bool_and", "bool_or"))
 """Functions whose result is one of the values."""
-_NULL_STRATEGIES = ("merge", "ignore", "error")
+_REMOVE = "aggregation.remove-record-on-delete"
 _TYPES = {
     **dict.fromkeys(("sum", "product"), "a number"),
     **dict.fromkeys(("max", "min"), "a number, text, bytes, a date or a time"),
@@ -268,14 +268,24 @@ def aggregate_options(options: TableOptions, field: DataField, function: str) ->
         ignore_retract=options.flag(f"{prefix}ignore-retract"),
         delimiter=options.raw.get(f"{prefix}list-agg-delimiter", ","),
         distinct=options.flag(f"{prefix}distinct"),
-        time_field=_time_field(options, field),
+        time_field=options.text(f"{prefix}ts-field") or next(reversed(_fields_within(field.type)), ""),
         nested_key=options.names(f"{prefix}nested-key"),
         nested_sequence=options.names(f"{prefix}nested-sequence-field"),
         null_strategy=options.text(f"{prefix}nested-key-null-strategy", "merge").lower(),
         count_limit=options.number(f"{prefix}count-limit", UNLIMITED),
     )
     _check_type(options, field, function)
-    _check_options(options, field, parsed)
+    if fault := next(option_faults(options, field, function), None):
+        raise InvalidInputError(fault)
+    if function == "listagg" and parsed.distinct and not parsed.delimiter:
+        raise _refused(f"{parsed.option('distinct')} with an empty delimiter", "set a delimiter")
+    inner = _fields_within(field.type)
+    if function == "merge_map_with_keytime" and inner[parsed.time_field].root not in _TEXT:
+        option = f"{parsed.option('ts-field')}={parsed.time_field} of column {field.name!r}"
+        raise _refused(option, "name a field of type STRING of the map's ROW")
+    for name in parsed.nested_sequence:
+        if not isinstance(inner[name], AtomicType):
+            raise _refused(f"{parsed.option('nested-sequence-field')}={name}", "name a field that is not nested")
     return parsed
 
 
@@ -310,21 +320,14 @@ def _refused(feature: str, way_out: str) -> UnsupportedFeatureError:
     return UnsupportedFeatureError(f"{feature}: {way_out}", details={"feature": feature, "way_out": way_out})
 
 
-def _wrong(feature: str, way_out: str) -> InvalidInputError:
-    return InvalidInputError(f"{feature}: {way_out}", details={"feature": feature, "way_out": way_out})
-
-
 def _check_type(options: TableOptions, field: DataField, function: str) -> None:
     own = f"fields.{field.name}.aggregate-function"
     key = own if options.given(own) is not None else _DEFAULT_KEY
     if function not in FUNCTIONS:
-        raise _refused(f"the aggregate function {key}={function} of column {field.name!r}", _one_of_them())
+        known = f"set the option to one of {', '.join(sorted(FUNCTIONS - {PRIMARY_KEY}))}"
+        raise _refused(f"the aggregate function {key}={function} of column {field.name!r}", known)
     if not takes(function, field.type) or not _merges(function, field.type):
         raise _refused(f"{key}={function} for column {field.name!r} of type {field.type}", what_it_takes(function))
-
-
-def _one_of_them() -> str:
-    return f"set the option to one of {', '.join(sorted(FUNCTIONS - {PRIMARY_KEY}))}"
 
 
 def what_it_takes(function: str) -> str:
@@ -347,8 +350,9 @@ def takes(function: str, data_type: DataType) -> bool:
         value = data_type.value if isinstance(data_type, MapType) else None
         timed = isinstance(value, RowType) and len(value.fields) > 1
         return timed or (function == "merge_map" and value is not None)
-    is_array = isinstance(data_type, ArrayType) and data_type.root == "ARRAY"
-    return is_array and (function == "collect" or _nested_row(data_type) is not None)
+    if not isinstance(data_type, ArrayType) or data_type.root != "ARRAY":
+        return False
+    return function == "collect" or isinstance(data_type.element, RowType)
 
 
 def _merges(function: str, data_type: DataType) -> bool:
@@ -360,56 +364,32 @@ def _merges(function: str, data_type: DataType) -> bool:
     return not (isinstance(key, AtomicType) and key.root in _BYTES)
 
 
-def _nested_row(data_type: DataType) -> RowType | None:
+def _fields_within(data_type: DataType) -> dict[str, DataType]:
+    """Return the fields of the ROW in an array or a map, with their types."""
     inner = data_type.element if isinstance(data_type, ArrayType) else None
-    return inner if isinstance(inner, RowType) else None
+    inner = data_type.value if isinstance(data_type, MapType) else inner
+    return {f.name: f.type for f in inner.fields} if isinstance(inner, RowType) else {}
 
 
-def _time_field(options: TableOptions, field: DataField) -> str:
-    value = field.type.value if isinstance(field.type, MapType) else None
-    last = value.fields[-1].name if isinstance(value, RowType) and value.fields else ""
-    return options.text(f"fields.{field.name}.ts-field") or last
-
-
-def _check_options(options: TableOptions, field: DataField, parsed: AggregateOptions) -> None:
-    if options.flag("aggregation.remove-record-on-delete") and parsed.ignore_retract:
-        key = parsed.option("ignore-retract")
-        raise _wrong(
-            f"{key} together with aggregation.remove-record-on-delete", "Paimon allows one of them: reset the other"
-        )
-    if parsed.function == "listagg" and parsed.distinct and not parsed.delimiter:
-        raise _refused(f"{parsed.option('distinct')} with an empty delimiter", "set a delimiter")
-    if parsed.function == "merge_map_with_keytime":
-        _check_time_field(field, parsed)
-    if parsed.function in ("nested_update", "nested_partial_update"):
-        _check_nested(options, field, parsed)
-
-
-def _check_time_field(field: DataField, parsed: AggregateOptions) -> None:
-    value = field.type.value if isinstance(field.type, MapType) else None
-    fields = {f.name: f.type for f in value.fields} if isinstance(value, RowType) else {}
-    found = fields.get(parsed.time_field)
-    if not isinstance(found, AtomicType) or found.root not in _TEXT:
-        raise _refused(
-            f"{parsed.option('ts-field')}={parsed.time_field} of column {field.name!r}",
-            "name a field of type STRING of the map's ROW",
-        )
-
-
-def _check_nested(options: TableOptions, field: DataField, parsed: AggregateOptions) -> None:
-    row = _nested_row(field.type)
-    fields = {f.name: f.type for f in row.fields} if row else {}
-    named = {"nested-key": parsed.nested_key, "nested-sequence-field": parsed.nested_sequence}
-    for option, names in named.items():
-        for name in names:
-            if name not in fields:
-                raise _wrong(f"{parsed.option(option)}={name}", f"the ROW in column {field.name!r} has no such field")
-    for name in parsed.nested_sequence:
-        if not isinstance(fields[name], AtomicType):
-            raise _refused(f"{parsed.option('nested-sequence-field')}={name}", "name a field that is not nested")
-    key = parsed.option("nested-key-null-strategy")
-    if parsed.null_strategy not in _NULL_STRATEGIES:
-        raise _wrong(f"{key}={parsed.null_strategy}", f"set one of {', '.join(_NULL_STRATEGIES)}")
-    needs_key = parsed.function == "nested_partial_update" or parsed.nested_sequence or key in options.raw
-    if needs_key and not parsed.nested_key:
-        raise _wrong(f"column {field.name!r} without {parsed.option('nested-key')}", "set it: other options need it")
+def option_faults(options: TableOptions, field: DataField, function: str) -> Iterator[str]:
+    """Yield what is wrong with the options of a column's function: Paimon takes none of these."""
+    prefix = f"fields.{field.name}."
+    inner = _fields_within(field.type)
+    if options.flag(_REMOVE) and options.flag(f"{prefix}ignore-retract"):
+        yield f"{prefix}ignore-retract=true contradicts {_REMOVE}; reset one of them"
+    if function == "merge_map_with_keytime":
+        time = options.given(f"{prefix}ts-field")
+        if time is not None and time not in inner:
+            yield f"{prefix}ts-field={time!r} is not a field of the ROW in the map"
+    if function not in ("nested_update", "nested_partial_update"):
+        return
+    strategy, key, order = (f"{prefix}{n}" for n in ("nested-key-null-strategy", "nested-key", "nested-sequence-field"))
+    if options.text(strategy, "merge").lower() not in ("merge", "ignore", "error"):
+        yield f"{strategy}={options.text(strategy)!r} is not one of merge, ignore, error"
+    needs = [k for k in (strategy, order) if function == "nested_update" and options.given(k) is not None]
+    if options.given(key) is None and (needs or function == "nested_partial_update"):
+        yield f"{(needs or [f'{prefix}aggregate-function'])[0]} needs {key}"
+    for option in (key, order):
+        for name in options.split_names(option):
+            if name not in inner:
+                yield f"{option} names {name!r}, which the ROW in column {field.name!r} doesn't have"

@@ -138,19 +138,6 @@ class StoreContract:
         with pytest.raises(NotFoundError, match="manifest"):
             store.read_many([paths[0], "manifest/gone"])
 
-    def test_read_into_memory_with_the_size_of_each_object(self, store: Store) -> None:
-        whole = bytes(range(250)) * 20_000
-        store.create("manifest/m0", whole)
-        store.create("m1", b"1234")
-        memory = memoryview(bytearray(b"." * (len(whole) + 9)))
-        same, shorter, longer = memory[: len(whole)], memory[-9:-6], memory[-6:]
-        sizes = store.read_into([("manifest/m0", same), ("m1", shorter), ("m1", longer)])
-        assert sizes == [len(whole), 4, 4]
-        assert bytes(memory) == whole + b"123" + b"1234.."
-        assert store.read_into([]) == []
-        with pytest.raises(NotFoundError, match="gone"):
-            store.read_into([("manifest/gone", longer), ("m1", shorter)])
-
     # Folders
 
     def test_listings(self, store: Store) -> None:
@@ -279,7 +266,6 @@ class StoreContract:
             lambda path: store.create(path, b""),
             lambda path: store.replace(path, b""),
             lambda path: store.read_many([path]),
-            lambda path: store.read_into([(path, memoryview(bytearray(1)))]),
         ]
         on_folder: list[Callable[[str], Any]] = [store.list, store.names, store.walk, store.delete_tree, store.child]
         for calls, paths in ((on_object, BAD_OBJECTS), (on_folder, BAD_FOLDERS)):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -13,9 +11,7 @@ from airflow_paimon.core.format.hash_index import (
     Hashes,
     distinct,
     extended_hash_index,
-    hash_index_entry,
     read_hash_index,
-    read_hash_indexes,
     sorting_order,
     write_hash_index,
 )
@@ -72,41 +68,10 @@ def test_new_hashes_are_put_into_the_index_of_a_bucket(case: int) -> None:
     assert extended_hash_index(given, new) == write_hash_index(np.concatenate([held, new]))
 
 
-@pytest.mark.parametrize(("size", "count"), [(8, 1), (8, 3), (7, 2), (0, 1)])
+@pytest.mark.parametrize(("size", "count"), [(8, 1), (8, 3), (7, 2), (0, 1), (8, -2), (8, 2**62)])
 def test_an_index_file_of_another_length_is_corrupt(size: int, count: int) -> None:
     with pytest.raises(FormatError, match="f: the hash index has"):
         read_hash_index(b"\0" * size, count, name="f")
-
-
-def read_together(files: Sequence[tuple[bytes, int]]) -> list[list[int]]:
-    """Read the index files of several buckets; each comes with the number of hashes that the manifest says."""
-    entries = [hash_index_entry(b"", n, f"f{n}", data)._replace(row_count=c) for n, (data, c) in enumerate(files)]
-
-    def fill(memory: Sequence[memoryview]) -> list[int]:
-        for target, (data, _) in zip(memory, files, strict=True):
-            target[: len(data)] = data[: len(target)]
-        return [len(data) for data, _ in files]
-
-    return [found.tolist() for found in read_hash_indexes(entries, fill)]
-
-
-def test_indexes_of_several_buckets_are_read_together() -> None:
-    parts = [hashes(-(2**31), -2, 5), hashes(), hashes(2**31 - 1), hashes(-1, 0, 1, 256)]
-    stored = [(write_hash_index(part), len(part)) for part in parts]
-    assert read_together(stored) == [part.tolist() for part in parts]
-    assert read_together([]) == []
-
-
-@pytest.mark.parametrize("count", [1, 3, -2, 2**62])
-def test_one_that_does_not_fit_its_manifest_is_corrupt(count: int) -> None:
-    with pytest.raises(FormatError, match=r"f1: .*its index manifest (has|gives)"):
-        read_together([(b"\0" * 4, 1), (b"\0" * 8, count), (b"\0" * 12, 3)])
-
-
-def test_indexes_that_no_memory_could_hold_are_corrupt() -> None:
-    """Each of them could be as large; all together, they are refused before their files are read."""
-    with pytest.raises(FormatError, match=r"f1: .* has 8 bytes, but its index manifest has 4294967296 hashes"):
-        read_together([(b"\0" * 4, 1), *[(b"\0" * 8, 2**32)] * 1000])
 
 
 def test_known_hashes_stay_and_new_ones_fill_the_first_bucket_with_room() -> None:

@@ -405,12 +405,12 @@ def test_each_column_has_its_function() -> None:
         (of_c("sum"), "STRING", "sum for column 'c' of type STRING"),
         (of_c("max"), "BOOLEAN", "max for column 'c' of type BOOLEAN"),
         (of_c("listagg"), "VARCHAR(9)", "of type VARCHAR(9)"),
-        (of_c("nested_partial_update"), "table", "without fields.c.nested-key"),
-        (of_c("nested_update", nested_sequence_field="s"), "table", "without fields.c.nested-key"),
-        (of_c("nested_update", nested_key="q"), "table", "fields.c.nested-key=q"),
+        (of_c("nested_partial_update"), "table", "needs fields.c.nested-key"),
+        (of_c("nested_update", nested_sequence_field="s"), "table", "needs fields.c.nested-key"),
+        (of_c("nested_update", nested_key="q"), "table", "fields.c.nested-key names 'q'"),
         (of_c("nested_update", count_limit="many"), "table", "fields.c.count-limit"),
         (of_c("merge_map_with_keytime", ts_field="v"), "times", "fields.c.ts-field=v"),
-        (of_c("sum", ignore_retract="true") | REMOVES, "INT", "fields.c.ignore-retract together with"),
+        (of_c("sum", ignore_retract="true") | REMOVES, "INT", "fields.c.ignore-retract=true contradicts"),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_found_in_the_schema(options: dict[str, str], kind: str, problem: str) -> None:
