@@ -297,7 +297,7 @@ class _BucketsOfBase:
             as_before = buckets - s.our_diff.buckets
             dropped = as_before if as_before < published.buckets else dropped
             buckets = {b for b in buckets if published.same_in(b, s.our_diff)}
-        index = index_of_buckets(s.branch, s.base) if published.index else {}
+        index = index_of_buckets(s.branch, s.base, StoredPartitions(s.schema)) if published.index else {}
         theirs, ours = (d.within(buckets).since(published.within(buckets), index) for d in (s.their_diff, s.our_diff))
         taken = buckets
         if ours.buckets:

@@ -15,6 +15,7 @@ from itertools import chain
 from airflow_paimon.core.format.option_lists import split_names
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.schema import file_rules, merge_rules, scan_rules, table_kind_rules
+from airflow_paimon.core.table.merge_options import without_blanks
 from airflow_paimon.core.table.option_values import value_faults
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import POSTPONED_BUCKET
@@ -64,17 +65,13 @@ def _bucket_key(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         yield f"bucket-key={text} names a column twice"
     for name in names:
         if name not in schema.field_names:
-            yield f"bucket-key={text} names {name!r}, which is not a column{_without_blanks(name, schema)}"
+            yield f"bucket-key={text} names {name!r}, which is not a column{without_blanks(name, schema)}"
         elif name in schema.partition_keys:
             yield f"bucket-key={text} names {name!r}, which is a partition column"
         elif schema.primary_keys and name not in schema.primary_keys:
             yield f"bucket-key={text} names {name!r}, which is not a column of the primary key"
         elif schema.field(name).type.root in _NESTED and options.bucket != -1:
             yield f"bucket-key={text} names {name!r} of type {schema.field(name).type.root}, which no bucket key can be"
-
-
-def _without_blanks(name: str, schema: TableSchema) -> str:
-    return f"; write {name.strip()} without blanks" if name.strip() in schema.field_names else ""
 
 
 def _bucket(schema: TableSchema, options: TableOptions) -> Iterator[str]:
@@ -96,7 +93,7 @@ def _field_options(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         names = split_names(key, parts[1]) if len(parts) > 1 else ("",)
         for name in names:
             if name != _DEFAULT_FUNCTION and name not in schema.field_names:
-                yield f"{key} is for column {name!r}, which the table doesn't have{_without_blanks(name, schema)}"
+                yield f"{key} is for column {name!r}, which the table doesn't have{without_blanks(name, schema)}"
         if len(parts) > 3 and len(names) == 1 and _root(schema, names[0]) == "ROW":
             yield f"{key} is for a field within column {names[0]!r}, for which Paimon has no options"
 
@@ -126,23 +123,18 @@ def _sequence_field(schema: TableSchema, options: TableOptions) -> Iterator[str]
 def _limits(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     if options.number("target-file-row-num", 1) < 1:
         yield f"target-file-row-num={options.given('target-file-row-num')} must be 1 at least"
-    if schema.primary_keys:
-        yield from _writer_limits(options)
+    for key, least in (("num-sorted-run.compaction-trigger", 1), ("num-levels", 2)):
+        if schema.primary_keys and options.number(key, least) < least:
+            yield f"{key}={options.given(key)} must be {least} at least"
+    pages = 3 * max(1, options.size("page-size", "64 kb"))
+    if schema.primary_keys and options.size("write-buffer-size", "256 mb") < pages:
+        yield f"write-buffer-size={options.given('write-buffer-size')} must have room for 3 pages of page-size"
     low, high = 10, _ENDLESS
     for kept in ("snapshot", "changelog"):
         low = options.number(f"{kept}.num-retained.min", low)
         high = options.number(f"{kept}.num-retained.max", high)
         if low < 1 or low > high:
             yield f"{kept}.num-retained.min={low} must be from 1 to {kept}.num-retained.max={high}; set both"
-
-
-def _writer_limits(options: TableOptions) -> Iterator[str]:
-    """What Paimon's writers of tables with a primary key need."""
-    for key, least in (("num-sorted-run.compaction-trigger", 1), ("num-levels", 2)):
-        if options.number(key, least) < least:
-            yield f"{key}={options.given(key)} must be {least} at least"
-    if options.size("write-buffer-size", "256 mb") < 3 * max(1, options.size("page-size", "64 kb")):
-        yield f"write-buffer-size={options.given('write-buffer-size')} must have room for 3 pages of page-size"
 
 
 def _changelogs(schema: TableSchema, options: TableOptions) -> Iterator[str]:
@@ -181,7 +173,7 @@ def _column_names(schema: TableSchema, options: TableOptions) -> Iterator[str]:
 def _named_columns(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     kind = options.given("rowkind.field")
     if kind is not None and kind not in schema.field_names:
-        yield f"rowkind.field={kind!r} is not a column{_without_blanks(kind, schema)}"
+        yield f"rowkind.field={kind!r} is not a column{without_blanks(kind, schema)}"
     time = options.given("record-level.time-field")
     if time is not None and _root(schema, time) not in _TIMES:
         yield f"record-level.time-field={time!r} must name a column of type INT, BIGINT or TIMESTAMP"

@@ -102,7 +102,7 @@ def check_compactable(schema: TableSchema, *, table: str, branch: str) -> None:
     They hold merged rows in their final buckets, so the merge engine, the way rows are assigned to
     buckets and deletion vectors have no effect. Full partitions are not changes, so no changelog is written either.
     """
-    _refuse(table, "compact", _compact_problems(schema, branch))
+    _refuse(table, "compact", _compact_problems(schema, TableOptions(schema.options), branch))
 
 
 def check_mergeable(schema: TableSchema, *, table: str, branch: str) -> None:
@@ -153,7 +153,9 @@ _NO_VALUE: tuple[object, ...] = (None, {}, [], "")
 
 def check_index(entries: Iterable[IndexEntry], *, table: str) -> None:
     """Refuse index files of a type that may affect which rows are visible."""
-    strange = sorted({e.index_type for e in entries if not _is_harmless(e)})
+    # a global one, by its own fields, only speeds up a scan, whatever its type
+    deciding = (e.index_type for e in entries if e.global_index is None)
+    strange = sorted({t for t in deciding if t.lower() not in _INDEXES})
     _refuse(table, "read", ((f"index files of type {t!r}", _CONNECTOR) for t in strange))
 
 
@@ -198,11 +200,6 @@ def _file_problems(file: DataFile, schema: TableSchema) -> Iterator[Problem]:
         yield f"files with a part of the columns without data-evolution.enabled ({file.file_name})", _CONNECTOR
 
 
-def _is_harmless(entry: IndexEntry) -> bool:
-    """Whether an index decides on no row. A global one, by its own fields, only speeds up a scan, whatever its type."""
-    return entry.index_type.lower() in _INDEXES or entry.global_index is not None
-
-
 def _read_problems(
     schema: TableSchema, time_travel: bool, layered: bool, chained: bool, branch: str
 ) -> Iterator[Problem]:
@@ -212,7 +209,10 @@ def _read_problems(
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES)
     if not time_travel:
-        yield from _start_problems(options)
+        for key in filter(options.text, _SCAN_START):
+            yield f"from the starting point stored in the schema (option {key})", "name version= or timestamp="
+        if options.text("scan.mode", "default").lower() not in _SCAN_MODES:
+            yield f"with the stored option scan.mode={options.text('scan.mode')}", "name version= or timestamp="
     if options.text("scan.bucket"):
         yield f"one bucket alone (stored option scan.bucket={options.text('scan.bucket')})", "reset it"
     if options.fallback_branch and options.primary_branch:
@@ -221,7 +221,8 @@ def _read_problems(
         if not layered and options.text(key, branch) != branch:
             yield f"through the layered read of option {key}", "read the branches one by one"
     if schema.primary_keys:
-        yield from _partial_update_problems(options) if _folds(options) else _engine_problems(schema, options)
+        folds = options.chain_table and options.merge_engine == "partial-update"
+        yield from _partial_update_problems(options) if folds else _engine_problems(schema, options)
 
 
 def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
@@ -271,12 +272,7 @@ _REWRITE_RULES = (_CLUSTERED, SNAPSHOT_ORDERING, _MERGE_ON_READ)
 """Tables that can be read, but whose files can't be written again."""
 _STORAGE_OPTIONS = ("data-file.external-paths",)
 _MANIFESTS = "manifest.format"
-_WRITE_RULES = (
-    _EVOLUTION,
-    *_STORAGE_OPTIONS,
-    "sequence.auto-padding",
-    "postpone.batch-write-fixed-bucket",
-)
+_WRITE_RULES = (_EVOLUTION, *_STORAGE_OPTIONS, "sequence.auto-padding", "postpone.batch-write-fixed-bucket")
 _NOT_FLAGS = frozenset({"parquet.crypto.factory.class", "data-file.external-paths", "sequence.auto-padding"})
 """Options that count as soon as they are set."""
 
@@ -323,13 +319,6 @@ def _merge_problems(options: TableOptions) -> Iterator[Problem]:
         yield f"tables with merge-engine={options.merge_engine}", _CONNECTOR
 
 
-def _write_engine_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
-    if options.chain_table:
-        yield from _partial_update_problems(options) if _folds(options) else _merge_problems(options)
-        return
-    yield from _engine_problems(schema, options)
-
-
 def _chain_write_problems(options: TableOptions, chained: bool, by_buckets: bool) -> Iterator[Problem]:
     """With ``by_buckets``: tables whose chain reads would change if a bucket kept one version of each key."""
     if not chained:
@@ -348,31 +337,10 @@ def _chain_write_problems(options: TableOptions, chained: bool, by_buckets: bool
     yield from _changelog_problems(options)
 
 
-def _append_problems(options: TableOptions) -> Iterator[Problem]:
-    """Tables whose readers would not get appended rows, neither from the write nor from the compaction after it."""
-    if options.chain_table:
-        yield from _changelog_problems(options)
-        if options.deletion_vectors:
-            yield "chain tables with option deletion-vectors.enabled=true", _CONNECTOR
-    yield from _producer_problems(options)
-
-
 def _producer_problems(options: TableOptions) -> Iterator[Problem]:
     producer = options.text("changelog-producer", "none").lower()
     if producer not in _PRODUCERS:
         yield f"tables with changelog-producer={producer}", _CONNECTOR
-
-
-def _start_problems(options: TableOptions) -> Iterator[Problem]:
-    for key in _SCAN_START:
-        if options.text(key):
-            yield f"from the starting point stored in the schema (option {key})", "name version= or timestamp="
-    if options.text("scan.mode", "default").lower() not in _SCAN_MODES:
-        yield f"with the stored option scan.mode={options.text('scan.mode')}", "name version= or timestamp="
-
-
-def _folds(options: TableOptions) -> bool:
-    return options.chain_table and options.merge_engine == "partial-update"
 
 
 def _partial_update_problems(options: TableOptions) -> Iterator[Problem]:
@@ -403,10 +371,8 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     if options.bucket > 0 and not schema.bucket_keys and not schema.has_keyless_bucket:
         yield f"tables with bucket={options.bucket} but without bucket-key, which no Paimon opens", _NEW_TABLE
     if schema.primary_keys:
-        yield from _write_engine_problems(schema, options)
-        yield from _key_table_write_problems(schema, options)
+        yield from _key_table_write_problems(schema, options, by_buckets)
         yield from _moving_key_problems(schema, options, by_buckets)
-        yield from _producer_problems(options) if by_buckets else _append_problems(options)
 
 
 def _naming_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
@@ -418,8 +384,7 @@ def _naming_problems(schema: TableSchema, options: TableOptions) -> Iterator[Pro
         yield f"tables with bucket-key={options.given('bucket-key')}, as {min(missing)!r} is not a column", _NEW_TABLE
 
 
-def _compact_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
-    options = TableOptions(schema.options)
+def _compact_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _STORAGE_OPTIONS)
     yield from _manifest_problems(options)
@@ -429,7 +394,7 @@ def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
     options = TableOptions(schema.options)
     if is_chain_main(options, branch):
         yield "the main branch of a chain table (option chain-table.enabled)", "use compact_chain_table"
-    yield from _compact_problems(schema, branch)
+    yield from _compact_problems(schema, options, branch)
     yield from _engine_problems(schema, options)
     if options.chain_table:
         yield from _merge_problems(options)
@@ -463,7 +428,18 @@ def _rescale_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:
 _PRODUCERS = frozenset({"none", "input", "lookup", "full-compaction"})
 
 
-def _key_table_write_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
+def _key_table_write_problems(schema: TableSchema, options: TableOptions, by_buckets: bool) -> Iterator[Problem]:
+    if not options.chain_table:
+        yield from _engine_problems(schema, options)
+    elif options.merge_engine == "partial-update":
+        yield from _partial_update_problems(options)
+    else:
+        yield from _merge_problems(options)
+    if options.chain_table and not by_buckets:  # readers would not get appended rows, nor from the compaction after
+        yield from _changelog_problems(options)
+        if options.deletion_vectors:
+            yield "chain tables with option deletion-vectors.enabled=true", _CONNECTOR
+    yield from _producer_problems(options)
     if options.text("write.sequence-number-init-mode", "scan").lower() not in ("scan", "file"):
         mode = options.text("write.sequence-number-init-mode")
         yield f"tables with write.sequence-number-init-mode={mode}", _CONNECTOR

@@ -39,10 +39,12 @@ def difference(table: Table, before: Snapshot | None, after: Snapshot | None) ->
         return Difference()
     reads: list[Callable[[], Any]] = [*(partial(_manifests, table, s) for s in (before, after)), table.schema]
     old, new, schema = run_parallel(table.store, reads)
-    added, removed = changed_files(table, old, new)
     stored = StoredPartitions(schema)
-    index = _index_difference(table, before, after, stored)
-    return Difference(_by_bucket(added, stored), _by_bucket(removed, stored), index)
+    added, removed = (
+        {bucket: {e.identifier: e.added() for e in group} for bucket, group in stored.by_bucket(files.values()).items()}
+        for files in changed_files(table, old, new)
+    )
+    return Difference(added, removed, _index_difference(table, before, after, stored))
 
 
 def changed_files(
@@ -98,18 +100,17 @@ def _index_difference(
     names = [s.index_manifest if s is not None else None for s in (before, after)]
     if names[0] == names[1]:
         return {}
-    old, new = (_index_by_bucket(read_index_entries(table, s), stored) for s in (before, after))
+    old, new = (index_of_buckets(table, s, stored) for s in (before, after))
     none: frozenset[IndexEntry] = frozenset()
     return {b: new.get(b, none) for b in old.keys() | new.keys() if old.get(b, none) != new.get(b, none)}
 
 
-def index_of_buckets(table: Table, snapshot: Snapshot) -> dict[BucketKey, frozenset[IndexEntry]]:
+def index_of_buckets(
+    table: Table, snapshot: Snapshot | None, stored: StoredPartitions
+) -> dict[BucketKey, frozenset[IndexEntry]]:
     """Return a snapshot's index entries by bucket."""
-    return _index_by_bucket(read_index_entries(table, snapshot), StoredPartitions(table.schema()))
-
-
-def _index_by_bucket(entries: Iterable[IndexEntry], stored: StoredPartitions) -> dict[BucketKey, frozenset[IndexEntry]]:
-    return {bucket: frozenset(group) for bucket, group in stored.by_bucket(entries).items()}
+    groups = stored.by_bucket(read_index_entries(table, snapshot))
+    return {bucket: frozenset(group) for bucket, group in groups.items()}
 
 
 def empty_snapshot(schema_id: int) -> Snapshot:
@@ -132,13 +133,6 @@ def _manifests(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
 
 def _net(table: Table, manifests: list[ManifestFile], selection: Selection | None) -> NetChange:
     return net_change(selected_entries(table, manifests, selection), table.label)
-
-
-def _by_bucket(
-    entries: dict[FileId, ManifestEntry], stored: StoredPartitions
-) -> dict[BucketKey, dict[FileId, ManifestEntry]]:
-    groups = stored.by_bucket(entries.values())
-    return {bucket: {e.identifier: e.added() for e in group} for bucket, group in groups.items()}
 
 
 def snapshots_between(table: Table, after: int, up_to: int) -> list[Snapshot] | None:
@@ -214,22 +208,17 @@ def changed_buckets(
 
 def touched_buckets(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
     """Return the buckets whose files or deletion vectors these commits changed; None if the history has expired."""
+    stored, known = StoredPartitions(table.schema()), {s.id: s for s in commits}
     try:
-        return _touched(table, commits)
+        deltas = read_delta_lists(table, commits)
+        seen = {stored.bucket(e) for part in read_entries(table, deltas) for e in part}
+        for snapshot in commits:
+            previous = known.get(snapshot.id - 1) or table.find_snapshot(snapshot.id - 1)
+            if previous is None and snapshot.index_manifest is not None:
+                return None
+            seen |= _index_difference(table, previous, snapshot, stored).keys()
     except LostMetadataError:
         return None
-
-
-def _touched(table: Table, commits: Sequence[Snapshot]) -> set[BucketKey] | None:
-    deltas = read_delta_lists(table, commits)
-    stored = StoredPartitions(table.schema())
-    seen = {stored.bucket(e) for part in read_entries(table, deltas) for e in part}
-    known = {s.id: s for s in commits}
-    for snapshot in commits:
-        previous = known.get(snapshot.id - 1) or table.find_snapshot(snapshot.id - 1)
-        if previous is None and snapshot.index_manifest is not None:
-            return None
-        seen |= _index_difference(table, previous, snapshot, stored).keys()
     return seen
 
 

@@ -102,17 +102,16 @@ def meant(name: str) -> str | None:
 
 def unknown_options(names: Iterable[str]) -> list[str]:
     """Say of each option that no engine knows which one may be meant. Only a warning: a newer Paimon may know more."""
-    return [_sentence(name) for name in sorted(names) if not is_known(name)]
+    found = []
+    for name in sorted(name for name in names if not is_known(name)):
+        owner = "airflow-paimon" if name.startswith(OWN_OPTIONS) else f"Paimon {PAIMON_VERSIONS}"
+        near = meant(name)
+        hint = f": did you mean {near}?" if near else ""
+        found.append(f"there is no table option {name!r} in {owner}, so it has no effect{hint}")
+    return found
 
 
 def unknown_text(name: str) -> str:
     """Say in a few words that an option is unknown."""
     near = meant(name)
     return f"unknown: did you mean {near}?" if near else "unknown"
-
-
-def _sentence(name: str) -> str:
-    owner = "airflow-paimon" if name.startswith(OWN_OPTIONS) else f"Paimon {PAIMON_VERSIONS}"
-    near = meant(name)
-    hint = f": did you mean {near}?" if near else ""
-    return f"there is no table option {name!r} in {owner}, so it has no effect{hint}"

@@ -63,19 +63,16 @@ def group_faults(schema: TableSchema) -> Iterator[str]:
         ordering, names = group_fields(key), split_names(key, text)
         for name in (*ordering, *names):
             if name not in schema.field_names:
-                yield f"{key} names {name!r}, which is not a column{_without_blanks(name, schema)}"
+                yield f"{key} names {name!r}, which is not a column{without_blanks(name, schema)}"
             elif name in schema.primary_keys:
                 yield f"{key} names {name!r}, which is a column of the primary key"
+        others = {name for other in schema.options if other != key for name in group_fields(other)}
         for name in names:
-            if protected[name] != key or names.count(name) > 1 or name in _ordering_others(schema, key):
+            if protected[name] != key or names.count(name) > 1 or name in others:
                 yield f"{key} names {name!r}, which is in a sequence group twice; a column is in one group"
 
 
-def _ordering_others(schema: TableSchema, key: str) -> set[str]:
-    return {name for other in schema.options if other != key for name in group_fields(other)}
-
-
-def _without_blanks(name: str, schema: TableSchema) -> str:
+def without_blanks(name: str, schema: TableSchema) -> str:
     return f"; write {name.strip()} without blanks" if name.strip() in schema.field_names else ""
 
 
@@ -136,7 +133,12 @@ def _one_set(name: str, latest: TableSchema, older: TableSchema, older_name: Map
     now, then = ({k: v for k, v in s.options.items() if _set_of(k) == name} for s in (latest, older))
     if not (_named(now) <= older_name.keys() and _named(then) <= set(older_name.values())):
         return then
-    return {_renamed_group(k, older_name): _renamed_list(k, v, older_name) for k, v in now.items()}
+    renamed = {}
+    for key, text in now.items():
+        names = ",".join(older_name[n] for n in group_fields(key))
+        own = f"{_PREFIX}{names}{_GROUP}" if _is_group(key) else key
+        renamed[own] = text if key == _SORT_ORDER else ",".join(older_name[n] for n in _list_of(key, text))
+    return renamed
 
 
 def _set_of(key: str) -> str | None:
@@ -161,14 +163,6 @@ def _list_of(key: str, text: str) -> list[str]:
     if key == _SORT_ORDER:
         return []
     return [name for name in split_names(key, text) if name]
-
-
-def _renamed_group(key: str, names: Mapping[str, str]) -> str:
-    return f"{_PREFIX}{','.join(names[n] for n in group_fields(key))}{_GROUP}" if _is_group(key) else key
-
-
-def _renamed_list(key: str, text: str, names: Mapping[str, str]) -> str:
-    return text if key == _SORT_ORDER else ",".join(names[n] for n in _list_of(key, text))
 
 
 def _column_of(key: str, columns: Collection[str]) -> str | None:
@@ -292,8 +286,16 @@ def aggregate_options(options: TableOptions, field: DataField, function: str) ->
 def aggregate_problems(schema: TableSchema) -> Iterator[tuple[str, str]]:
     """Yield what the aggregate functions of a table can't do, as (feature, way out)."""
     options = TableOptions(schema.options)
+    grouped = (name for key in options.raw for name in group_fields(key))
+    unmerged = {*schema.primary_keys, *options.sequence_fields, *grouped}
     for field in schema.fields:
-        function = _function_in(schema, options, field.name)
+        if options.merge_engine == "aggregation":
+            keys, ordering = schema.primary_keys, options.sequence_fields
+            function: str | None = function_of(options, field.name, keys=keys, sequence_fields=ordering)
+        elif options.merge_engine == "partial-update" and field.name not in unmerged:
+            function = configured_function(options, field.name)
+        else:
+            continue
         if function is None:
             continue
         try:
@@ -301,19 +303,6 @@ def aggregate_problems(schema: TableSchema) -> Iterator[tuple[str, str]]:
         except (UnsupportedFeatureError, InvalidInputError) as error:
             details = error.details
             yield str(details.get("feature", error.message)), str(details.get("way_out", "correct the option"))
-
-
-def _function_in(schema: TableSchema, options: TableOptions, column: str) -> str | None:
-    if options.merge_engine == "aggregation":
-        return function_of(options, column, keys=schema.primary_keys, sequence_fields=options.sequence_fields)
-    if options.merge_engine != "partial-update" or column in (*schema.primary_keys, *_sequence_columns(options)):
-        return None
-    return configured_function(options, column)
-
-
-def _sequence_columns(options: TableOptions) -> set[str]:
-    """Return the columns by which rows or sequence groups are ordered: no function applies to them."""
-    return {*options.sequence_fields, *(name for key in options.raw for name in group_fields(key))}
 
 
 def _refused(feature: str, way_out: str) -> UnsupportedFeatureError:

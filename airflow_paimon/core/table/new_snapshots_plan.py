@@ -91,17 +91,11 @@ class SnapshotFilter:
         """
         if new.expired is not None or new.rolled_back is not None:
             return True
-        return (
-            new.snapshot.commit_kind in self.kinds
-            and self._passes_watermark(new.snapshot, cursor)
-            and (not self.partitions or bool(touched(new.snapshot)))
-        )
-
-    def _passes_watermark(self, snapshot: Snapshot, cursor: Cursor) -> bool:
-        step, reached = self.watermark_step_ms, watermark_of(snapshot)
-        if step is None:
-            return True
-        return reached is not None and (cursor.watermark is None or reached // step > cursor.watermark // step)
+        if new.snapshot.commit_kind not in self.kinds:
+            return False
+        step, reached, before = self.watermark_step_ms, watermark_of(new.snapshot), cursor.watermark
+        passed = step is None or (reached is not None and (before is None or reached // step > before // step))
+        return passed and (not self.partitions or bool(touched(new.snapshot)))
 
 
 def parse_filter(

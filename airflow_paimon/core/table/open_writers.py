@@ -69,15 +69,11 @@ def open_buckets(
     if stopped_at is not None and stopped_at.is_of(head):
         return []
     writers = _writers(view, schema, buckets, head, now_ms, look_back=CLOSED_AFTER)
-    if stopped_at is not None and _still_has(view, stopped_at, head):
-        writers = [w for w in writers if w.newest.id > stopped_at.id]
+    if stopped_at is not None and stopped_at.id <= head.id:
+        there = view.find_snapshot(stopped_at.id) if stopped_at.id > 0 else None
+        if there is None or stopped_at.is_of(there):  # else the branch was rolled back below it
+            writers = [w for w in writers if w.newest.id > stopped_at.id]
     return _opened(writers)
-
-
-def _still_has(view: Table, known: SnapshotRef, head: Snapshot) -> bool:
-    """Whether the branch was not rolled back below a head that it had, as far as can be told."""
-    there = view.find_snapshot(known.id) if 0 < known.id <= head.id else None
-    return known.id <= head.id and (there is None or known.is_of(there))
 
 
 def describe_writers(

@@ -73,7 +73,8 @@ def _wanted(key: str, value: str) -> str | None:
     check, text = _CHECKS.get(kind, (None, ""))
     if key in _BY_LEVEL:
         pairs = map_of(value).items()
-        fine = all(_is_int(level) and _wanted(_BY_LEVEL[key], one) is None for level, one in pairs) and _is_map(value)
+        fine = _pairs(value) is not None
+        fine = fine and all(_is_whole(level, 31) and _wanted(_BY_LEVEL[key], one) is None for level, one in pairs)
         return None if fine else f"a list of levels with values, such as {_EXAMPLES[key]}"
     return None if check is None or check(value) else text
 
@@ -88,10 +89,6 @@ def _pairs(text: str) -> list[list[str]] | None:
     return pairs if all(len(pair) == 2 for pair in pairs) else None
 
 
-def _is_map(text: str) -> bool:
-    return _pairs(text) is not None
-
-
 def _divided(text: str, at: str) -> list[str]:
     """Divide a text as Paimon's ``StructuredOptionsSplitter`` does."""
     pattern = re.compile(rf"\s*('(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|[^'\"\s{at}][^{at}]*|)\s*({at}|\Z)")
@@ -100,25 +97,14 @@ def _divided(text: str, at: str) -> list[str]:
         found = pattern.match(text, end)
         if found is None:
             return [text]
-        parts.append(_plain(found[1].strip()))
+        part = found[1].strip()
+        parts.append(part[1:-1].replace(part[0] * 2, part[0]) if part[:1] in ("'", '"') else part)
         end, mark = found.end(), found[2]
     return parts[not parts[0] : len(parts) - (len(parts) > 1 and not parts[-1])]
 
 
-def _plain(part: str) -> str:
-    return part[1:-1].replace(part[0] * 2, part[0]) if part[:1] in ("'", '"') else part
-
-
-def _is_int(text: str) -> bool:
-    return _is_whole(text, 31)
-
-
 def _is_whole(text: str, bits: int) -> bool:
     return _INTEGER.fullmatch(text) is not None and -(2**bits) <= int(text) < 2**bits
-
-
-def _is_size(text: str) -> bool:
-    return _parses(parse_size, text) and parse_size(text) < _LONGEST
 
 
 def _parses(parse: Callable[[str], object], text: str) -> bool:
@@ -130,13 +116,13 @@ def _parses(parse: Callable[[str], object], text: str) -> bool:
 
 
 _CHECKS: Mapping[str, tuple[Callable[[str], bool], str]] = {
-    "int": (_is_int, "a whole number below 2^31"),
+    "int": (lambda text: _is_whole(text, 31), "a whole number below 2^31"),
     "long": (lambda text: _is_whole(text, 63), "a whole number below 2^63"),
     "double": (lambda text: _FRACTION.fullmatch(text.strip()) is not None, "a number"),
     "float": (lambda text: _FRACTION.fullmatch(text.strip()) is not None, "a number"),
     "boolean": (lambda text: text.lower() in ("true", "false"), "true or false"),
     "duration": (lambda text: _parses(parse_duration, text), "a duration, such as '7 d' or '90 min'"),
-    "size": (_is_size, "a size, such as '128 mb'"),
+    "size": (lambda text: _parses(parse_size, text) and parse_size(text) < _LONGEST, "a size, such as '128 mb'"),
     "stats": (lambda text: _STATS.fullmatch(text) is not None, "none, counts, full or truncate(16)"),
-    "map": (_is_map, "a list of key:value pairs"),
+    "map": (lambda text: _pairs(text) is not None, "a list of key:value pairs"),
 }

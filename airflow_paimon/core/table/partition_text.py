@@ -47,7 +47,8 @@ def parse_partition_text(text: str) -> dict[str, str | None]:
     rest = text
     while rest.strip():
         match = _KEY.match(rest)
-        key = "" if match is None else _column(match[1])
+        text_of_key = "" if match is None else match[1]
+        key = text_of_key[1:-1].replace("``", "`") if text_of_key[:1] == "`" else text_of_key
         if match is None or key in found:
             raise InvalidInputError(
                 f"Partition {text!r} is not of the form key=value/key=value or key=value,key=value, each key once. A "
@@ -67,17 +68,10 @@ def parse_partition_text(text: str) -> dict[str, str | None]:
         by_comma = by_comma or separator == ","
     if not found:
         raise InvalidInputError("A partition needs at least one key=value")
-    return found | {key: _unquoted(value, by_comma) for key, value in bare.items()}
-
-
-def _column(text: str) -> str:
-    return text[1:-1].replace("``", "`") if text[0] == "`" else text
-
-
-def _unquoted(value: str, by_comma: bool) -> str | None:
-    if value == DEFAULT_PARTITION:
-        return None
-    return value if by_comma else _ESCAPE.sub(lambda m: chr(int(m[1], 16)), value)
+    for key, value in bare.items():
+        plain = value if by_comma else _ESCAPE.sub(lambda m: chr(int(m[1], 16)), value)
+        found[key] = None if value == DEFAULT_PARTITION else plain
+    return found
 
 
 def split_partitions(text: str) -> list[str]:
@@ -87,7 +81,7 @@ def split_partitions(text: str) -> list[str]:
 
 def partition_text(values: Mapping[str, str | None]) -> str:
     """Return the slash form, which ``parse_partition_text`` parses; None is null. Quoted only where necessary."""
-    return _joined("/", values, lambda value: _quoted(value) if _needs_quotes(value) else value)
+    return _joined("/", values, lambda v: _quoted(v) if _NEVER_BARE.search(v) or _NEXT.search(v) else v)
 
 
 def quoted_partition(values: Mapping[str, str | None]) -> str:
@@ -97,15 +91,8 @@ def quoted_partition(values: Mapping[str, str | None]) -> str:
 
 def _joined(separator: str, values: Mapping[str, str | None], shown: Callable[[str], str]) -> str:
     pairs = ((k, DEFAULT_PARTITION if v is None else shown(v)) for k, v in values.items())
-    return separator.join(f"{k if _BARE_KEY.fullmatch(k) else _in_backticks(k)}={v}" for k, v in pairs)
-
-
-def _needs_quotes(value: str) -> bool:
-    return _NEVER_BARE.search(value) is not None or _NEXT.search(value) is not None
-
-
-def _in_backticks(key: str) -> str:
-    return "`" + key.replace("`", "``") + "`"
+    keyed = ((k if _BARE_KEY.fullmatch(k) else "`" + k.replace("`", "``") + "`", v) for k, v in pairs)
+    return separator.join(f"{key}={value}" for key, value in keyed)
 
 
 def _quoted(value: str) -> str:

@@ -135,7 +135,10 @@ def _directory_text(value: Any, key: str, data_type: DataType, legacy: bool, zon
         except UnicodeDecodeError:
             raise UnsupportedFeatureError(f"Partition column {key} has bytes that are not UTF-8") from None
     if root == "TIMESTAMP_LTZ" and not legacy:
-        return _local_time(timestamp_of(value, local_zone=True), zone).to_sql(_precision(data_type))
+        stamp = timestamp_of(value, local_zone=True)
+        offset = stamp.to_datetime().replace(tzinfo=UTC).astimezone(zone).utcoffset() or timedelta()
+        local = Timestamp(stamp.millis + offset // timedelta(milliseconds=1), stamp.nanos_of_milli)
+        return local.to_sql(_precision(data_type))
     if legacy:
         if root == "DATE":
             return str(value.toordinal() - EPOCH_ORDINAL)
@@ -144,12 +147,6 @@ def _directory_text(value: Any, key: str, data_type: DataType, legacy: bool, zon
         if root == "TIME":
             return str(value)
     return _sql_text(value, data_type)
-
-
-def _local_time(stamp: Timestamp, zone: tzinfo | None) -> Timestamp:
-    utc = stamp.to_datetime().replace(tzinfo=UTC)
-    offset = utc.astimezone(zone).utcoffset() or timedelta()
-    return Timestamp(stamp.millis + offset // timedelta(milliseconds=1), stamp.nanos_of_milli)
 
 
 def _precision(data_type: DataType) -> int:
@@ -252,7 +249,7 @@ def parse_partition_spec(spec: PartitionSpec, keys: Sequence[str], types: Sequen
     if isinstance(spec, str):
         spec = parse_partition_text(spec)
     elif isinstance(spec, Mapping):
-        spec = {key: None if _names_null(value) else value for key, value in spec.items()}
+        spec = {k: None if isinstance(v, str) and v == DEFAULT_PARTITION else v for k, v in spec.items()}
     else:
         raise InvalidInputError(
             f"A partition is a mapping of columns to values, or a string such as dt=a; got {spec!r}"
@@ -265,10 +262,6 @@ def parse_partition_spec(spec: PartitionSpec, keys: Sequence[str], types: Sequen
             known = f"the partition columns are {', '.join(keys)}" if keys else "the table is not partitioned"
             raise InvalidInputError(f"{key!r} is not a partition column: {known}")
     return {key: _parse_value(key, spec[key], by_key[key]) for key in keys if key in spec}
-
-
-def _names_null(value: Any) -> bool:
-    return isinstance(value, str) and value == DEFAULT_PARTITION
 
 
 def _parse_value(key: str, value: Any, data_type: DataType) -> Any:

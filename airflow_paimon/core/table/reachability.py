@@ -122,20 +122,11 @@ def _missing_below(table: Table, parent: str, folders: Mapping[str, set[str]]) -
     return [f"{folder}/{name}" for folder, names in folders.items() for name in names - set(table.store.names(folder))]
 
 
-def replaced_since(table: Table, snapshot: Snapshot, head: Snapshot | None) -> list[ManifestEntry]:
-    """Return the files of ``snapshot`` that are no longer live in ``head``: only these can an expiry delete.
-
-    Reads only the manifests that the two don't share.
-    """
-    if head is None:
-        return []
-    return [e for group in difference(table, snapshot, head).removed.values() for e in group.values()]
-
-
 def lost_between(table: Table, snapshot: Snapshot) -> list[str]:
     """Return the files of ``snapshot`` that an expiry has already deleted. No reads when it is the newest snapshot."""
     head = table.latest_snapshot()
-    gone = replaced_since(table, snapshot, head)
+    removed = {} if head is None else difference(table, snapshot, head).removed  # only these can an expiry delete
+    gone = [e for group in removed.values() for e in group.values()]
     return missing_files(table, table.schema(snapshot.schema_id), gone)
 
 

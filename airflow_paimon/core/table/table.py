@@ -197,17 +197,13 @@ class Table:
         if not at or at < first:
             return None
         for _ in range(_CLIMBS):
-            found = self._highest_above(at)
+            above = [at + step for step in _STEPS]
+            there = run_parallel(self.store, [partial(self.store.exists, self.paths.snapshot(i)) for i in above])
+            found = max((i for i, exists in zip(above, there, strict=True) if exists), default=None)
             if found is None:
                 return at if self.store.exists(self.paths.snapshot(at)) else None
             at = found
         return None
-
-    def _highest_above(self, number: int) -> int | None:
-        """Look for snapshots with higher ids, ever farther; return the highest that is there."""
-        above = [number + step for step in _STEPS]
-        there = run_parallel(self.store, [partial(self.store.exists, self.paths.snapshot(i)) for i in above])
-        return max((i for i, found in zip(above, there, strict=True) if found), default=None)
 
     def latest_snapshot(self) -> Snapshot | None:
         """Read the newest snapshot, None when the branch never had one.
@@ -587,15 +583,13 @@ def snapshot_by_time(table: Table, time_ms: int) -> Snapshot:
         else:
             high = middle - 1
     if best is None:
-        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms; {_earliest(table, ids)}")
+        known = "it has none at all"
+        if ids:
+            millis = table.snapshot(ids[0]).time_millis
+            time = datetime.fromtimestamp(millis / 1000, UTC)
+            known = f"the earliest that is left is {ids[0]}, of {millis} ms ({time})"
+        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms; {known}")
     return best
-
-
-def _earliest(table: Table, ids: Sequence[int]) -> str:
-    if not ids:
-        return "it has none at all"
-    millis = table.snapshot(ids[0]).time_millis
-    return f"the earliest that is left is {ids[0]}, of {millis} ms ({datetime.fromtimestamp(millis / 1000, UTC)})"
 
 
 def find_databases(catalog: Catalog) -> list[str]:
