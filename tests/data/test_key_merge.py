@@ -26,7 +26,8 @@ from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
-from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
+from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
@@ -49,6 +50,17 @@ def files_of(main: Table) -> set[str]:
 
 def stored_files(main: Table, warehouse: Path) -> set[str]:
     return {p.name for p in warehouse.rglob("data-*.parquet")}
+
+
+def k_and_v(main: Table) -> dict[int, str]:
+    return {k: v for k, v, dt in rows_of(main) if dt == "a"}
+
+
+def named_files(main: Table) -> set[str]:
+    """The data files that the snapshots of main and of its branch fix name."""
+    views = (main, main.branch("fix"))
+    return {e.file.file_name for view in views for s in view.snapshots(view.snapshot_ids())
+            for m in read_entries(view, all_manifests(view, s)) for e in m}  # fmt: skip
 
 
 def test_other_keys_of_one_bucket_are_merged(tmp_path: Path) -> None:
@@ -109,25 +121,46 @@ def test_a_rivals_rows_of_other_keys_need_no_second_merge_and_of_the_same_are_fo
     def rivalled(wanted: KeyMergeRequest) -> KeyMergeResult:
         """Merge, and let a rival commit before the publish does."""
         found = merge_by_key(wanted)
-        put(main, [rivals[len(calls)]])
+        for rival in rivals[len(calls)]:
+            if isinstance(rival, str):
+                compact(main, max_sorted_runs=1)
+            else:
+                put(main, [rival])
         calls.append(wanted)
         return found
 
-    def publish() -> None:
-        context = open_context(build_request("merge_branch", values(tmp_path, branch="fix")))
+    def publish(**asked: Any) -> None:
+        context = open_context(build_request("merge_branch", values(tmp_path, branch="fix", **asked)))
         assert isinstance(context.request, MergeBranch)
         publish_branch(context, context.request, RowFunctions(merge_by_key=rivalled))
 
-    rivals = [(4, "rival", "a")]
-    publish()
-    assert len(calls) == 1 and {(1, "fixed", "a"), (3, "newer", "a"), (4, "rival", "a")} <= set(rows_of(main))
+    other, compacts, deletes = (4, "rival", "a"), "compact", (6, None, "a", "-D")
+    rivals: list[list[Any]] = [[other], [other, compacts, deletes], [deletes, compacts, compacts, other, compacts]]
+    for number, each in enumerate(list(rivals)):
+        rivals = [each]
+        calls.clear()
+        before, files = dict(k_and_v(main)), stored_files(main, tmp_path)
+        put(fix, [(1, f"fixed {number}", "a")])
+        put(main, [(3, f"newer {number}", "a")])
+        publish()
+        assert len(calls) == 1
+        gone = {6: None} if deletes in each else {}
+        expected = {**before, 1: f"fixed {number}", 3: f"newer {number}", 4: "rival", **gone}
+        assert k_and_v(main) == {k: v for k, v in expected.items() if v is not None}
+        new = stored_files(main, tmp_path) - files
+        assert run(tmp_path, "check_table").details["ok"]
+        assert not {f for f in new if f not in named_files(main)}, "no file is left that no snapshot names"
     put(fix, [(2, "fixed", "a")])
-    calls, rivals = [], [(2, "rival", "a"), (2, "rival again", "a")]
+    calls, rivals = [], [[(2, "rival", "a"), compacts], [(2, "rival again", "a")]]
     files = stored_files(main, tmp_path)
     with pytest.raises(ConflictError, match=r"1 keys, \(dt=a, k=2\)"):
         publish()
     assert len(calls) == 2 and (2, "rival again", "a") in rows_of(main)
-    assert len(stored_files(main, tmp_path) - files) == 2, "the rival's files alone"
+    assert len(stored_files(main, tmp_path) - files) == 3, "the rival's files alone"
+    put(fix, [(7, "fixed", "a"), (8, "fixed", "a")])
+    calls, rivals = [], [[(8, "rival", "a"), compacts]]
+    publish(on_overlap="main")
+    assert len(calls) == 1 and [k_and_v(main)[k] for k in (2, 7, 8)] == ["rival again", "fixed", "rival"]
 
 
 def test_columns_that_each_side_added_come_together(tmp_path: Path) -> None:
@@ -412,13 +445,14 @@ def merged(
 
 
 class Upserter(Thread):
-    """Writes keys from 100 on into the bucket of partition p, again and again, and rests as long as a commit took: both
-    are threads of one Python, and a publish would have to wait for a chance otherwise.
+    """Writes keys from 100 on into the bucket of partition p, again and again, and compacts it after each second commit
+    if it ``compacts``. Rests as long as a commit took: both are threads of one Python, and a publish would have to wait
+    for a chance otherwise.
     """
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, *, compacts: bool) -> None:
         super().__init__()
-        self.table, self.written, self.stopped = table, dict[int, int](), Event()
+        self.table, self.written, self.stopped, self.compacts = table, dict[int, int](), Event(), compacts
 
     def run(self) -> None:
         for number in count():
@@ -428,6 +462,8 @@ class Upserter(Thread):
             data = pa.Table.from_pylist([{"k": key, "a": number, "dt": "p"}], schema=arrow_schema_of(dict(COLUMNS)))
             write_arrow(self.table, data)
             self.written[key] = number
+            if self.compacts and number % 2:
+                compact(self.table, max_sorted_runs=1 + number % 3)
             sleep(monotonic() - began)
 
     def __enter__(self) -> Upserter:
@@ -447,19 +483,23 @@ class Upserter(Thread):
             sleep(0.01)
 
 
+@pytest.mark.parametrize("compacts", [False, True])
 @pytest.mark.parametrize("kind", ["deduplicate", "input", "aggregation"])
-def test_a_publish_and_its_undo_land_beside_a_writer_that_never_pauses(tmp_path: Path, kind: str) -> None:
+def test_a_publish_and_its_undo_land_beside_a_writer_that_never_pauses(
+    tmp_path: Path, kind: str, compacts: bool
+) -> None:
     main = keyed_table(tmp_path, KINDS[kind])
     rows = [{"k": k, "a": k, "dt": "p"} for k in range(20)]
     write_arrow(main, pa.Table.from_pylist(rows, schema=arrow_schema_of(dict(COLUMNS))))
     run(tmp_path, "create_branch", branch="fix", snapshot=1)
     fix = main.branch("fix")
-    with Upserter(main) as writer:
+    with Upserter(main, compacts=compacts) as writer:
         for number in range(3):
             write_arrow(fix, pa.Table.from_pylist([{"k": number, "a": 1000, "dt": "p"}],
                                                   schema=arrow_schema_of(dict(COLUMNS))))  # fmt: skip
             writer.wait_for_another()
             done = run(tmp_path, "merge_branch", branch="fix")
+            assert done.details["attempts"] < 50
         writer.wait_for_another()
         undone = run(tmp_path, "rollback_to", tag=done.details["undo_tag"], keep_later=True)
     assert undone.details["merged_by_key"]["changed_keys"] == 1 and undone.snapshot_after is not None

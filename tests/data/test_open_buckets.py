@@ -200,6 +200,33 @@ def test_a_job_that_was_started_again_is_not_stopped(table: Table, tmp_path: Pat
     assert OPERATIONS[name](table)
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_a_job_that_commits_beside_a_merge_by_key_may_have_its_bucket_open(tmp_path: Path, streams: bool) -> None:
+    """Its rows have other keys than the branch's, so they alone are no reason to plan again."""
+    table = open_table(str(tmp_path), keyed(tmp_path, bucket="1", changelog_producer="lookup", write_only="false").name)
+    upsert(table, ("a", 1, "x"), ("a", 2, "x"))
+    create_branch(table, "fix", snapshot=1)
+    upsert(table.branch("fix"), ("a", 1, "fixed"))
+    upsert(table, ("a", 2, "y"))
+    commits = [("a", 3, "meanwhile")]
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "create" and path.startswith("manifest/") and commits:
+            upsert(table, commits.pop())
+            if streams:
+                pretend(table)
+
+    slow = Table(FaultStore(table.store, on_mutation=meanwhile), table.name)
+    request = build_request("merge_branch", {"warehouse": str(tmp_path), "table": table.name, "branch": "fix"})
+    context = replace(open_context(request), table=slow)
+    if streams:
+        with pytest.raises(UnsafeOperationError, match=r"p=a/bucket-0 open \(commit user flink\)"):
+            perform(context, request)
+    else:
+        assert perform(context, request).details["attempts"] == 2
+    assert [r[3] for r in rows(table)] == ["x" if streams else "fixed", "y", "meanwhile"]
+
+
 def test_a_commit_that_a_job_makes_again_after_its_branch_replaced_main_is_found(table: Table) -> None:
     create_branch(table, "v2", snapshot=table.latest_snapshot_id())
     upsert(table.branch("v2"), ("a", 5, "x"))

@@ -67,7 +67,9 @@ def test_java_appends_between_all_attempts(java_oracle: JavaOracle, tmp_path: Pa
 def test_java_upserts_into_the_same_bucket_between_all_attempts(
     java_oracle: JavaOracle, tmp_path: Path, options: dict[str, str]
 ) -> None:
-    """Merged by key: the branch's rows of its keys, and Java's of all others, are there, also after an undo."""
+    """Merged by key: the branch's rows of its keys, and Java's of all others, are there, also after an undo. Java
+    compacts the bucket as well.
+    """
     warehouse = str(tmp_path)
     columns = {"k": "INT", "v": "STRING", "s": "INT", "dt": "STRING"}
     keys: dict[str, Any] = {"partition_keys": ["dt"], "primary_keys": ["dt", "k"]}
@@ -83,6 +85,8 @@ def test_java_upserts_into_the_same_bucket_between_all_attempts(
         k = 100 + len(wanted) % 8
         java_oracle.write(warehouse, "d.t", [{"k": k, "v": f"java {number}", "s": 1, "dt": "a"}])
         wanted[k] = f"java {number}"
+        if number > 1:
+            java_oracle.do("compact", warehouse, "d.t", full=number == 2)
 
     for round in range(2):
         rows = [{"k": k, "v": f"fixed {round}", "s": 1, "dt": "a"} for k in range(3)]

@@ -101,6 +101,14 @@ def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
     return (CommitKind.ANALYZE,) if postponed else (CommitKind.ANALYZE, CommitKind.COMPACT)
 
 
+def compactions_show_nothing(schema: TableSchema) -> bool:
+    """Whether readers get the same from a table's files before and after a compaction: batch reads the same rows, and
+    streaming readers no changes.
+    """
+    producer = TableOptions(schema.options).text("changelog-producer", "none").lower()
+    return producer in ("none", "input") and not hides_level_zero(schema)
+
+
 def overlapping_buckets(sides: Sides, schema: TableSchema) -> set[BucketKey]:
     """Return the buckets that both sides changed, and all between which one of their keys may have moved."""
     scope = key_scope(schema)

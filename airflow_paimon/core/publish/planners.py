@@ -32,8 +32,9 @@ from airflow_paimon.core.publish.key_merge import (
     with_mapped_schemas,
 )
 from airflow_paimon.core.publish.partial_publish import check_parts, part_properties, part_summary
-from airflow_paimon.core.publish.publication import BucketReach, FileReach, Publication
+from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.publish_schemas import has_columns_of, written_with
+from airflow_paimon.core.publish.reach import BucketReach, FileReach
 from airflow_paimon.core.publish.replace_main import (
     changed_since_kept,
     check_name_is_free,

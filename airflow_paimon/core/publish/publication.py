@@ -1,20 +1,18 @@
 """A publish or a rollback on top of one head, as one value: planners make it, checks look at it, and its plan and its
 snapshot are derived from it.
 
-It can be carried over to a newer head, so that it keeps up with continuous writers: planning reads all changes since
-the branch point, or the publish, and a writer that commits faster than that would win every race for the next snapshot
-id. So only what the other commits changed is read.
+It can be carried over to a newer head (``reach.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import index_files, plan_keep_tags
 from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.errors import LostMetadataError, NotFoundError, first_few
+from airflow_paimon.core.errors import first_few
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
@@ -24,95 +22,34 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
     bucket_namer,
-    key_scope,
     left_on_their_levels,
     mapped_entries,
     merged_index,
     publish_actions,
     summarize,
-    within_reach,
 )
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, with_merged_index
 from airflow_paimon.core.publish.publish_identity import undo_tag_action
+from airflow_paimon.core.publish.reach import BucketReach, Reach, follow
 from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.consumers import consumer_names
 from airflow_paimon.core.table.global_indexes import without_global_indexes
-from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey, index_origin
-from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
-from airflow_paimon.core.table.manifest_lists import read_delta_lists
-from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import (
-    BRANCH_IDENTITY_PROPERTY,
     CAME_BACK_PROPERTY,
     ROW_IDS_PROPERTY,
     ROW_VERSIONS_PROPERTY,
-    TARGET_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import invisible_files
-
-OnNewHead = Callable[[Snapshot], None]
-"""Called with the new head on which the merge is now to be based: holds it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BucketReach:
-    """A merge by bucket: the buckets that it changes. ``merged``: what was merged by key, of the buckets ``keyed``:
-    rows of other keys may come to their level 0.
-    """
-
-    buckets: frozenset[BucketKey]
-    keyed: frozenset[BucketKey] = frozenset()
-    merged: KeyMergeResult | None = None
-
-    def meets(self, entries: Iterable[ManifestEntry], schema: TableSchema) -> bool:
-        bucket_of, scope = StoredPartitions(schema).bucket, key_scope(schema)
-        keyed = {scope(b) for b in self.keyed}
-        touched: set[BucketKey] = set()
-        beside: list[ManifestEntry] = []
-        for entry in entries:
-            bucket = bucket_of(entry)
-            if self.merged is not None and scope(bucket) in keyed:
-                beside.append(entry)
-            else:
-                touched.add(bucket)
-        if within_reach(touched, set(self.buckets), schema):
-            return True
-        if any(e.kind == FileKind.DELETE or e.file.level > 0 for e in beside):
-            return True
-        if beside and remembers_replaced_rows(schema):  # whoever wrote them has the bucket open: that is asked again
-            return True
-        return self.merged is not None and bool(beside) and self.merged.meets(beside)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileReach:
-    """A merge by file: the files that it deletes or marks, and the partitions in which nothing may be added."""
-
-    files: frozenset[str]
-    partitions: frozenset[bytes]
-
-    def meets(self, entries: Iterable[ManifestEntry], schema: TableSchema) -> bool:
-        form = StoredPartitions(schema).canonical
-        return any(
-            e.file.file_name in self.files
-            if e.kind == FileKind.DELETE
-            else bool(self.partitions) and form(e.partition) in self.partitions
-            for e in entries
-        )
-
-
-Reach = BucketReach | FileReach
-"""What a commit must not change for a publication to stay as it is on top of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -347,49 +284,41 @@ def draft_of(
     )
 
 
-def with_carry_over(
-    view: Table, planned: Draft, head: Snapshot, reach: Reach, on_new_head: OnNewHead, ids_from: int | None = None
-) -> Draft:
-    """Return the draft with its ``on_newer_head``. ``ids_from``: the first row id that it gives, None: none."""
+def with_carry_over(planned: Publication, draft: Draft, on_new_head: Callable[[Publication], None]) -> Draft:
+    """Return the draft with its ``on_newer_head``. ``on_new_head`` is called with the publication on each newer head:
+    it holds that.
+    """
 
     def on_newer_head(newer: Snapshot) -> Draft | None:
-        if ids_from is not None and (newer.next_row_id or 0) > ids_from:
+        followed = _on_newer_head(planned, newer, draft.schema)
+        if followed is None:
             return None
-        if not leaves_untouched(view, head, newer, reach, planned.schema):
-            return None
-        on_new_head(newer)
-        next_row_id = max(planned.next_row_id or 0, newer.next_row_id or 0)
-        on_newer = replace(planned, next_row_id=next_row_id)
-        return with_carry_over(view, on_newer, newer, reach, on_new_head, ids_from)
+        on_new_head(followed)
+        on_newer = replace(draft, next_row_id=max(draft.next_row_id or 0, newer.next_row_id or 0))
+        if followed.changes is not planned.changes:
+            properties = {**draft.properties, **figures_property(followed.changes)}
+            on_newer = replace(on_newer, entries=followed.entries, properties=properties)
+        return with_carry_over(followed, on_newer, on_new_head)
 
-    return replace(planned, on_newer_head=on_newer_head)
-
-
-def leaves_untouched(view: Table, old: Snapshot, new: Snapshot, reach: Reach, schema: TableSchema) -> bool:
-    """Whether the commits from ``old`` to ``new`` change none of the inputs of a three-way merge."""
-    if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
-        return False
-    if view.schema().identity != schema.identity:  # also if another writer has put one of this id
-        return False
-    if TableOptions(schema.options).row_tracking and isinstance(reach, BucketReach):
-        return False
-    try:
-        if view.snapshot(old.id).identity != old.identity:
-            return False
-    except NotFoundError:
-        return False
-    between = snapshots_between(view, old.id, new.id)
-    if between is None:
-        return False
-    if any(_is_publish(s) for s in between):
-        return False  # the base may be another one then
-    try:
-        found = read_entries(view, read_delta_lists(view, between))
-    except LostMetadataError:  # expired meanwhile
-        return False
-    return not reach.meets((e for part in found for e in part), schema)
+    return draft if planned.reach is None else replace(draft, on_newer_head=on_newer_head)
 
 
-def _is_publish(snapshot: Snapshot) -> bool:
-    """Whether it is a publish, a rollback or an undo."""
-    return not snapshot.properties.keys().isdisjoint((BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY))
+def _on_newer_head(d: Publication, newer: Snapshot, schema: TableSchema) -> Publication | None:
+    """Return what was planned on the head before as it is on a newer one; None: it has to be planned again."""
+    assert d.reach is not None
+    first_id = None if d.id_space is None else d.id_space.first_free
+    if first_id is not None and (newer.next_row_id or 0) > first_id:
+        return None
+    reach = follow(d.target, d.head, newer, d.reach, schema)
+    d = replace(d, head=newer, reach=reach)
+    if not isinstance(reach, BucketReach) or reach.merged is None or d.key_merge_result is None:
+        return None if reach is None else d
+    merged = reach.merged.changes
+    if all(merged.get(c.bucket, c) == c for c in d.changes):
+        return d
+    d = replace(
+        d,
+        changes=[merged.get(c.bucket, c) for c in d.changes],
+        key_merge_result=replace(d.key_merge_result, files={b: c.add for b, c in merged.items()}),
+    )
+    return replace(d, entries=mapped_entries(d.changes, d.schemas.ids, d.written))

@@ -37,7 +37,8 @@ from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket
 from airflow_paimon.core.publish.file_merge_plan import Cause, FileMerge, merges_by_file
 from airflow_paimon.core.publish.hold import conflict_if_gone
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, reason_against
-from airflow_paimon.core.publish.publication import BucketReach, FileReach, Publication, Reach
+from airflow_paimon.core.publish.publication import Publication
+from airflow_paimon.core.publish.reach import BucketReach, FileReach, Reach
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
 from airflow_paimon.core.publish.run import PlanOnHead, run_publication

@@ -39,6 +39,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import keep_record
+from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.hold import drop_hold, drop_holds_of, put_hold
 from airflow_paimon.core.publish.publication import Publication, with_carry_over, with_plan
 from airflow_paimon.core.publish.publish_identity import (
@@ -182,9 +183,12 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
             return None
         return _staged_draft(run, planned, on_new_head, expected)
 
-    def on_new_head(head: Snapshot) -> None:
-        run.put_staged_tag(Tag(name=identity.undo_tag, snapshot=head))
-        run.add_to_summary(_head_summary(request, head))
+    def on_new_head(publication: Publication) -> None:
+        run.put_staged_tag(Tag(name=identity.undo_tag, snapshot=publication.head))
+        assert run.planned is not None
+        run.planned = replace(publication, summary={**run.planned.summary, **summarize(publication.changes)})
+        run.add_to_summary(_head_summary(request, publication.head))
+        run.files.use(publication)
 
     receipt = _commit(run, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
@@ -287,7 +291,7 @@ def _expected(request: Publish, target: Table) -> Sequence[HeadIs]:
 def _staged_draft(
     run: _PublishRun,
     publication: Publication,
-    on_new_head: Callable[[Snapshot], None],
+    on_new_head: Callable[[Publication], None],
     conditions: Sequence[Condition],
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
@@ -307,14 +311,13 @@ def _staged_draft(
         [s for s in publication.kept_snapshots if s.identity != publication.source_snapshot.identity]
     )
     check_files_exist(publication.target, draft.schema, publication.changes, publication.index or (), run.found_files)
-    if isinstance(run.request, PublishBranch | RollbackTo) and run.request.writers_stopped:
-        gone = [e for e in draft.entries if e.kind == FileKind.DELETE]  # else the plan has looked
-        conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=True)]
+    # Whoever commits beside a merge by key meanwhile may have its bucket open. A plan has looked as well, before rows
+    # were read.
+    assert isinstance(run.request, PublishBranch | RollbackTo)
+    gone = [e for e in draft.entries if e.kind == FileKind.DELETE]
+    conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=run.request.writers_stopped)]
     draft = replace(draft, prepare=partial(_put_schemas_before, run, publication, draft.schema), conditions=conditions)
-    if publication.reach is None:
-        return draft
-    ids_from = None if publication.id_space is None else publication.id_space.first_free
-    return with_carry_over(publication.target, draft, publication.head, publication.reach, on_new_head, ids_from)
+    return with_carry_over(publication, draft, on_new_head)
 
 
 def _put_schemas_before(run: _PublishRun, publication: Publication, schema: TableSchema) -> bool:

@@ -7,18 +7,21 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from airflow_paimon.core.commit.committer import Draft, execute
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.commit.committer import Draft, execute, put_new
+from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, not_by_key, overlapping_keys
-from airflow_paimon.core.publish.publication import BucketReach, Publication, draft_of
+from airflow_paimon.core.publish.publication import Publication, draft_of
+from airflow_paimon.core.publish.reach import BucketReach, MergedBuckets
 from airflow_paimon.core.publish.row_functions import (
     MergeByKey,
     ReplacedBuckets,
@@ -91,11 +94,13 @@ def delete_unused(table: Table, entries: Sequence[ManifestEntry], others: Sequen
 @dataclass(slots=True)
 class KeyMergeFiles:
     """The files of buckets that this call has merged by key. A publication on a newer head uses them if the buckets are
-    the same there; else they are deleted, and the buckets merged again.
+    the same there; else they are deleted, and the buckets merged again. ``copies``: those of files that the target has
+    got since, and compacted.
     """
 
     merge: MergeByKey | None
     made: tuple[KeyMergeRequest, KeyMergeResult] | None = None
+    copies: dict[FileId, ManifestEntry] = field(default_factory=dict)
 
     def into(self, publication: Publication, *, writers_stopped: bool) -> Publication:
         """Return the publication with the buckets that are to be merged by key.
@@ -124,35 +129,62 @@ class KeyMergeFiles:
             bucket_of = StoredPartitions(request.schema).bucket
             buckets = [bucket_of(i) for i in merged.index]
             raise other_keys(request.target.label, buckets, request.schema, "the branch")
-        return _with_merged(publication, request, merged)
+        return self._with_merged(publication, request, merged)
+
+    def _with_merged(self, publication: Publication, request: KeyMergeRequest, merged: KeyMergeResult) -> Publication:
+        changes = {
+            b: BucketChange(bucket=b, delete=tuple(request.ours.entries.get(b, ())), add=tuple(entries))
+            for b, entries in merged.files.items()
+        }
+        said = {
+            "changed_keys": merged.changed, "overlapping_keys": merged.overlapping, "on_overlap": request.on_overlap
+        }  # fmt: skip
+        reach = publication.reach
+        if isinstance(reach, BucketReach):
+            buckets = MergedBuckets(
+                buckets=frozenset(request.buckets),
+                changes=changes,
+                meets=merged.meets,
+                copy=partial(self._copy, request.target),
+            )
+            reach = replace(reach, merged=buckets)
+        return replace(
+            publication,
+            changes=sorted([*publication.changes, *changes.values()], key=lambda c: c.bucket),
+            key_merge=None,
+            key_merge_result=merged,
+            reach=reach,
+            properties={**publication.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
+            summary={**publication.summary, "merged_by_key": {**request.summary, **said}},
+        )
+
+    def _copy(self, target: Table, entry: ManifestEntry) -> ManifestEntry | None:
+        """Copy a data file of the target, byte by byte; None: it has expired, or lies outside of the table."""
+        known, file = self.copies.get(entry.identifier), entry.file
+        if known is not None or file.external_path is not None:
+            return known
+        name = f"data-{uuid.uuid4()}-0.{file.file_name.partition('.')[2]}"
+        copied = entry._replace(file=file._replace(file_name=name, extra_files=()))
+        schema = target.schema()
+        values = StoredPartitions(schema).values(entry.partition)
+        path, new_path = (data_file_path(schema, values, entry.bucket, f) for f in (file, copied.file))
+        try:
+            put_new(target, new_path, target.store.read(path))
+        except NotFoundError:
+            return None
+        self.copies[entry.identifier] = copied
+        return copied
 
     def discard(self, used: Collection[str] = ()) -> None:
-        """Delete the files that were written, if none of them is used."""
-        made, self.made = self.made, None
-        if made is None or not made[1].file_names.isdisjoint(used):
+        """Delete the files that were written, but for the used ones."""
+        if self.made is None:
             return
-        request, merged = made
-        delete_unused(request.target, merged.entries, [f"{INDEX_DIR}/{i.file_name}" for i in merged.index])
-
-
-def _with_merged(publication: Publication, request: KeyMergeRequest, merged: KeyMergeResult) -> Publication:
-    changes = [
-        BucketChange(bucket=b, delete=tuple(request.ours.entries.get(b, ())), add=tuple(entries))
-        for b, entries in merged.files.items()
-    ]
-    said = {"changed_keys": merged.changed, "overlapping_keys": merged.overlapping, "on_overlap": request.on_overlap}
-    reach = publication.reach
-    if isinstance(reach, BucketReach):
-        reach = replace(reach, keyed=frozenset(request.buckets), merged=merged)
-    return replace(
-        publication,
-        changes=sorted([*publication.changes, *changes], key=lambda c: c.bucket),
-        key_merge=None,
-        key_merge_result=merged,
-        reach=reach,
-        properties={**publication.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
-        summary={**publication.summary, "merged_by_key": {**request.summary, **said}},
-    )
+        (request, merged), copies = self.made, list(self.copies.values())
+        self.made = None
+        self.copies.clear()
+        unused = [e for e in (*merged.entries, *copies) if e.file.file_name not in used]
+        indexes = [f"{INDEX_DIR}/{i.file_name}" for i in merged.index if i.file_name not in used]
+        delete_unused(request.target, unused, indexes)
 
 
 @dataclass(slots=True)
@@ -198,8 +230,12 @@ class StagedFiles:
         """Write what is missing, and return the content of the snapshot."""
         changelog, rewritten = self.changelog.entries_of(d), self.rewritten.entries_of(d)
         self.used = {e.file.file_name for e in (*rewritten.values(), *(changelog or ()))}
-        self.used |= set() if d.key_merge_result is None else d.key_merge_result.file_names
+        self.use(d)
         return draft_of(d, properties, rewritten, changelog)
+
+    def use(self, d: Publication) -> None:
+        """Count the files of a merge by key as used by a draft of this publication."""
+        self.used |= set() if d.key_merge_result is None else d.key_merge_result.file_names
 
     def discard(self, table: Table, used: Collection[str] = ()) -> None:
         """Delete the files that were written, but for the used ones."""

@@ -1,0 +1,177 @@
+"""Whether a publication stands on a newer head, so that it keeps up with writers that never pause.
+
+Planning reads all changes since the branch point, or the publish, and a merge by key the rows of its buckets: a writer
+that commits faster than that would win every race for the next snapshot id. So of a newer head only what the other
+commits changed is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from airflow_paimon.core.errors import LostMetadataError, NotFoundError
+from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import (
+    BucketChange,
+    compactions_show_nothing,
+    key_scope,
+    neutral_kinds,
+    within_reach,
+)
+from airflow_paimon.core.table.history import snapshots_between
+from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.manifest_entries import read_entries
+from airflow_paimon.core.table.manifest_lists import read_each_delta_list
+from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
+from airflow_paimon.core.table.table import Table
+
+
+class LaterCommit(NamedTuple):
+    """What a commit after the head of a publication changed. ``is_neutral``: it changed files, but no row."""
+
+    is_neutral: bool
+    entries: Sequence[ManifestEntry]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileReach:
+    """A merge by file: the files that it deletes or marks, and the partitions in which nothing may be added."""
+
+    files: frozenset[str]
+    partitions: frozenset[bytes]
+
+    def follow(self, commits: Sequence[LaterCommit], schema: TableSchema) -> FileReach | None:
+        """Return the reach on top of later commits; None: they change what the publication relies on."""
+        form = StoredPartitions(schema).canonical
+        is_met = any(
+            e.file.file_name in self.files
+            if e.kind == FileKind.DELETE
+            else bool(self.partitions) and form(e.partition) in self.partitions
+            for commit in commits
+            for e in commit.entries
+        )
+        return None if is_met else self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergedBuckets:
+    """Buckets that were merged by key, on the head on which the publication is to be based.
+
+    ``buckets``: all that were read; ``changes``: of those that get new files. ``later``: the files that others have
+    added to these since, all on level 0, so above the new ones. ``meets``: whether such files hold a key that the
+    branch changed. ``copy``: copies a file of level 0; None: it is gone, or can't be copied.
+    """
+
+    buckets: frozenset[BucketKey]
+    changes: Mapping[BucketKey, BucketChange]
+    meets: Callable[[Sequence[ManifestEntry]], bool]
+    copy: Callable[[ManifestEntry], ManifestEntry | None]
+    later: Mapping[FileId, ManifestEntry] = field(default_factory=dict)
+
+    def follow(self, commits: Sequence[LaterCommit], schema: TableSchema) -> MergedBuckets | None:
+        """Take in rows of other keys, and compactions of the buckets; None: something else was changed.
+
+        What a compaction made goes with the files that were merged. Its rows are in the new files already, but for
+        those of later files that it has taken in: copies of these come back to level 0.
+        """
+        added = [e for c in commits if not c.is_neutral for e in c.entries]
+        if any(e.kind == FileKind.DELETE or e.file.level > 0 for e in added) or (added and self.meets(added)):
+            return None
+        bucket_of = StoredPartitions(schema).bucket
+        own = [(c.is_neutral, e) for c in commits for e in c.entries if bucket_of(e) in self.changes]
+        later = {**self.later, **{e.identifier: e for is_neutral, e in own if not is_neutral}}
+        moved = [e for is_neutral, e in own if is_neutral]
+        if not moved:
+            return replace(self, later=later)
+        if not compactions_show_nothing(schema):
+            return None
+        replaced = {e.identifier: e for c in self.changes.values() for e in c.delete}
+        taken_in: list[ManifestEntry] = []
+        for entry in moved:
+            key = entry.identifier
+            if entry.kind == FileKind.ADD:
+                replaced[key] = entry
+            elif key in later:
+                taken_in.append(later.pop(key))
+            elif replaced.pop(key, None) is None:
+                return None
+        copies = [self.copy(e) for e in taken_in]
+        if None in copies:
+            return None
+        return replace(self, later=later, changes={
+            b: replace(
+                c,
+                delete=tuple(e for e in replaced.values() if bucket_of(e) == b),
+                add=(*c.add, *(e for e in copies if e is not None and bucket_of(e) == b)),
+            )
+            for b, c in self.changes.items()
+        })  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BucketReach:
+    """A merge by bucket: the buckets that it changes, and those of them that were merged by key."""
+
+    buckets: frozenset[BucketKey]
+    merged: MergedBuckets | None = None
+
+    def follow(self, commits: Sequence[LaterCommit], schema: TableSchema) -> BucketReach | None:
+        """Return the reach on top of later commits; None: they change what the publication relies on."""
+        bucket_of, scope = StoredPartitions(schema).bucket, key_scope(schema)
+        keyed = set() if self.merged is None else {scope(b) for b in self.merged.buckets}
+        touched = {bucket_of(e) for c in commits for e in c.entries}
+        if within_reach({b for b in touched if scope(b) not in keyed}, set(self.buckets), schema):
+            return None
+        if self.merged is None:
+            return self
+        merged = self.merged.follow(
+            [c._replace(entries=[e for e in c.entries if scope(bucket_of(e)) in keyed]) for c in commits], schema
+        )
+        return None if merged is None else replace(self, merged=merged)
+
+
+Reach = BucketReach | FileReach
+"""What a commit must not change for a publication to stand on top of it."""
+
+
+def follow(view: Table, old: Snapshot, new: Snapshot, reach: Reach, schema: TableSchema) -> Reach | None:
+    """Return the reach on the head ``new`` instead of ``old``; None: the publication has to be planned again.
+
+    ``schema``: the branch's, after the publication.
+    """
+    if new.index_manifest != old.index_manifest or new.schema_id != old.schema_id:
+        return None
+    if view.schema().identity != schema.identity:  # also if another writer has put one of this id
+        return None
+    if TableOptions(schema.options).row_tracking and isinstance(reach, BucketReach):
+        return None
+    try:
+        if view.snapshot(old.id).identity != old.identity:
+            return None
+        between = snapshots_between(view, old.id, new.id)
+        if between is None or any(map(_moves_base, between)):
+            return None
+        commits = _read_commits(view, between, schema)
+    except (NotFoundError, LostMetadataError):  # expired meanwhile
+        return None
+    return reach.follow(commits, schema)
+
+
+def _moves_base(snapshot: Snapshot) -> bool:
+    """Whether it is a publish, a rollback or an undo: both sides may have another base then."""
+    return not snapshot.properties.keys().isdisjoint((BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY))
+
+
+def _read_commits(view: Table, snapshots: Sequence[Snapshot], schema: TableSchema) -> list[LaterCommit]:
+    lists, neutral = read_each_delta_list(view, snapshots), neutral_kinds(schema)
+    found = iter(read_entries(view, [m for rows in lists for m in rows]))
+    return [
+        LaterCommit(s.commit_kind in neutral, [e for _ in rows for e in next(found)])
+        for s, rows in zip(snapshots, lists, strict=True)
+    ]
