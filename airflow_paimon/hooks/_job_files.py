@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -16,9 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
+from airflow_paimon.core.requests.arguments import RESULT_URI, STORAGE_OPTIONS, STORAGE_OPTIONS_ONCE, to_arguments
+from airflow_paimon.core.requests.requests import Request, flag_name
 
 log = logging.getLogger(__name__)
 
+RESULT_LINE = '{"operation": "'
+"""What the line begins with by which a job prints its result: who runs the job logs the result."""
 _PREFIX = "airflow-paimon-job-"
 _TRY = re.compile(r"\btry\d+")
 # Containers may share a folder for temporary files, and a process id means nothing in another one.
@@ -54,21 +59,6 @@ class ResultFile:
         return result if isinstance(result, dict) else None
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptDriver:
-    """A driver that some try of an operation has in a cluster, as the cluster says it.
-
-    ``state``: the cluster's word for it. ``result_name``: the file that its result will be in. ``url``: its page.
-    ``files``: the folder of its uploads.
-    """
-
-    id: str
-    state: str
-    result_name: str
-    url: str | None = None
-    files: str | None = None
-
-
 class JobFolder:
     """A private temporary folder (mode 0700, files 0600), deleted at the end of ``with``.
 
@@ -100,6 +90,27 @@ class JobFolder:
         from airflow_paimon.core.store import open_store
 
         return ResultFile(str(self.path / "result.json"), open_store(str(self.path)), "result.json")
+
+
+def job_arguments(
+    folder: JobFolder, request: Request, texts: Mapping[str, str], result_uri: str, *, shipped: bool = False
+) -> list[str]:
+    """Write the files that a job needs, and return its arguments.
+
+    ``texts``: fields of the request that name a file, with the file's content. ``shipped``: the driver has the files in
+    its working folder, as ``--files`` puts them there.
+    """
+
+    def named(path: Path) -> str:
+        return path.name if shipped else str(path)
+
+    files: dict[str, Any] = {name: named(folder.write(f"{name}.sql", text)) for name, text in texts.items()}
+    arguments = [*to_arguments(dataclasses.replace(request, **files)), f"{flag_name(RESULT_URI)}={result_uri}"]
+    if request.storage_options:
+        path = folder.write("storage-options.json", json.dumps(dict(request.storage_options)))
+        # A driver that reads it in place deletes it; elsewhere Spark's staging folder goes with the application.
+        arguments.append(f"{flag_name(STORAGE_OPTIONS if shipped else STORAGE_OPTIONS_ONCE)}={named(path)}")
+    return arguments
 
 
 def result_in(results_folder: str, name: str, storage_options: Mapping[str, Any] | None) -> ResultFile:

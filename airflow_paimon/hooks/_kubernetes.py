@@ -2,28 +2,30 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from airflow_paimon.core.errors import InvalidInputError, PaimonError
-from airflow_paimon.hooks._job_files import AttemptDriver
-from airflow_paimon.hooks._yarn import operation_tag
+from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.hooks._drivers import ENDED_STATES, GONE, AttemptDriver, operation_tag
+from airflow_paimon.hooks._job_files import delete_job_files
+
+log = logging.getLogger(__name__)
 
 OPERATION_LABEL = "airflow-paimon-operation"
 RESULT_ANNOTATION = "airflow-paimon-result"
 FILES_ANNOTATION = "airflow-paimon-files"
 UPLOAD_PATH = "spark.kubernetes.file.upload.path"
 CONTEXT = "spark.kubernetes.context"
-POLL_SECONDS = 5.0
-"""Between two polls of a task at its driver."""
 _TIMEOUT = (5.0, 20.0)
 """Seconds until there is a connection to the API server, and until it answers; a call that fails is made once more."""
 _KEPT_SECONDS = 60
@@ -54,42 +56,43 @@ class Pods:
     namespace: str
     context: str | None = None
 
-    def phase(self, name: str) -> str | None:
-        """Return the pod's phase, None when there is no such pod.
+    def state(self, driver: str) -> str:
+        """Return the pod's phase, ``GONE`` when there is no such pod.
 
         Raises ``PendingError`` when the pod can't start, as its image can't be had, say.
         """
-        if (pod := self._read(name)) is None:
-            return None
+        if (pod := self._read(driver)) is None:
+            return GONE
         if pod.status.phase == "Pending" and (why := _why_pending(pod.status)):
-            raise PendingError(f"pod {name} in namespace {self.namespace} can't start: {why}")
+            raise PendingError(f"pod {driver} in namespace {self.namespace} can't start: {why}")
         return str(pod.status.phase)
 
-    def ending(self, name: str) -> str | None:
-        """Say how the pod ended, None when that isn't told."""
-        if (pod := self._read(name)) is None:
-            return None
+    def ending(self, driver: str, state: str) -> str:
+        """Return the phase with what the pod tells of its end."""
+        if (pod := self._read(driver)) is None:
+            return state
         said = [pod.status.reason, pod.status.message]
         for container in pod.status.container_statuses or []:
             if ended := container.state.terminated:
                 said += [ended.reason, f"exit code {ended.exit_code}", ended.message]
-        return ", ".join(str(each) for each in said if each) or None
+        told = ", ".join(str(each) for each in said if each)
+        return f"{state}: {told}" if told else state
 
-    def log(self, name: str) -> list[str]:
+    def log(self, driver: str) -> list[str]:
         """Return the last lines that the pod has printed."""
         text = self._ask(
             "get pods/log",
             lambda api, **limits: (
                 api.read_namespaced_pod_log(
-                    name, self.namespace, tail_lines=_LOG_LINES, _preload_content=False, **limits
+                    driver, self.namespace, tail_lines=_LOG_LINES, _preload_content=False, **limits
                 ).data
             ),
         )
         return (text or b"")[-_LOG_BYTES:].decode(errors="replace").splitlines()
 
-    def delete(self, name: str) -> None:
+    def kill(self, driver: str) -> None:
         """Delete the pod, which ends the driver and its executors. Nothing happens when there is none."""
-        self._ask("delete pods", lambda api, **limits: api.delete_namespaced_pod(name, self.namespace, **limits))
+        self._ask("delete pods", lambda api, **limits: api.delete_namespaced_pod(driver, self.namespace, **limits))
 
     def drivers_of(self, request_key: str) -> list[AttemptDriver]:
         """Return the drivers that try one request of an operation, the newest first, but none that is being deleted."""
@@ -101,10 +104,6 @@ class Pods:
         pods = [] if found is None else [pod for pod in found.items if pod.metadata.deletion_timestamp is None]
         pods.sort(key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
         return [found for pod in pods if (found := _driver_pod(pod)) is not None]
-
-    def created(self, request_key: str, result_name: str) -> AttemptDriver | None:
-        """Return the driver of one submission: the newest that writes this result."""
-        return next((pod for pod in self.drivers_of(request_key) if pod.result_name == result_name), None)
 
     def _read(self, name: str) -> Any:
         return self._ask("get pods", lambda api, **limits: api.read_namespaced_pod(name, self.namespace, **limits))
@@ -199,8 +198,124 @@ def settings_of(request_key: str, result_name: str, files: str | None) -> dict[s
     return settings
 
 
+class KubernetesSubmission:
+    """A driver in a pod, found by its label.
+
+    :param upload_path: where Spark's settings put uploads; each try has a folder below it, as Spark deletes none
+    """
+
+    poll_seconds = 5.0
+    variables = "spark.kubernetes.driverEnv."
+    returns_at_once = True
+
+    def __init__(self, pods: Pods, upload_path: str | None) -> None:
+        self.driver: str | None = None
+        self.place: Mapping[str, str | None] = {"namespace": pods.namespace, "context": pods.context}
+        self._pods, self._upload_path = pods, upload_path
+        self._refusal: str | None = None
+        self._own: AttemptDriver | None = None
+        self._request_key = ""
+        self._storage_options: Mapping[str, Any] | None = None
+
+    def drivers(self) -> Pods:
+        """Return the pods."""
+        return self._pods
+
+    def return_at_once(self) -> None:
+        """It does."""
+
+    def begin(self, request_key: str | None, result_name: str, storage_options: Mapping[str, Any] | None) -> None:
+        """Begin a try. Without an operation id no retry looks for the driver, but this try does."""
+        self._own = AttemptDriver("", "", result_name, files=upload_folder(self._upload_path))
+        self._request_key, self._storage_options = request_key or result_name, storage_options
+        self.driver = self._refusal = None
+
+    def settings(self, conf: Mapping[str, Any]) -> dict[str, str]:
+        """Return the Spark settings of this try, by which its driver is found, and its uploads can be deleted."""
+        assert self._own is not None
+        waits = {"spark.kubernetes.submission.waitAppCompletion": "false"}
+        return settings_of(self._request_key, self._own.result_name, self._own.files) | waits
+
+    def notice(self, line: str) -> None:
+        """Notice the driver's pod, and what is said of a right that is missing."""
+        self.driver = deployed_pod(line) or self.driver
+        self._refusal = self._refusal or refusal(line)
+
+    def submitted(self, request: Request, *, failed: bool) -> AttemptDriver | None:
+        """Return the driver that ``spark-submit``, which has ended, has created; None if there is none.
+
+        Spark names it at the level INFO only, and doesn't know it where the answer to its creation got lost.
+
+        Raises ``PaimonError`` when Kubernetes refuses it, ``OutcomeUnknownError`` when Kubernetes doesn't tell.
+        """
+        assert self._own is not None
+        what = f"{request.operation} on {request.table}"
+        if self.driver is None and not creates_no_pod(self._refusal):
+            try:
+                self.driver = self._find_created(failed=failed)
+            except (RuntimeError, PaimonError) as error:
+                log.warning("Whether a driver was created isn't known: %s", error)
+                if self._refusal is None:
+                    raise OutcomeUnknownError(
+                        f"{what}: spark-submit named no driver, and Kubernetes doesn't report whether one exists "
+                        f"({error}); a retry of this task checks again"
+                    ) from error
+                raise PaimonError(f"{what}: Kubernetes refuses it: {self._refusal}") from error
+        if self.driver is not None:
+            return replace(self._own, id=self.driver)
+        self._delete_uploads()
+        if self._refusal is not None:
+            raise PaimonError(f"{what}: Kubernetes refuses it: {self._refusal}")
+        return None
+
+    def _find_created(self, *, failed: bool) -> str | None:
+        pod = self._created()
+        if pod is not None and failed and pod.state == "Pending":
+            # Its settings come after it, so it may wait for them for ever.
+            self._pods.kill(pod.id)
+            return None
+        return None if pod is None else pod.id
+
+    def _created(self) -> AttemptDriver | None:
+        """Return the newest driver that writes the result of this try."""
+        assert self._own is not None
+        found = self._pods.drivers_of(self._request_key)
+        return next((pod for pod in found if pod.result_name == self._own.result_name), None)
+
+    def earlier(self, request_key: str, result_name: str) -> list[AttemptDriver]:
+        """Return the drivers of all tries, those at work first."""
+        return sorted(self._pods.drivers_of(request_key), key=lambda one: one.state in ENDED_STATES)
+
+    def adopt(
+        self, earlier: AttemptDriver, request_key: str, storage_options: Mapping[str, Any] | None
+    ) -> AttemptDriver:
+        """Take the driver of an earlier try for the own one; return it without files that are no uploads of ours."""
+        files = earlier.files if earlier.files and is_upload_folder(earlier.files, self._upload_path) else None
+        if earlier.files != files:
+            log.warning("%s is not below %s, and stays", earlier.files, self._upload_path)
+        self._own = replace(earlier, files=files)
+        self._request_key, self._storage_options, self.driver = request_key, storage_options, earlier.id
+        return self._own
+
+    def kill(self) -> str | None:
+        """Delete the driver, also one that spark-submit, killed now, has not named; and then what was uploaded."""
+        if self._own is None:
+            return None
+        if self.driver is None and (found := self._created()) is not None:
+            self.driver = found.id
+        if self.driver is not None:
+            self._pods.kill(self.driver)
+        self._delete_uploads()
+        return self.driver
+
+    def _delete_uploads(self) -> None:
+        """Delete what was uploaded, with the secrets in it."""
+        if self._own is not None and self._own.files is not None:
+            delete_job_files(self._own.files, self._storage_options)
+
+
 def upload_folder(path: str | None) -> str | None:
-    """Return a folder for the uploads of one submission: Spark deletes none, so whoever takes the result does."""
+    """Return a folder for the uploads of one submission."""
     return None if path is None else f"{path.rstrip('/')}/airflow-paimon-{uuid.uuid4().hex}"
 
 

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import requests
 
-from airflow_paimon.hooks._job_files import AttemptDriver
+from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.requests.requests import Request
+from airflow_paimon.hooks._drivers import GONE, AttemptDriver, operation_tag
 
 if TYPE_CHECKING:
     from requests.auth import AuthBase
 
 _REQUEST_SECONDS = 30.0
+ADDRESS = "yarn_resourcemanager_webapp_address"
+"""The extra of a Spark connection with the resource manager's address, by Airflow's name."""
 _UNFINISHED = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
-_OPERATION_TAG = "airflow-paimon-"
 _RESULT_TAG = "airflow-paimon-result-"
 # YARN keeps tags in lower case, of 100 characters at most.
 _FITS_A_TAG = re.compile(r"[a-z0-9_.-]{1,70}")
 _RESULT = re.compile(rf"(?:^|,){_RESULT_TAG}([^,]+)")
+_APPLICATION = re.compile(r"application_\d+_\d+")
 _PROXY = re.compile(r"tracking URL: (https?://[^/\s]+)/proxy/application_")
 
 
@@ -35,14 +38,22 @@ class ResourceManager:
     url: str
     auth: AuthBase | None = None
 
-    def state(self, application: str) -> str | None:
-        """Return the application's state, None when the resource manager knows of no such application."""
-        answer = self._ask("GET", f"apps/{application}")
-        return None if answer is None else str(_field(answer, "app")["state"])
+    def state(self, driver: str) -> str:
+        """Return the application's state, ``GONE`` when the resource manager knows of no such application."""
+        answer = self._ask("GET", f"apps/{driver}")
+        return GONE if answer is None else str(_field(answer, "app")["state"])
 
-    def kill(self, application: str) -> None:
+    def kill(self, driver: str) -> None:
         """End the application. Nothing happens to one that has ended, or that isn't known."""
-        self._ask("PUT", f"apps/{application}/state", {"state": "KILLED"})
+        self._ask("PUT", f"apps/{driver}/state", {"state": "KILLED"})
+
+    def ending(self, driver: str, state: str) -> str:
+        """Return the state: the log of the driver says why."""
+        return state
+
+    def log(self, driver: str) -> list[str]:
+        """Return nothing: YARN hands out no logs here."""
+        return []
 
     def drivers_of(self, request_key: str, result_name: str) -> list[AttemptDriver]:
         """Return the unfinished applications that try one request of an operation, the newest first.
@@ -76,9 +87,90 @@ class ResourceManager:
         return found
 
 
-def operation_tag(request_key: str) -> str:
-    """Return the tag of the applications that try one request of an operation."""
-    return _OPERATION_TAG + hashlib.sha256(request_key.encode()).hexdigest()[:32]
+class YarnSubmission:
+    """An application of YARN, found by its tags.
+
+    :param address: the resource manager's; where there is none, the one in what ``spark-submit`` prints
+    :param auth: gives what logs in there
+    """
+
+    variables = "spark.yarn.appMasterEnv."
+    place: Mapping[str, str | None] = {}
+
+    def __init__(
+        self, conn_id: str, address: str | None, auth: Callable[[], AuthBase | None], poll_seconds: float
+    ) -> None:
+        self.poll_seconds = poll_seconds
+        self.returns_at_once = False
+        self.driver: str | None = None
+        self._conn_id, self._address, self._auth = conn_id, address, auth
+        self._tags: list[str] = []
+        self._result_name = ""
+
+    def drivers(self) -> ResourceManager:
+        """Return the resource manager.
+
+        Raises ``InvalidInputError`` where its address isn't known, or when the connection has a keytab, and there is no
+        requests-kerberos to log in with.
+        """
+        if self._address is None:
+            raise InvalidInputError(
+                f"Connection {self._conn_id!r}: to wait for a job on YARN in the triggerer, set the extra {ADDRESS}, "
+                f"such as http://resourcemanager:8088"
+            )
+        try:
+            return ResourceManager(self._address, self._auth())
+        except RuntimeError as error:
+            raise InvalidInputError(f"Connection {self._conn_id!r}: {error}") from None
+
+    def return_at_once(self) -> None:
+        """Let ``spark-submit`` end as soon as there is an application."""
+        self.drivers()
+        self.returns_at_once = True
+
+    def begin(self, request_key: str | None, result_name: str, storage_options: Mapping[str, Any] | None) -> None:
+        """Begin a try."""
+        self.driver, self._result_name, self._tags = None, result_name, tags_of(request_key, result_name)
+
+    def settings(self, conf: Mapping[str, Any]) -> dict[str, str]:
+        """Return the Spark settings of this try."""
+        # YARN would start a driver that failed a second time, beside the task that reports the failure.
+        found = {"spark.yarn.maxAppAttempts": str(conf.get("spark.yarn.maxAppAttempts", 1))}
+        if tags := [*filter(None, [conf.get("spark.yarn.tags")]), *self._tags]:
+            found["spark.yarn.tags"] = ",".join(tags)
+        if self.returns_at_once:
+            found["spark.yarn.submit.waitAppCompletion"] = "false"
+        return found
+
+    def notice(self, line: str) -> None:
+        """Notice the application's id, and the address of the resource manager's pages."""
+        if found := _APPLICATION.search(line):
+            self.driver = found[0]
+        if self._address is None and (found := _PROXY.search(line)):
+            self._address = found[1]
+
+    def submitted(self, request: Request, *, failed: bool) -> AttemptDriver | None:
+        """Return the application."""
+        return None if failed or self.driver is None else AttemptDriver(self.driver, "", self._result_name)
+
+    def earlier(self, request_key: str, result_name: str) -> list[AttemptDriver]:
+        """Return the applications of all tries, none where the resource manager's address isn't known."""
+        if self._address is None or not tags_of(request_key, result_name):
+            return []
+        return self.drivers().drivers_of(request_key, result_name)
+
+    def adopt(
+        self, earlier: AttemptDriver, request_key: str, storage_options: Mapping[str, Any] | None
+    ) -> AttemptDriver:
+        """Take the application of an earlier try."""
+        self.driver = earlier.id
+        return earlier
+
+    def kill(self) -> str | None:
+        """End the application."""
+        if self.driver is not None:
+            self.drivers().kill(self.driver)
+        return self.driver
 
 
 def tags_of(request_key: str | None, result_name: str) -> list[str]:
@@ -87,12 +179,6 @@ def tags_of(request_key: str | None, result_name: str) -> list[str]:
     if request_key is None or not result_name.endswith(".json") or not _FITS_A_TAG.fullmatch(name):
         return []
     return [operation_tag(request_key), _RESULT_TAG + name]
-
-
-def pages_address(line: str) -> str | None:
-    """Return the address of the resource manager's pages where a line of ``spark-submit`` tells it."""
-    found = _PROXY.search(line)
-    return found[1] if found else None
 
 
 def _field(answer: Mapping[str, Any], name: str) -> dict[str, Any]:

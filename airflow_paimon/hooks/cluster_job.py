@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.hooks._drivers import ENDED_STATES, GONE, Driver
-from airflow_paimon.hooks._job_files import ResultFile, delete_job_files, result_in
+from airflow_paimon.hooks._drivers import ENDED_STATES, GONE, Drivers
+from airflow_paimon.hooks._job_files import RESULT_LINE, ResultFile, delete_job_files, result_in
 from airflow_paimon.hooks._kubernetes import CONTEXT, PendingError
 from airflow_paimon.hooks.job_result import error_of_lost_driver, result_or_raise
 
@@ -18,8 +18,6 @@ log = logging.getLogger(__name__)
 _LOOKS_UNTIL_GONE = 3
 """A resource manager that has just restarted may not know its applications yet."""
 LEFT_RESULT = "it left its result"
-RESULT_LINE = '{"operation": "'
-"""What the line begins with by which a job prints its result: who runs the job logs the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +74,9 @@ class Submission:
 class JobWatch:
     """Looks whether a submitted job is over. What gives no answer, cluster or storage, is looked at again."""
 
-    def __init__(self, driver: Driver, result: ResultFile) -> None:
-        self.driver = driver
+    def __init__(self, drivers: Drivers, driver: str, result: ResultFile) -> None:
+        self.drivers = drivers
+        self._driver = driver
         self._result = result
         self._gone = 0
         self._reported = ""
@@ -104,10 +103,14 @@ class JobWatch:
         self._log_driver()
         return self._ending(state)
 
+    def kill(self) -> None:
+        """Ask the cluster to end the driver. Raises as ``Drivers.kill``."""
+        self.drivers.kill(self._driver)
+
     def _state(self) -> tuple[str | None, PaimonError | None]:
         """Return the driver's state where it is told, and the error of a cluster that refuses to tell it."""
         try:
-            return self.driver.state(), None
+            return self.drivers.state(self._driver), None
         except PendingError as error:
             self._report(str(error))
         except PaimonError as error:
@@ -118,22 +121,22 @@ class JobWatch:
 
     def _ending(self, state: str) -> str:
         try:
-            return self.driver.ending(state)
+            return self.drivers.ending(self._driver, state)
         except (OSError, RuntimeError, PaimonError):
             return state
 
     def _log_driver(self) -> None:
         """Put the end of the driver's log into this one."""
         try:
-            lines = self.driver.log()
+            lines = self.drivers.log(self._driver)
         except (OSError, RuntimeError, PaimonError) as error:
-            log.warning("The log of driver %s can't be read: %s", self.driver.id, error)
+            log.warning("The log of driver %s can't be read: %s", self._driver, error)
             return
         lines = [line for line in lines if not line.startswith(RESULT_LINE)]
         if lines:
-            log.info("The end of the log of driver %s:\n%s", self.driver.id, "\n".join(lines))
+            log.info("The end of the log of driver %s:\n%s", self._driver, "\n".join(lines))
 
     def _report(self, text: str) -> None:
         if text != self._reported:
-            log.warning("Driver %s: %s; checking again", self.driver.id, text)
+            log.warning("Driver %s: %s; checking again", self._driver, text)
         self._reported = text

@@ -41,7 +41,7 @@ class LocalJobHook(BaseHook):
         """
         flags = [f"{flag_name(LOCAL)}={ALL}", flag_name(WITHOUT_SPARK)]  # whether it may is decided already
         with JobFolder() as folder:
-            code, found = self._process.run(folder, request, texts or {}, flags=flags)
+            code, found = self._process.run_job(folder, request, texts or {}, flags=flags)
         if found is not None and code != NEEDS_SPARK:
             return result_or_raise(found)
         if self._process.killed:

@@ -63,7 +63,7 @@ class SparkConnectJobHook(SparkConnectHook):
     ) -> dict[str, Any]:
         """Run the request's job and give its result JSON, as :meth:`SparkJobHook.run_job` does."""
         with JobFolder() as folder:
-            code, found = self._process.run(folder, request, texts or {}, env=self._environment(folder))
+            code, found = self._process.run_job(folder, request, texts or {}, env=self._environment(folder))
             if found is None:
                 raise error_without_result(request, code, folder.result().uri)
             return result_or_raise(found)

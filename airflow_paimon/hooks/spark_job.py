@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import json
 import os
 import re
 import shutil
-import subprocess
-import sys
+import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
-from airflow_paimon._compat import AirflowException, AirflowNotFoundException
+from airflow_paimon._compat import AirflowNotFoundException
 from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.commit.idempotency import digest_of, request_digest
 from airflow_paimon.core.errors import (
@@ -28,45 +24,25 @@ from airflow_paimon.core.errors import (
     PaimonError,
     UnsupportedFeatureError,
 )
-from airflow_paimon.core.requests.arguments import (
-    RESULT_URI,
-    SESSION_IS_READY,
-    STORAGE_OPTIONS,
-    STORAGE_OPTIONS_ONCE,
-    to_arguments,
-)
-from airflow_paimon.core.requests.printed import printable
-from airflow_paimon.core.requests.requests import Request, flag_name
+from airflow_paimon.core.requests.arguments import SESSION_IS_READY
+from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.store.secrets import is_secret_name
-from airflow_paimon.hooks._drivers import ENDED_STATES, Driver, KubernetesDriver, YarnDriver, check_masters
+from airflow_paimon.hooks._drivers import ENDED_STATES, AttemptDriver
 from airflow_paimon.hooks._environment import driver_environment, spark_defaults, spark_submit_of_this_environment
-from airflow_paimon.hooks._job_files import (
-    AttemptDriver,
-    JobFolder,
-    ResultFile,
-    delete_job_files,
-    is_of_same_task,
-    result_in,
-)
-from airflow_paimon.hooks._job_process import TIED_CHILD
+from airflow_paimon.hooks._job_files import JobFolder, ResultFile, is_of_same_task, job_arguments, result_in
+from airflow_paimon.hooks._job_process import TiedProcess
 from airflow_paimon.hooks._kubernetes import (
     CONTEXT,
-    POLL_SECONDS,
     UPLOAD_PATH,
+    KubernetesSubmission,
     Pods,
-    creates_no_pod,
     default_namespace,
-    deployed_pod,
-    is_upload_folder,
-    refusal,
     require_client,
-    settings_of,
-    upload_folder,
 )
 from airflow_paimon.hooks._supervisor_watch import supervised
 from airflow_paimon.hooks._tracking import tracking_url
-from airflow_paimon.hooks._yarn import ResourceManager, pages_address, tags_of
-from airflow_paimon.hooks.cluster_job import RESULT_LINE, JobWatch, Submission
+from airflow_paimon.hooks._yarn import ADDRESS, YarnSubmission
+from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 
 if TYPE_CHECKING:
@@ -75,26 +51,12 @@ if TYPE_CHECKING:
 __all__ = ["SparkJobHook"]
 
 _PROGRESS = re.compile(r"airflow_paimon\.spark\.progress: (\d+ % of step .*?) \(")
+_CONNECT_SECONDS = 5.0
 _KILL_SECONDS = 4.0
 """Airflow follows its SIGTERM with SIGKILL after 5 seconds."""
 _OWN_OPTIONS = frozenset({"self", "conf", "conn_id", "application_args"})
 # With these, submit() returns while the application still runs.
 _NOT_AWAITED = frozenset({"track_driver_via_k8s_api", "yarn_track_via_rm_api", "yarn_rm_auth", "status_poll_interval"})
-
-
-@dataclass(frozen=True, slots=True)
-class _KubernetesSubmission:
-    """A submission to Kubernetes: by what its driver is found, and what is left to delete when that is gone."""
-
-    request_key: str
-    result_name: str
-    files: str | None
-    storage_options: Mapping[str, Any] | None = field(repr=False)
-
-    def delete_files(self) -> None:
-        """Delete what was uploaded, with the secrets in it."""
-        if self.files is not None:
-            delete_job_files(self.files, self.storage_options)
 
 
 class SparkJobHook(SparkSubmitHook):
@@ -128,34 +90,32 @@ class SparkJobHook(SparkSubmitHook):
         check_options(options or {})
         super().__init__(conf=dict(conf or {}), conn_id=spark_conn_id, **dict(options or {}))
         self._secret_env: dict[str, str] = {}
-        self._result_lines: list[str] = []
         self._on_tracking_url = on_tracking_url
         self._on_progress = on_progress
         self._tracking_url: str | None = None
         self._job_prints = False
-        self._yarn_pages: str | None = None
-        self._should_track_driver_status = False  # that is done here, without curl
-        self._refusal: str | None = None
-        self._kubernetes_submission: _KubernetesSubmission | None = None
-        self._killed = False
-        self._upload_path = self._conf.get(UPLOAD_PATH)
-        if self._is_kubernetes_cluster:  # this, too; with it spark-submit returns when there is a driver
-            self._track_driver_via_k8s_api = True
-            self._conf["spark.kubernetes.submission.waitAppCompletion"] = "false"
-        if self.is_cluster and not (self._is_yarn or self._is_kubernetes):
-            raise UnsupportedFeatureError(
-                f"Connection {spark_conn_id!r}: deploy mode cluster needs YARN or Kubernetes, and the master is "
-                f"{self._connection['master']}. Nothing was submitted. Use deploy mode client"
-            )
+        self._process = TiedProcess(self.log, self._observe_line)
+        self.cluster = self._open_cluster() if self._connection["deploy_mode"] == "cluster" else None
+        """What is submitted to a cluster, where the driver runs in one and not on this machine."""
+
+    def _open_cluster(self) -> YarnSubmission | KubernetesSubmission:
+        if self._is_yarn:
+            address = str(self.get_connection(self._conn_id).extra_dejson.get(ADDRESS) or "").strip().rstrip("/")
+            manager = address if "://" in address or not address else f"http://{address}"
+            poll_seconds = float(self._status_poll_interval)
+            return YarnSubmission(self._conn_id, manager or None, lambda: self._resolved_yarn_rm_auth, poll_seconds)
+        if self._is_kubernetes:
+            pods = Pods(self._connection["master"], self._connection["namespace"], self._conf.get(CONTEXT))
+            return KubernetesSubmission(pods, self._conf.get(UPLOAD_PATH))
+        raise UnsupportedFeatureError(
+            f"Connection {self._conn_id!r}: deploy mode cluster needs YARN or Kubernetes, and the master is "
+            f"{self._connection['master']}. Nothing was submitted. Use deploy mode client"
+        )
 
     @property
     def is_cluster(self) -> bool:
         """Whether the driver runs in a cluster, not on this machine."""
-        return bool(self._connection["deploy_mode"] == "cluster")
-
-    @property
-    def _is_kubernetes_cluster(self) -> bool:
-        return self.is_cluster and bool(self._is_kubernetes)
+        return self.cluster is not None
 
     def run_job(
         self,
@@ -178,21 +138,19 @@ class SparkJobHook(SparkSubmitHook):
             try:
                 return self._wait(earlier, request, results_folder)
             except OutcomeUnknownError as error:
-                if self._killed:
+                if self._process.killed:
                     raise
                 self.log.warning("%s. Submitting it again, which checks first", error.message)
-        if self._is_kubernetes_cluster:  # there spark-submit returns at once
+        if self.cluster is not None and self.cluster.returns_at_once:
             job = self._submit(request, result_name, results_folder, texts or {})
             return self._wait(job, request, results_folder)
         with JobFolder() as folder:
             in_cluster = result_in(results_folder, result_name, request.storage_options)
             result = in_cluster if self.is_cluster else folder.result()
-            failure = self._spark_submit(folder, request, result, texts or {})
-            found = result.take()
-            if found is not None:
+            code = self._spark_submit(folder, request, result, texts or {})
+            if (found := result.take()) is not None:
                 return result_or_raise(found)
-            self._log_printed()
-            raise error_without_result(request, self._exit_code(), result.uri) from failure
+            raise self._error_without_result(request, code, result)
 
     def submit_job(
         self,
@@ -213,77 +171,37 @@ class SparkJobHook(SparkSubmitHook):
         return self._submit(request, result_name, results_folder, texts or {})
 
     def _submit(self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]) -> Submission:
+        assert self.cluster is not None
         result = result_in(results_folder, result_name, request.storage_options)
         with JobFolder() as folder:
-            failure = self._spark_submit(folder, request, result, texts)
-            if self._kubernetes_submission is not None:
-                return self._submitted_to_kubernetes(request, self._kubernetes_submission, failure, result.uri)
-            driver = self._yarn_application_id
-            if failure is not None or driver is None:
-                self._log_printed()
-                raise error_without_result(request, self._exit_code() or 1, result.uri) from failure
-            self.log.info("The job's driver is %s", driver)
-            return Submission(request.operation, request.table, driver, result_name, spark_url=self._tracking_url)
+            code = self._spark_submit(folder, request, result, texts)
+        driver = None if self._process.killed else self.cluster.submitted(request, failed=code != 0)
+        if driver is None:
+            raise self._error_without_result(request, code, result)
+        self.log.info("The job's driver is %s", driver.id)
+        return self._submission(request, driver)
 
-    def _submitted_to_kubernetes(
-        self, request: Request, job: _KubernetesSubmission, failure: AirflowException | None, uri: str
-    ) -> Submission:
-        if self._kubernetes_driver_pod is None and not self._killed:
-            self._kubernetes_driver_pod = self._find_created_pod(request, job, failed=failure is not None)
-        pod = self._kubernetes_driver_pod
-        if pod is None or self._killed:
-            if self._refusal is not None:
-                raise PaimonError(f"{request.operation} on {request.table}: Kubernetes refuses it: {self._refusal}")
-            raise error_without_result(request, self._exit_code(), uri) from failure
-        self.log.info("The job's driver is %s", pod)
-        return self._on_kubernetes(request, pod, job)
-
-    def _find_created_pod(self, request: Request, job: _KubernetesSubmission, *, failed: bool) -> str | None:
-        """Return the driver that ``spark-submit``, which has ended, created without naming it; None if there is none.
-
-        Spark names it at the level INFO only, and doesn't know it where the answer to its creation got lost.
-
-        Raises ``OutcomeUnknownError`` when Kubernetes doesn't tell.
-        """
-        if creates_no_pod(self._refusal):
-            job.delete_files()
-            return None
-        try:
-            pod = self._pods().created(job.request_key, job.result_name)
-            if pod is not None and failed and pod.state == "Pending":
-                # Its settings come after it, so it may wait for them for ever.
-                self._pods().delete(pod.id)
-                pod = None
-        except (RuntimeError, PaimonError) as error:
-            self.log.warning("Whether a driver was created isn't known: %s", error)
-            if self._refusal is not None:
-                return None
-            raise OutcomeUnknownError(
-                f"{request.operation} on {request.table}: spark-submit named no driver, and Kubernetes doesn't report "
-                f"whether one exists ({error}); a retry of this task checks again"
-            ) from error
-        if pod is not None:
-            return pod.id
-        job.delete_files()
-        return None
-
-    def _on_kubernetes(self, request: Request, pod: str, job: _KubernetesSubmission) -> Submission:
+    def _submission(self, request: Request, driver: AttemptDriver) -> Submission:
+        assert self.cluster is not None
         return Submission(
             request.operation,
             request.table,
-            pod,
-            job.result_name,
-            job.files,
-            namespace=self._connection["namespace"],
-            spark_url=self._tracking_url,
-            context=self._conf.get(CONTEXT),
+            driver.id,
+            driver.result_name,
+            driver.files,
+            spark_url=self._tracking_url or driver.url,
+            **self.cluster.place,
         )
 
-    def driver(self, job: Submission) -> Driver:
-        """Return the driver of a job that this connection's cluster runs."""
-        if self._is_yarn:
-            return YarnDriver(self._require_resource_manager(), job.driver_id)
-        return KubernetesDriver(self._pods(), job.driver_id)
+    def _error_without_result(self, request: Request, code: int, result: ResultFile) -> PaimonError:
+        for line in self._process.results:
+            self.log.error("The job printed a result, but left no result file: %s", line)
+        return error_without_result(request, code, result.uri)
+
+    def watch(self, job: Submission, result: ResultFile) -> JobWatch:
+        """Return what looks after a job that this connection's cluster runs."""
+        assert self.cluster is not None
+        return JobWatch(self.cluster.drivers(), job.driver_id, result)
 
     def _find_earlier_attempt(
         self, request: Request, result_name: str, results_folder: str, texts: Mapping[str, str]
@@ -293,10 +211,10 @@ class SparkJobHook(SparkSubmitHook):
         Such a job still runs; on Kubernetes also one that has ended well since, and whose result nobody took.
         """
         request_key = _request_key(request, texts)
-        if request_key is None or not self.is_cluster:
+        if request_key is None or self.cluster is None:
             return None
         try:
-            found = self._drivers_of(request_key, result_name)
+            found = self.cluster.earlier(request_key, result_name)
         except (RuntimeError, PaimonError) as error:
             self.log.warning("Cannot determine whether an earlier attempt still runs: %s", error)
             return None
@@ -306,141 +224,52 @@ class SparkJobHook(SparkSubmitHook):
             result = result_in(results_folder, one.result_name, request.storage_options)
             if one.state not in ENDED_STATES or (one.state == "Succeeded" and result.exists()):
                 self.log.info("An earlier attempt has left %s (%s): waiting for that one", one.id, one.state)
-                return self._adopt(one, request_key, request)
+                self._report_tracking_url(one.url)
+                return self._submission(request, self.cluster.adopt(one, request_key, request.storage_options))
         return None
 
-    def _drivers_of(self, request_key: str, result_name: str) -> list[AttemptDriver]:
-        """Return the drivers of all tries, those at work first. On YARN only where its address is known."""
-        if self._is_kubernetes:
-            return sorted(self._pods().drivers_of(request_key), key=lambda one: one.state in ENDED_STATES)
-        manager = self._resource_manager() if tags_of(request_key, result_name) else None
-        return manager.drivers_of(request_key, result_name) if manager is not None else []
-
-    def _adopt(self, earlier: AttemptDriver, request_key: str, request: Request) -> Submission:
-        """Let this try wait for a driver, and end it if the task is killed."""
-        if self._is_yarn:
-            self._yarn_application_id = earlier.id
-            self._report_tracking_url(earlier.url)
-            return Submission(request.operation, request.table, earlier.id, earlier.result_name, spark_url=earlier.url)
-        files = earlier.files if earlier.files and is_upload_folder(earlier.files, self._upload_path) else None
-        if earlier.files != files:
-            self.log.warning("%s is not below %s, and stays", earlier.files, self._upload_path)
-        self._kubernetes_submission = _KubernetesSubmission(
-            request_key, earlier.result_name, files, request.storage_options
-        )
-        self._kubernetes_driver_pod = earlier.id
-        return self._on_kubernetes(request, earlier.id, self._kubernetes_submission)
-
-    def _require_resource_manager(self) -> ResourceManager:
-        if (manager := self._resource_manager()) is None:
-            raise InvalidInputError(
-                f"Connection {self._conn_id!r}: to wait for a job on YARN in the triggerer, set the extra "
-                f"{self._YARN_RM_WEBAPP_ADDRESS_EXTRA_KEY}, such as http://resourcemanager:8088"
-            )
-        return manager
-
-    def _resource_manager(self) -> ResourceManager | None:
-        """Return YARN's resource manager, None where its address isn't known.
-
-        Raises ``InvalidInputError`` when the connection has a keytab, and there is no requests-kerberos to log in with.
-        """
-        try:
-            address: str | None = self._get_yarn_rm_base_url()
-        except ValueError:
-            address = self._yarn_pages
-        try:
-            return ResourceManager(address, self._resolved_yarn_rm_auth) if address else None
-        except RuntimeError as error:
-            raise InvalidInputError(f"Connection {self._conn_id!r}: {error}") from None
-
     def _wait(self, job: Submission, request: Request, results_folder: str) -> dict[str, Any]:
+        assert self.cluster is not None
         result = job.result_file(results_folder, request.storage_options)
-        watch = JobWatch(self.driver(job), result)
+        watch = self.watch(job, result)
         with supervised(self._on_supervisor_lost):
             while (state := watch.poll()) is None:
-                time.sleep(POLL_SECONDS if self._is_kubernetes else self._status_poll_interval)
+                time.sleep(self.cluster.poll_seconds)
         return job.collect(result, state, request.storage_options)
 
     def require_cluster_driver(self) -> None:
         """Raise unless the driver outlives this process and the cluster can be asked for it."""
-        master = self._connection["master"]
-        if not self.is_cluster:
+        if self.cluster is None:
             raise UnsupportedFeatureError(
                 f"A task can be deferred only while its driver runs in a cluster. Connection {self._conn_id!r} (master "
-                f"{master}) is in deploy mode client: its driver ends with it. Set deploy-mode cluster (YARN, "
-                "Kubernetes), or leave deferrable=True out"
+                f"{self._connection['master']}) is in deploy mode client: its driver ends with it. Set deploy-mode "
+                "cluster (YARN, Kubernetes), or leave deferrable=True out"
             )
-        if self._is_yarn:
-            self._require_resource_manager()
-        # Then spark-submit returns when there is a driver, and on_kill ends that driver by itself.
-        self._yarn_track_via_rm_api = self._is_yarn
+        self.cluster.return_at_once()
 
-    def _spark_submit(
-        self, folder: JobFolder, request: Request, result: ResultFile, texts: Mapping[str, str]
-    ) -> AirflowException | None:
-        """Run spark-submit to its end; return what it failed with. Raises ``PaimonError`` when the task is killed."""
-        if self._killed:
+    def _spark_submit(self, folder: JobFolder, request: Request, result: ResultFile, texts: Mapping[str, str]) -> int:
+        """Run spark-submit to its end; return its exit code. Raises ``PaimonError`` when the task is killed before."""
+        if self._process.killed:
             raise PaimonError(f"{request.operation} on {request.table}: the task was killed before it was submitted")
         master = str(self._connection["master"])
         if master.startswith("spark://"):
-            check_masters(str(self._conn_id), master)
-        shipped: dict[str, Any] = {
-            name: self._shipped_name(folder.write(f"{name}.sql", text)) for name, text in texts.items()
-        }
-        self._result_lines = []
-        if self._is_yarn and self.is_cluster:
-            self._prepare_for_yarn(_request_key(request, texts), result.name)
-        if self._is_kubernetes_cluster:
-            # Without an operation id no retry looks for the driver, but this try does.
-            request_key, uploads = _request_key(request, texts) or result.name, upload_folder(self._upload_path)
-            self._conf |= settings_of(request_key, result.name, uploads)
-            self._kubernetes_driver_pod = self._refusal = None
-            self._kubernetes_submission = _KubernetesSubmission(
-                request_key, result.name, uploads, request.storage_options
-            )
-        application = self._prepare(folder, dataclasses.replace(request, **shipped), result.uri)
-        try:
-            # Stdin is the task's line to its supervisor: the job must not hold it.
-            with supervised(self._on_supervisor_lost):
-                self.submit(application, stdin=subprocess.DEVNULL)
-        except AirflowException as error:
-            return error
-        finally:
-            self._end_submission()
-        return None
-
-    def _log_printed(self) -> None:
-        for line in self._result_lines:
-            self.log.error("The job printed a result, but left no result file: %s", line)
-
-    def _prepare(self, folder: JobFolder, request: Request, result_uri: str) -> str:
-        """Set what this submission needs; return the file to submit."""
-        arguments = [*to_arguments(request), f"{flag_name(RESULT_URI)}={result_uri}"]
-        if request.storage_options:
-            path = folder.write("storage-options.json", json.dumps(dict(request.storage_options)))
-            # A driver that reads it in place deletes it; elsewhere Spark's staging folder goes with the application.
-            name = STORAGE_OPTIONS if self.is_cluster else STORAGE_OPTIONS_ONCE
-            arguments.append(f"{flag_name(name)}={self._shipped_name(path)}")
-        self._application_args = arguments
-        archive = package_archive(folder.path)
-        self._py_files = ",".join(filter(None, [str(archive), self._py_files]))
-        if self.is_cluster and folder.written:
-            self._files = ",".join(filter(None, [*map(str, folder.written), self._files]))
+            _check_masters(str(self._conn_id), master)
+        self._application_args = job_arguments(folder, request, texts, result.uri, shipped=self.is_cluster)
+        if self.cluster is not None:
+            self.cluster.begin(_request_key(request, texts), result.name, request.storage_options)
+            self._conf |= self.cluster.settings(self._conf)
+            self._files = ",".join(filter(None, [*map(str, folder.written), self._files])) or None
+        self._py_files = ",".join(filter(None, [str(package_archive(folder.path)), self._py_files]))
         self._hide_secret_settings(folder)
         if self._name == "default-name":
             self._name = f"airflow-paimon {request.operation} {request.table}"
-        return str(job_path(request.operation))
-
-    def _prepare_for_yarn(self, request_key: str | None, result_name: str) -> None:
-        # YARN would start a driver that failed a second time, beside the task that reports the failure.
-        self._conf.setdefault("spark.yarn.maxAppAttempts", "1")
-        tags = [*filter(None, [self._conf.get("spark.yarn.tags")]), *tags_of(request_key, result_name)]
-        if tags:
-            self._conf["spark.yarn.tags"] = ",".join(tags)
-
-    def _shipped_name(self, path: Path) -> str:
-        # ``--files`` puts a file into the working folder of a driver on another machine.
-        return path.name if self.is_cluster else str(path)
+        command = self._build_spark_submit_command(str(job_path(request.operation)))
+        env = {**driver_environment(self.is_cluster, master), **self._secret_env, **(self._env or {})}
+        try:
+            with supervised(self._on_supervisor_lost):
+                return self._process.run(command, env)
+        finally:
+            self._run_post_submit_commands()
 
     def _hide_secret_settings(self, folder: JobFolder) -> None:
         # By the whole name: Azure's keys end with the account's host.
@@ -466,27 +295,13 @@ class SparkJobHook(SparkSubmitHook):
         secret = {k: v for k, v in (self._env_vars or {}).items() if is_secret_name(k)}
         self._env_vars = {k: v for k, v in (self._env_vars or {}).items() if k not in secret}
         self._secret_env = {k: str(v) for k, v in secret.items()} if self._is_yarn else {}
-        prefix = "spark.yarn.appMasterEnv." if self._is_yarn else "spark.kubernetes.driverEnv."
+        prefix = YarnSubmission.variables if self._is_yarn else KubernetesSubmission.variables
         return {prefix + name: value for name, value in secret.items()}
 
     def _on_supervisor_lost(self) -> None:
-        self._killed = True
         # Before anything is logged: the log went to the supervisor, and writing to it fails now.
-        if self._submit_sp is not None:
-            self._submit_sp.kill()
+        self._process.end()
         self.on_kill()
-
-    def _end_submission(self) -> None:
-        process = self._submit_sp
-        if process is None:
-            return
-        if process.poll() is None:  # an exception, a timeout say, came between
-            process.kill()
-            process.wait()
-        process.stdout.close()
-
-    def _exit_code(self) -> int | None:
-        return self._submit_sp.returncode if self._submit_sp is not None else None
 
     # -- what Airflow's hook does, made strict -------------------------------------------------------------------------
 
@@ -527,100 +342,39 @@ class SparkJobHook(SparkSubmitHook):
             binary = spark_submit_of_this_environment() or binary
         return [binary]
 
-    def _process_spark_submit_log(self, itr: Iterator[Any]) -> None:
-        if self._killed and self._submit_sp is not None:  # while it was being started
-            self._submit_sp.kill()
-        super()._process_spark_submit_log(self._observe_line(line) for line in itr if not self._is_result(line))
-
-    def _observe_line(self, line: str) -> str:
+    def _observe_line(self, line: str) -> None:
+        """Notice what Spark says of the application, before the job itself prints, and how far the job is."""
         self._job_prints = self._job_prints or SESSION_IS_READY in line
         if not self._job_prints:
-            self._notice_spark(line)
+            if self.cluster is not None:
+                self.cluster.notice(line)
+            self._report_tracking_url(tracking_url(line, self._conf))
         if self._on_progress is not None and (found := _PROGRESS.search(line)):
             self._on_progress(found[1])
-        return printable(line)
-
-    def _notice_spark(self, line: str) -> None:
-        """Notice what Spark itself says of the application."""
-        if self._is_yarn and self._yarn_pages is None:
-            self._yarn_pages = pages_address(line)
-        if self._is_kubernetes:
-            self._kubernetes_driver_pod = deployed_pod(line) or self._kubernetes_driver_pod
-            self._refusal = self._refusal or refusal(line)
-        self._report_tracking_url(tracking_url(line, self._conf))
 
     def _report_tracking_url(self, url: str | None) -> None:
         if url is not None and url != self._tracking_url and self._on_tracking_url is not None:
             self._tracking_url = url
             self._on_tracking_url(url)
 
-    def _is_result(self, line: str) -> bool:
-        """Keep the line by which a job prints its result out of the log: who runs the job logs the result."""
-        if not line.startswith(RESULT_LINE):
-            return False
-        self._result_lines.append(line.strip())
-        return True
-
-    def _build_spark_submit_command(self, application: str) -> list[str]:
-        command = super()._build_spark_submit_command(application)
-        environment = driver_environment(self.is_cluster, self._connection["master"])
-        self._env = {**environment, **self._secret_env, **(self._env or {})}
-        return [sys.executable, "-I", "-S", str(TIED_CHILD), str(os.getpid()), *command]
-
     def on_kill(self) -> None:
         """Kill the submission and, in cluster mode, the application; returns within 4 seconds."""
-        self._killed = True
-        kill = threading.Thread(target=self._kill, name="paimon-on-kill", daemon=True)
+        self._process.end()
+        if self.cluster is None:
+            return
+        kill = threading.Thread(target=self._kill_driver, args=[self.cluster], name="paimon-on-kill", daemon=True)
         kill.start()
         kill.join(_KILL_SECONDS)
         if kill.is_alive():
             self.log.warning("Killing the Spark application takes longer than %s s; going on without it", _KILL_SECONDS)
 
-    def _kill(self) -> None:
-        on_yarn = self._yarn_application_id if self._is_yarn and self.is_cluster else None
-        if on_yarn is not None and self._kill_on_yarn(on_yarn):
-            self._yarn_application_id = None
+    def _kill_driver(self, cluster: YarnSubmission | KubernetesSubmission) -> None:
         try:
-            super().on_kill()
-        except OSError as error:
-            self.log.error("%s may still run; the program yarn can't kill it: %s", on_yarn, error)
-        if on_yarn is not None and self._yarn_application_id is None:
-            self._kill_on_yarn(on_yarn)  # spark-submit, dead only now, may have been about to submit it
-        if self._kubernetes_submission is not None:
-            self._end_kubernetes_driver(self._kubernetes_submission)
-
-    def _end_kubernetes_driver(self, job: _KubernetesSubmission) -> None:
-        """Delete the driver, also one that spark-submit, killed now, has not named; and then what was uploaded."""
-        pod = self._kubernetes_driver_pod
-        try:
-            if pod is None:
-                found = self._pods().created(job.request_key, job.result_name)
-                pod = found.id if found is not None else None
-            if pod is not None:
-                self._pods().delete(pod)
-                self.log.info("Deleted pod %s", pod)
+            if (ended := cluster.kill()) is not None:
+                self.log.info("Driver %s was killed", ended)
         except (RuntimeError, PaimonError) as error:
-            self.log.error("Driver %s could not be deleted and may still run: %s", pod or "without a name", error)
-            return
-        job.delete_files()
-
-    def _delete_driver_pod(self) -> None:
-        """Leave that to :meth:`_kill`, which does it once, when spark-submit is dead, and deletes the uploads then."""
-
-    def _pods(self) -> Pods:
-        values = self._connection
-        return Pods(values["master"], values["namespace"], self._conf.get(CONTEXT))
-
-    def _kill_on_yarn(self, application: str) -> bool:
-        """Kill an application without the program ``yarn``, by which Airflow's hook does it; say if that worked."""
-        try:
-            if (manager := self._resource_manager()) is None:
-                return False
-            manager.kill(application)
-        except (RuntimeError, PaimonError) as error:
-            self.log.warning("%s could not be killed: %s", application, error)
-            return False
-        return True
+            name = cluster.driver or "without a name"
+            self.log.error("Driver %s could not be killed and may still run: %s", name, error)
 
 
 def _request_key(request: Request, texts: Mapping[str, str]) -> str | None:
@@ -643,3 +397,26 @@ def check_options(options: Mapping[str, Any]) -> None:
 def _escaped(value: Any) -> str:
     """Write a value for a Java properties file."""
     return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def _check_masters(conn_id: str, master: str) -> None:
+    """Check that a standalone master takes connections, as ``spark-submit`` tries those that don't for minutes.
+
+    Raises:
+        PaimonError: none does; names the Spark connection and the addresses.
+    """
+    faults = []
+    for address in master.removeprefix("spark://").split(","):
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdigit():
+            return  # Spark says what is wrong with it
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), _CONNECT_SECONDS).close()
+        except OSError as error:
+            faults.append(f"{address}: {error.strerror or error}")
+        else:
+            return
+    raise PaimonError(
+        f"Spark connection {conn_id!r}: no Spark master takes a connection ({'; '.join(faults)}), so nothing was "
+        f"submitted. Check Host and Port in the connection, that the master runs, and that this machine reaches it"
+    )

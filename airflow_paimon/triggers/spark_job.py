@@ -89,8 +89,7 @@ class SparkJobTrigger(BaseTrigger):
 
     async def _kill_logging_failures(self) -> None:
         try:
-            driver = (await self._watch()).driver
-            await asyncio.to_thread(driver.kill)
+            await asyncio.to_thread((await self._watch()).kill)
         except (OSError, RuntimeError, AirflowRuntimeError, PaimonError) as error:
             self.log.error("Driver %s could not be killed and may still run: %s", self._id, error)
             return
@@ -113,7 +112,7 @@ class SparkJobTrigger(BaseTrigger):
             options={"deploy_mode": "cluster"},
             connection=connection,
         )
-        return JobWatch(spark.driver(self.job), self.job.result_file(paimon.results_folder, paimon.storage_options))
+        return spark.watch(self.job, self.job.result_file(paimon.results_folder, paimon.storage_options))
 
     @property
     def _id(self) -> str:

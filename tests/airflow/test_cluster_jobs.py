@@ -21,7 +21,7 @@ from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.hooks._drivers import GONE, YarnDriver
+from airflow_paimon.hooks._drivers import GONE
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks._yarn import ResourceManager
 from airflow_paimon.hooks.cluster_job import JobWatch, Submission
@@ -169,14 +169,14 @@ def test_a_driver_outlives_its_triggerer_and_dies_with_its_task(
 
 def test_a_driver_dies_at_the_timeout_of_its_task(stuck: Path, cluster: YarnStandIn, submits: dict[str, Any]) -> None:
     job = submit(stuck, submits)
-    kill = YarnDriver.kill
+    kill = ResourceManager.kill
 
-    def kill_and_lose_the_connection(driver: YarnDriver) -> None:
-        kill(driver)
+    def kill_and_lose_the_connection(manager: ResourceManager, driver: str) -> None:
+        kill(manager, driver)
         lost.delenv("AIRFLOW_CONN_PAIMON_DEFAULT")
 
     with pytest.MonkeyPatch.context() as lost:
-        lost.setattr(YarnDriver, "kill", kill_and_lose_the_connection)
+        lost.setattr(ResourceManager, "kill", kill_and_lose_the_connection)
         payload = asyncio.run(first(trigger(job, deadline=time.time()))).payload
     assert payload.get("timed_out") is True, payload
     until_killed(cluster, job)
@@ -194,7 +194,7 @@ def test_a_driver_dies_with_the_worker_that_waits_for_it(stuck: Path, submits: d
 
     worker = threading.Thread(target=wait_for_it)
     worker.start()
-    wait_until(lambda: hook._yarn_application_id, "the driver is at work", 120)
+    wait_until(lambda: hook.cluster and hook.cluster.driver, "the driver is at work", 120)
     hook.on_kill()
     worker.join(600)
     assert failures == [OutcomeUnknownError] and not worker.is_alive()
@@ -215,11 +215,10 @@ def test_a_driver_that_somebody_else_kills_may_have_done_its_work(stuck: Path, s
 def test_a_driver_is_gone_when_the_cluster_knows_nothing_of_it_three_times_running(
     warehouse: Path, cluster: YarnStandIn
 ) -> None:
-    unknown = YarnDriver(ResourceManager(cluster.url), "application_1_0")
-    silent = YarnDriver(ResourceManager("http://127.0.0.1:1"), "application_1_0")
-    watch = JobWatch(unknown, result_in(f"{warehouse}/_r", "r.json", None))
+    unknown, silent = ResourceManager(cluster.url), ResourceManager("http://127.0.0.1:1")
+    watch = JobWatch(unknown, "application_1_0", result_in(f"{warehouse}/_r", "r.json", None))
     found = []
     # A cluster that comes back may know its drivers only after a while: what it said before doesn't count.
-    for watch.driver in (unknown, unknown, silent, unknown, unknown, unknown):
+    for watch.drivers in (unknown, unknown, silent, unknown, unknown, unknown):
         found.append(watch.poll())
     assert found == [None] * 5 + [GONE]

@@ -126,13 +126,12 @@ def test_where_an_application_is_looked_at(line: str, settings: dict[str, str], 
 def test_the_address_is_reported_once_as_soon_as_the_log_names_it(warehouse: Path) -> None:
     found: list[str] = []
     hook = SparkJobHook(on_tracking_url=found.append)
-    hook._process_spark_submit_log(
-        iter(["SparkUI: started at http://a:4040\n"] * 2 + ["SparkUI: started at http://b:4041\n"])
-    )
+    for address in ("http://a:4040", "http://a:4040", "http://b:4041"):
+        hook._observe_line(f"SparkUI: started at {address}\n")
     assert found == ["http://a:4040", "http://b:4041"]
     printed = "tracking URL: http://elsewhere/\n"  # by the user's function, which runs when there is a session
-    hook._process_spark_submit_log(iter([f"2026-11-25 INFO x: {SESSION_IS_READY}\n", printed]))
-    hook._process_spark_submit_log(iter([printed]))
+    for line in (f"2026-11-25 INFO x: {SESSION_IS_READY}\n", printed, printed):
+        hook._observe_line(line)
     assert found == ["http://a:4040", "http://b:4041"]
 
 
@@ -141,7 +140,9 @@ def test_progress_is_reported_as_the_log_says_it(warehouse: Path) -> None:
     said = describe(Counted(finished=0, tasks=2, rows=21, total=50), 190.0, 190.0)
     start = "2026-11-25 22:39:14,028 INFO airflow_paimon.spark.progress: "
     lines = [f"{start}correct_branch d.t: started", f"{start}{said} (correct_branch d.t$branch_fix: UPDATE)", "42 %"]
-    SparkJobHook(on_progress=found.append)._process_spark_submit_log(iter(f"{line}\n" for line in lines))
+    hook = SparkJobHook(on_progress=found.append)
+    for line in lines:
+        hook._observe_line(f"{line}\n")
     assert found == [said] and said.startswith("42 % of step 1, 21 of 50 rows")
 
 

@@ -15,18 +15,15 @@ pytestmark = pytest.mark.airflow
 HOOKS = Path(airflow_paimon.__file__).parent / "hooks"
 METHODS = {
     "_build_spark_submit_command": ("self", "application"),
-    "_delete_driver_pod": ("self",),
     "_get_spark_binary_path": ("self",),
-    "_get_yarn_rm_base_url": ("self",),
-    "_process_spark_submit_log": ("self", "itr"),
     "_resolve_connection": ("self",),
+    "_run_post_submit_commands": ("self",),
 }
 """Called, or replaced by our own hook."""
 ATTRIBUTES = frozenset((
     "_application_args", "_conf", "_conn_id", "_connection", "_env", "_env_vars", "_files",
-    "_is_kubernetes", "_is_yarn", "_kubernetes_driver_pod", "_name", "_properties_file", "_py_files",
-    "_resolved_yarn_rm_auth", "_should_track_driver_status", "_status_poll_interval", "_submit_sp",
-    "_track_driver_via_k8s_api", "_yarn_application_id", "_yarn_track_via_rm_api",
+    "_is_kubernetes", "_is_yarn", "_name", "_properties_file", "_py_files",
+    "_resolved_yarn_rm_auth", "_status_poll_interval",
 ))  # fmt: skip
 """Read or set."""
 

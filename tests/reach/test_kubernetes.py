@@ -35,7 +35,7 @@ from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.hooks import _kubernetes
-from airflow_paimon.hooks._drivers import GONE, KubernetesDriver
+from airflow_paimon.hooks._drivers import GONE
 from airflow_paimon.hooks._environment import spark_submit_of_this_environment
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks._kubernetes import Pods
@@ -357,7 +357,7 @@ def test_a_killed_retry_submits_no_other_driver(
     pod = lose_worker_at_work(place, warehouse, waits, request, tmp_path)
     others, hook = set(drivers(place)) - {pod}, SparkJobHook("cluster", **waits)
     with at_work(hook, request, "k/try2.json", f"{warehouse}/_r") as failures:
-        wait_until(lambda: hook._kubernetes_driver_pod == pod, "it has taken the driver", 60)
+        wait_until(lambda: hook.cluster is not None and hook.cluster.driver == pod, "it has taken the driver", 60)
         hook.on_kill()
     assert [type(error) for error in failures] == [OutcomeUnknownError] and pod in failures[0].message
     assert set(drivers(place)) == others and uploads(place) == []
@@ -490,11 +490,11 @@ def test_a_login_is_kept_and_asks_only_the_master(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     monkeypatch.setattr(_kubernetes, "_KEPT_SECONDS", 10**9)
     pods = Pods(place.cluster.master, NAMESPACE)
-    assert [pods.phase("none") for _ in range(5)] == [None] * 5
+    assert [pods.state("none") for _ in range(5)] == [GONE] * 5
     assert (tmp_path / "runs").read_text() == "run\n"
     monkeypatch.setenv("KUBECONFIG", str(place.cluster.login("nobody")))
     with pytest.raises(PaimonError, match="refuses to get pods"):
-        pods.phase("none")
+        pods.state("none")
 
 
 def test_an_api_server_that_does_not_answer_is_asked_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,7 +502,7 @@ def test_an_api_server_that_does_not_answer_is_asked_twice(place: Place, monkeyp
     monkeypatch.setattr(_kubernetes, "_TIMEOUT", (0.3, 0.3))
     with socket.create_server(("127.0.0.1", 0)) as silent, ExitStack() as taken:
         pods, began = Pods(f"k8s://http://127.0.0.1:{silent.getsockname()[1]}", NAMESPACE), time.monotonic()
-        for ask in (pods.phase, pods.log, pods.delete, pods.drivers_of):
+        for ask in (pods.state, pods.log, pods.kill, pods.drivers_of):
             with pytest.raises(RuntimeError, match="gives no answer"):
                 ask("driver")
             silent.settimeout(5)
@@ -630,33 +630,35 @@ def test_what_happens_without_a_right(
 def test_how_a_driver_ended_that_left_no_result(
     place: Place, warehouse: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def start(name: str, image: str, *arguments: str) -> KubernetesDriver:
+    pods = Pods(place.cluster.master, NAMESPACE)
+
+    def start(name: str, image: str, *arguments: str) -> str:
         container = {"name": "spark-kubernetes-driver", "image": image, "args": list(arguments)}
         spec = {"restartPolicy": "Never", "containers": [container], "serviceAccountName": "spark"}
         path = f"/api/v1/namespaces/{NAMESPACE}/pods"
         place.cluster.ask("POST", path, {"metadata": {"name": name}, "spec": spec})
-        return KubernetesDriver(Pods(place.cluster.master, NAMESPACE), name)
+        return name
 
     nothing = result_in(f"{warehouse}/_r", "none.json", None)
-    ended = JobWatch(start("ended", IMAGE, "sh", "-c", "echo no more memory; exit 52"), nothing)
+    ended = JobWatch(pods, start("ended", IMAGE, "sh", "-c", "echo no more memory; exit 52"), nothing)
     assert wait_until(ended.poll, "it ends", 60, 0.2) == "Failed: Error, exit code 52"
     assert "no more memory" in caplog.text
 
-    never = JobWatch(start("never", "stand-in.invalid/other"), nothing)
+    never = JobWatch(pods, start("never", "stand-in.invalid/other"), nothing)
 
     def is_told() -> bool:
         assert never.poll() is None
         return f"pod never in namespace {NAMESPACE} can't start: ImagePullBackOff: Back-off pulling" in caplog.text
 
     wait_until(is_told, "why it doesn't start", 60, 0.2)
-    gone = JobWatch(KubernetesDriver(Pods(place.cluster.master, NAMESPACE), "gone"), nothing)
+    gone = JobWatch(pods, "gone", nothing)
     assert [gone.poll() for _ in range(3)] == [None, None, GONE]
-    silent = JobWatch(KubernetesDriver(Pods("k8s://https://127.0.0.1:1", NAMESPACE), "ended"), nothing)
+    silent = JobWatch(Pods("k8s://https://127.0.0.1:1", NAMESPACE), "ended", nothing)
     assert [silent.poll() for _ in range(4)] == [None] * 4, "no answer says nothing about drivers"
 
     monkeypatch.setenv("KUBECONFIG", "/nowhere")
     with pytest.raises(InvalidInputError, match="no login for Kubernetes at k8s://https"):
-        KubernetesDriver(Pods(place.cluster.master, NAMESPACE), "ended").state()
+        pods.state("ended")
 
 
 def test_a_driver_in_the_worker_has_executors_in_pods(place: Place, warehouse: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.hooks._drivers import GONE, YarnDriver
+from airflow_paimon.hooks._drivers import GONE
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks._yarn import ResourceManager
 from airflow_paimon.hooks.cluster_job import JobWatch
@@ -285,7 +285,9 @@ def test_a_killed_retry_submits_no_other_application(
 
     retry = threading.Thread(target=work)
     retry.start()
-    wait_until(lambda: hook._yarn_application_id == application, "it has taken the application", 60)
+    wait_until(
+        lambda: hook.cluster is not None and hook.cluster.driver == application, "it has taken the application", 60
+    )
     hook.on_kill()
     retry.join(600)
     assert not retry.is_alive() and failures == [OutcomeUnknownError]
@@ -315,9 +317,9 @@ def test_a_trigger_kills_and_finds_out(
 
     # What a resource manager knows nothing of, as after a start without its old state.
     manager = ResourceManager(cluster.pages)
-    watch = JobWatch(YarnDriver(manager, "application_1_0001"), result_in(f"{warehouse}/_r", "none.json", None))
+    watch = JobWatch(manager, "application_1_0001", result_in(f"{warehouse}/_r", "none.json", None))
     assert [watch.poll() for _ in range(3)] == [None, None, GONE]
     manager.kill("application_1_0001")
-    silent = JobWatch(YarnDriver(ResourceManager(cluster.files.replace("hdfs", "http")), "application_1_0001"),
-                      result_in(f"{warehouse}/_r", "none.json", None))  # fmt: skip
+    other = ResourceManager(cluster.files.replace("hdfs", "http"))
+    silent = JobWatch(other, "application_1_0001", result_in(f"{warehouse}/_r", "none.json", None))
     assert [silent.poll() for _ in range(4)] == [None] * 4, "what is no resource manager says nothing about drivers"
