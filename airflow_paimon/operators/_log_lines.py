@@ -144,7 +144,7 @@ def _expired(what: str) -> Callable[[Result], list[str]]:
         found = result["details"]
         word = "would expire" if result["dry_run"] else "expired"
         lines = [f"{branch}: {what} {e['from']} to {e['to']} {word}" for branch, e in found["expired"].items()]
-        lines += [f"{branch}: {reason}" for branch, reason in found["stopped_by"].items()]
+        lines += [f"{branch}: {reason}" for branch, reason in found["retained_by"].items()]
         return lines + _freed(result)
 
     return lines
@@ -152,10 +152,10 @@ def _expired(what: str) -> Callable[[Result], list[str]]:
 
 def _freed(result: Result) -> list[str]:
     found = result["details"]
-    reaped = found["reaped"]
-    files = reaped["data_files"] + reaped["changelog_files"]
+    deleted = found["deleted"]
+    files = deleted["data_files"] + deleted["changelog_files"]
     word = "would be deleted" if result["dry_run"] else "deleted"
-    lines = [f"{files} data files and {reaped['metadata_files']} metadata files {word}: {reaped['bytes']:,} bytes"]
+    lines = [f"{files} data files and {deleted['metadata_files']} metadata files {word}: {deleted['bytes']:,} bytes"]
     if found["trash"]["entries"]:
         lines.append(f"{found['trash']['entries']} entries wait in the trash until {found['trash']['next_due']}")
     return lines + [f"Warning: {warning}" for warning in found["warnings"]]

@@ -242,8 +242,8 @@ class SnapshotExpireOperator(PaimonOperator):
     """
     Expire old snapshots, and delete the files that no branch, tag or reader needs any more.
 
-    ``details`` has ``expired`` by branch, what ``stopped_by`` each, what was ``reaped``, what was ``kept`` and by which
-    tag, branch or snapshot, and what waits in the ``trash``.
+    ``details`` has ``expired`` by branch and what each is ``retained_by``, what was ``deleted``, what was ``kept`` and
+    by which tag, branch or snapshot, and what waits in the ``trash``.
     """
 
     operation = "expire_snapshots"

@@ -407,7 +407,7 @@ def _figures(night: TableOutcome) -> dict[str, Any]:
     tags = [details[step] for step in ("trigger_tag_automatic_creation", "expire_tags") if step in details]
     snapshots = details.get("expire_snapshots", {})
     orphans = details.get("remove_orphan_files", {})
-    reaped = [one["reaped"] for one in (*tags, snapshots) if one]
+    deleted = [one["deleted"] for one in (*tags, snapshots) if one]
     kinds = ("data_files", "changelog_files", "metadata_files")
     return {
         "table": night.table,
@@ -418,8 +418,8 @@ def _figures(night: TableOutcome) -> dict[str, Any]:
         "snapshots": sum(one["snapshots"] for one in snapshots.get("expired", {}).values()),
         "tags": sum(len(names) for one in tags for names in one["expired"].values()),
         "branches": len(details.get("expire_branches", {}).get("expired", ())),
-        "freed_files": sum(one[kind] for one in reaped for kind in kinds) + orphans.get("files", 0),
-        "freed_bytes": sum(one["bytes"] for one in reaped) + orphans.get("bytes", 0),
+        "freed_files": sum(one[kind] for one in deleted for kind in kinds) + orphans.get("files", 0),
+        "freed_bytes": sum(one["bytes"] for one in deleted) + orphans.get("bytes", 0),
         "waiting": snapshots.get("trash", {}).get("entries", 0),
         "skipped": dict(night.skipped),
         "failed": {

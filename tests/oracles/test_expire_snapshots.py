@@ -51,7 +51,7 @@ def expire(world: World, **more: object) -> dict[str, str]:
     result = world.run("expire_snapshots", all_branches=True, **asked)
     after = everything(world)
     assert after == {what: before[what] for what in after}
-    return {**after, "freed": str(result.details["reaped"]["data_files"])}
+    return {**after, "freed": str(result.details["deleted"]["data_files"])}
 
 
 def orphans(world: World) -> list[str]:

@@ -128,7 +128,7 @@ class ExpiryMachine(BranchMachine):
         return files_on_disk(self.table) - set().union(*named_files(self.table).values())
 
     def _tell(self, operation: str, result: OperationResult) -> None:
-        event(f"{operation}: " + ("files freed" if result.details["reaped"]["data_files"] else "no file freed"))
+        event(f"{operation}: " + ("files freed" if result.details["deleted"]["data_files"] else "no file freed"))
 
     def _meanwhile(self, what: str) -> None:
         if what == "append":

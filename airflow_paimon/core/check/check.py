@@ -4,9 +4,10 @@ repairs that it proposes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 from airflow_paimon.core.audit.missing import missing_records
 from airflow_paimon.core.branches.delete import all_views
@@ -42,6 +43,7 @@ from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import CompactPartition, Plan, RebuildIndexes, UpdateCatalog
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.findings import (
+    ERROR,
     INFO,
     WARNING,
     Finding,
@@ -50,6 +52,7 @@ from airflow_paimon.core.requests.findings import (
     worst_first,
 )
 from airflow_paimon.core.requests.requests import CheckTable, Compact, RepairTable
+from airflow_paimon.core.table.history import repeat_beside_expiry
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
@@ -88,29 +91,30 @@ def find_all(
     """Gather the findings of a table, errors first. ``memory_bytes``: for what is known of all files."""
     views, states = all_views(table), LiveStates(table, memory_bytes)
     records = check_branches.unfinished_branches(table)
-    findings = _guarded(table, check_branches.unfinished_findings(table, records))
+    findings = _guarded(table, check_branches.unfinished_findings, table, records)
     for view in views:
         if view.exists():
-            findings += _guarded(view, check_history.history_findings(view))
-            findings += _guarded(view, check_schemas.schema_findings(view, states))
-            findings += _guarded(view, check_history.option_findings(view))
-            findings += _guarded(view, check_history.dangling_findings(view))
-            findings += _guarded(view, check_history.changelog_findings(view))
-            findings += _guarded(
-                view, check_row_ids.row_id_findings(view, rows.duplicate_row_ids if verify_files else None)
-            )
+            findings += _guarded(view, check_history.history_findings, view)
+            findings += _guarded(view, check_schemas.schema_findings, view, states)
+            findings += _guarded(view, check_history.option_findings, view)
+            findings += _guarded(view, check_history.dangling_findings, view)
+            findings += _guarded(view, check_history.changelog_findings, view)
+            duplicate_row_ids = rows.duplicate_row_ids if verify_files else None
+            findings += _guarded(view, check_row_ids.row_id_findings, view, duplicate_row_ids)
             findings += _guarded(
                 view,
-                check_hash_indexes.hash_index_findings(
-                    view, states, verify_files=verify_files, key_hashes=rows.key_hashes
-                ),
+                check_hash_indexes.hash_index_findings,
+                view,
+                states,
+                verify_files=verify_files,
+                key_hashes=rows.key_hashes,
             )
-            findings += _guarded(view, check_keys.keys_twice_findings(view, rows.keys_twice))
+            findings += _guarded(view, check_keys.keys_twice_findings, view, rows.keys_twice)
             if verify_files:
-                findings += _guarded(view, check_keys.moving_key_findings(view, rows.keys_in_two_partitions))
-                findings += _guarded(view, check_keys.bucket_count_findings(view, states))
-                findings += _guarded(view, check_files.file_findings(view, states))
-                findings += _guarded(view, check_files.vector_findings(view))
+                findings += _guarded(view, check_keys.moving_key_findings, view, rows.keys_in_two_partitions)
+                findings += _guarded(view, check_keys.bucket_count_findings, view, states)
+                findings += _guarded(view, check_files.file_findings, view, states)
+                findings += _guarded(view, check_files.vector_findings, view)
         elif view.branch_name not in records:
             findings.append(check_branches.without_schema(view))
     living = [v for v in views[1:] if v.exists()]
@@ -118,30 +122,36 @@ def find_all(
         if view.branch_name.startswith(STAGING_BRANCH_PREFIX):
             findings.append(check_branches.staging_finding(view))
         elif view.branch_name not in records:
-            findings += _guarded(view, check_branches.protection_findings(table, view))
-    findings += _guarded(table, check_catalog.catalog_findings(table))
-    findings += _guarded(table, check_sets.set_findings(table))
-    findings += _guarded(table, check_history.repeated_findings(table))
-    findings += _guarded(table, _tag_findings(table, {v.branch_name for v in living} | records.keys()))
+            findings += _guarded(view, check_branches.protection_findings, table, view)
+    findings += _guarded(table, check_catalog.catalog_findings, table)
+    findings += _guarded(table, check_sets.set_findings, table)
+    findings += _guarded(table, check_history.repeated_findings, table)
+    findings += _guarded(table, _tag_findings, table, {v.branch_name for v in living} | records.keys())
     for view in (table, *living):
-        findings += _guarded(view, _expired_tags(view, now_ms))
-        findings += _guarded(view, _publish_findings(view))
-    findings += _guarded(table, check_records.unreadable_records(table))
-    findings += _guarded(table, check_history.temporary_findings(table, views, now_ms))
+        findings += _guarded(view, _expired_tags, view, now_ms)
+        findings += _guarded(view, _publish_findings, view)
+    findings += _guarded(table, check_records.unreadable_records, table)
+    findings += _guarded(table, check_history.temporary_findings, table, views, now_ms)
     # One damaged file ends several checks in the same words.
     return worst_first(list({(f.id, f.message): f for f in findings}.values()))
 
 
-def _guarded(view: Table, findings: Iterator[Finding]) -> list[Finding]:
-    """Collect findings; metadata that can't be read is a finding itself and ends that check."""
-    out: list[Finding] = []
-    try:
-        for finding in findings:
-            out.append(finding)
-    except (FormatError, NotFoundError) as error:
-        lost = "reads and commits of this branch fail; expiry and orphan cleaning must not run until it is repaired"
-        out.append(unreadable_metadata(view.branch_name, error, lost))
-    return out
+def _guarded(view: Table, find: Callable[..., Iterable[Finding]], /, *args: Any, **options: Any) -> list[Finding]:
+    """Collect findings; metadata that can't be read is a finding itself and ends that check. What an expiry takes away
+    meanwhile is none.
+    """
+
+    def collect() -> list[Finding]:
+        out: list[Finding] = []
+        try:
+            for finding in find(*args, **options):
+                out.append(finding)
+        except (FormatError, NotFoundError) as error:
+            lost = "reads and commits of this branch fail; expiry and orphan cleaning must not run until it is repaired"
+            out.append(unreadable_metadata(view.branch_name, error, lost))
+        return out
+
+    return repeat_beside_expiry(collect, lambda found: [f for f in found if f.severity == ERROR])
 
 
 def _publish_findings(view: Table) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ from datetime import datetime
 from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
 from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.chain.state import splits_by_partition
-from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.health.files_plan import groups_of_columns, groups_of_splits, rules_of
 from airflow_paimon.core.health.health_plan import (
@@ -34,7 +33,7 @@ from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATIO
 from airflow_paimon.core.requests.findings import ERROR
 from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record
 from airflow_paimon.core.table.consumers import Consumer, read_consumers
-from airflow_paimon.core.table.history import files_only_in
+from airflow_paimon.core.table.history import files_only_in, repeat_beside_expiry
 from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
@@ -54,8 +53,6 @@ from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.record_kinds import TRASH_ENTRIES
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import hides_level_zero
-
-_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,15 +79,8 @@ def read_health(table: Table, now_ms: int, rules: HealthRules | None = None) -> 
         InvalidInputError: a table option is malformed.
     """
     main = table.branch(MAIN).require()
-    for number in range(1, _TRIES + 1):
-        ids = main.snapshot_ids()
-        try:
-            with cached_reads():
-                return plan_health(_observe(main, now_ms, rules or HealthRules()))
-        except (FormatError, NotFoundError):  # an expiry may take away what was listed
-            if number == _TRIES or main.snapshot_ids() == ids:
-                raise
-    raise AssertionError  # the last try returns or raises
+    with cached_reads():
+        return repeat_beside_expiry(lambda: plan_health(_observe(main, now_ms, rules or HealthRules())))
 
 
 def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:

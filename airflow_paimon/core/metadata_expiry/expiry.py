@@ -242,7 +242,7 @@ def expiry_report(plans: Sequence[BranchExpiry], what: str) -> dict[str, Any]:
     one = what.removesuffix("s")
     return {
         "expired": {b: {what: len(gone), "from": gone[0], "to": gone[-1]} for b, gone in ids.items()},
-        "stopped_by": {b: f"{one} {r.snapshot.id} stays: {why}" for b, r, why in stopped if r is not None},
+        "retained_by": {b: f"{one} {r.snapshot.id} stays: {why}" for b, r, why in stopped if r is not None},
     }
 
 

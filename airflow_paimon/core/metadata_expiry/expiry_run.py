@@ -225,7 +225,7 @@ class _Expiry:
         next_due = None if oldest is None else iso_time(oldest + self.grace_ms)
         return {
             **selection.report,
-            "reaped": files_to_delete.to_json(),
+            "deleted": files_to_delete.to_json(),
             "kept": planned_files.kept_json(),
             "trash": {"entries": len(waiting), "next_due": next_due},
             "warnings": warnings,

@@ -26,6 +26,7 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import Sums
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.threads import map_parallel
+from airflow_paimon.core.table.history import repeat_beside_expiry
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
 from airflow_paimon.core.table.paths import PRIVATE_DIR
@@ -125,7 +126,7 @@ def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFi
             with adding:
                 found.add(part)
 
-    if _number_of_files(table) < _MANY:
+    if repeat_beside_expiry(lambda: _number_of_files(table)) < _MANY:
         add_all("")
         return found
     folders, objects = table.store.divided("")

@@ -207,7 +207,8 @@ class RootReader:
         Raises:
             FormatError: one that stays can't be read.
         """
-        for number in range(1, _TRIES):
+        failed = 0
+        while True:
             try:
                 return do(living)
             except FormatError:
@@ -216,9 +217,10 @@ class RootReader:
                 there = set(self.table.store.names(MANIFEST_DIR)) if suspects else set()
                 lost = {(r.path, r.data) for r in suspects if not has_all_metadata(self.table, r, there)}
                 living = [r for r in living if (r.path, r.data) not in lost]
-                if not lost:
-                    time.sleep(0.02 * number)  # Paimon deletes a snapshot's manifests right before the snapshot
-        return do(living)
+                failed += 0 if lost else 1
+                if failed == _TRIES:
+                    raise
+                time.sleep(0.02 * failed)  # Paimon deletes a snapshot's manifests right before the snapshot
 
 
 def unfinished_warnings(roots: Roots) -> list[str]:

@@ -66,7 +66,10 @@ def find_unreferenced(table: Table, expired: Sequence[Root], living: Sequence[Ro
     _add_changelog(table, candidates, found, names, schema_of)
     files = set(candidates.files) - candidates.maybe_in_states
     may_be_in = candidates.may_be_in(table)
-    readers = readers_of(table, files, names, former_readers=former_readers, may_be_in=may_be_in)
+    try:
+        readers = readers_of(table, files, names, former_readers=former_readers, may_be_in=may_be_in)
+    except FormatError:  # manifests of expired roots are gone: another expiry runs, or one was interrupted
+        readers = readers_of(table, files, names, may_be_in=may_be_in)
     if candidates.maybe_in_states:
         readers |= readers_of(table, candidates.maybe_in_states, names, may_be_in=may_be_in)
     files_to_delete = _collect(candidates, readers, [*found, *(n for n in unreadable if n not in found)], names)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeVar
 
-from airflow_paimon.core.errors import LostMetadataError, NotFoundError
+from airflow_paimon.core.errors import FormatError, LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store.base import batches, run_parallel
@@ -28,6 +29,12 @@ MERGED_BYTES = 1 << 20
 """Of manifests with more bytes on both sides, digests are compared first."""
 _COMPARED_AT_ONCE = 4
 """How many of the newest snapshots of two branches are read at once where that takes its time."""
+
+T = TypeVar("T")
+
+_TRIES = 4
+_PAUSE_S = 0.05
+"""As long as Paimon's expiry may take from a snapshot's manifests to the snapshot itself."""
 
 
 def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:
@@ -167,6 +174,29 @@ def existing_snapshots(table: Table, ids: list[int]) -> list[Snapshot]:
         return table.snapshots(ids)
     except NotFoundError:
         return [s for i in ids if (s := table.find_snapshot(i)) is not None]
+
+
+def repeat_beside_expiry(read: Callable[[], T], wrong: Callable[[T], object] = lambda _: None) -> T:
+    """Call ``read`` until nothing is missing, or the same twice: what an expiry takes away while it is read is missing
+    only once. ``wrong``: what is wrong with what it returns; false: nothing.
+
+    Raises:
+        FormatError, NotFoundError: what ``read`` raises.
+    """
+    before: object = None
+    for left in reversed(range(_TRIES)):
+        try:
+            found = read()
+            problem = wrong(found)
+            if not (problem and left) or problem == before:
+                return found
+        except (FormatError, NotFoundError) as error:
+            problem = error.message
+            if not left or problem == before:
+                raise
+        before = problem
+        time.sleep(_PAUSE_S)
+    raise AssertionError  # the last try returns or raises
 
 
 def snapshot_by_watermark(table: Table, watermark_ms: int) -> Snapshot:

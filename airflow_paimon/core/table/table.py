@@ -25,7 +25,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag
 from airflow_paimon.core.store import FileInfo, Store, open_store
-from airflow_paimon.core.store.base import read_if_exists, run_parallel
+from airflow_paimon.core.store.base import read_existing, read_if_exists, run_parallel
 from airflow_paimon.core.store.none import NoStore
 from airflow_paimon.core.table.branch_record import began_empty
 from airflow_paimon.core.table.options import UNLIMITED_RETENTION
@@ -266,8 +266,10 @@ class Table:
             return None
 
     def snapshots(self, ids: list[int] | None = None) -> list[Snapshot]:
-        """Read the given snapshots, or all that exist, in order."""
-        ids = self.snapshot_ids() if ids is None else ids
+        """Read the given snapshots, in order; or all, without those that expire meanwhile."""
+        if ids is None:
+            paths = {self.paths.snapshot(i): i for i in self.snapshot_ids()}
+            return [self._parsed(paths[path], d) for path, d in read_existing(self.store, list(paths)).items()]
         data = self.store.read_many([self.paths.snapshot(i) for i in ids])
         return [self._parsed(i, d) for i, d in zip(ids, data, strict=True)]
 

@@ -320,7 +320,7 @@ class _Erasure:
         ids = self.context.table.branch(holder.branch).snapshot_ids()
         old = sum(number <= last for number in ids)
         if not 0 < old < len(ids):
-            return {"expired": {}, "reaped": {}}
+            return {"expired": {}, "deleted": {}}
         context = self._expiring(holder.branch, max_deletes=old, retain=len(ids) - old)
         assert isinstance(context.request, ExpireSnapshots)
         return expire_snapshots(context, context.request).details
@@ -353,4 +353,4 @@ class _Erasure:
 
 
 def _has_deleted(details: Mapping[str, Any]) -> bool:
-    return any(details["reaped"].values())
+    return any(details["deleted"].values())

@@ -54,7 +54,7 @@ def table() -> Table:
 def test_by_the_options_nothing_is_due(table: Table) -> None:
     result = run(table, OPERATION, **AT_ONCE)
     assert (result.changed, result.details["expired"]) == (False, {})
-    assert result.details["stopped_by"] == {"main": "changelog 1 stays: it, or the one after it, is too young"}
+    assert result.details["retained_by"] == {"main": "changelog 1 stays: it, or the one after it, is too young"}
 
 
 @pytest.mark.parametrize(
@@ -74,9 +74,9 @@ def test_what_is_asked_for_goes(table: Table, values: dict[str, Any], kept: list
     assert (left(table), table.snapshot_ids()) == (kept, [7, 8])
     gone = 6 - len(kept)
     assert result.details["expired"] == {"main": {"changelogs": gone, "from": 1, "to": gone}}
-    assert result.details["reaped"] == foreseen.details["reaped"]
-    assert result.details["reaped"]["metadata_files"] > 0
-    stopped = result.details["stopped_by"]
+    assert result.details["deleted"] == foreseen.details["deleted"]
+    assert result.details["deleted"]["metadata_files"] > 0
+    stopped = result.details["retained_by"]
     assert why in stopped["main"] if why is not None else stopped == {}
     assert hint(table, "EARLIEST") == (str(kept[0]).encode() if kept else None)
     assert hint(table, "LATEST") == (b"6" if kept else None)
@@ -89,7 +89,7 @@ def test_what_a_consumer_is_to_read_stays(table: Table, values: dict[str, Any]) 
     table.store.create("consumer/consumer-copy", b'{"nextSnapshot": 3}')
     result = run(table, OPERATION, **AT_ONCE, **values)
     assert left(table) == [3, 4, 5, 6]
-    assert "consumer 'copy' is at snapshot 3" in result.details["stopped_by"]["main"]
+    assert "consumer 'copy' is at snapshot 3" in result.details["retained_by"]["main"]
     assert_sound(table)
 
 
@@ -98,7 +98,7 @@ def test_a_changelog_whose_snapshot_is_still_there_stays(table: Table) -> None:
     table.store.create("changelog/changelog-7", table.store.read("snapshot/snapshot-7"))
     result = run(table, OPERATION, **AT_ONCE, delete_all=True)
     assert (left(table), table.snapshot_ids()) == ([7], [7, 8])
-    assert result.details["stopped_by"] == {"main": "changelog 7 stays: its snapshot is still there"}
+    assert result.details["retained_by"] == {"main": "changelog 7 stays: its snapshot is still there"}
     assert hint(table, "EARLIEST") == b"7"
     assert_sound(table)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import json
 import os
 import threading
@@ -15,8 +16,10 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.stream_batch import begin_batch
+from airflow_paimon.core.erasure.stored_files import read_stored_files
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,
@@ -26,8 +29,10 @@ from airflow_paimon.core.errors import (
     StorageError,
 )
 from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.metadata_expiry.references import read_references
 from airflow_paimon.core.metadata_expiry.roots import RootReader
+from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.store import Store
@@ -35,12 +40,13 @@ from airflow_paimon.core.streaming.consumers import keep_from
 from airflow_paimon.core.table.consumers import find_consumer
 from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.manifest_lists import read_delta_lists
+from airflow_paimon.core.table.manifest_lists import all_manifests, read_delta_lists
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
-from tests.core.tables import append, cut_off, forget_results, make_table, message, overwrite, rewrite, run
+from tests.core.tables import append, copied, cut_off, forget_results, make_table, message, overwrite, rewrite, run
 from tests.soundness import assert_sound, files_on_disk, states
+from tests.stateful import paimon_expiry
 from tests.stores import CountingStore, FaultStore, _Wrapper
 
 NOW: Mapping[str, Any] = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "writers_stopped": True}
@@ -103,7 +109,7 @@ def test_every_tag_and_branch_keeps_its_files(table: Table, worked: dict[str, st
     before = states(table)
     result = expire(table)
     assert result.details["expired"] == {"main": {"snapshots": 3, "from": 1, "to": 3}}
-    assert result.details["reaped"]["data_files"] == 0
+    assert result.details["deleted"]["data_files"] == 0
     assert on_disk(table, worked) == set("abcdef")
     whole, files = result.details["kept"][:2], result.details["kept"][2:]
     assert [(k["all_of"], k["by"]) for k in whole] == [("snapshot 1", ["tag 'T1'"]), ("snapshot 3", ["tag 'T3'"])]
@@ -160,7 +166,7 @@ def test_a_file_that_compaction_only_moves_is_no_candidate(table: Table) -> None
         partition=entry.partition, bucket=0, total_buckets=2, new_files=(moved,), replaced=(entry.file,)
     )
     commit_buckets(table, [whole])
-    assert expire(table).details["reaped"]["data_files"] == 0
+    assert expire(table).details["deleted"]["data_files"] == 0
     names |= swap(table, "b", drops=(names["a"],))
     assert expire(table).details["expired"]["main"]["snapshots"] == 1
     assert on_disk(table, names) == {"a", "b"}, "the tag reads it on the level where it was"
@@ -193,8 +199,8 @@ def test_nothing_is_left_where_nothing_is_tagged(table: Table) -> None:
     assert on_disk(table, names) == {"f"}
     assert table.snapshot_ids() == [6]
     assert table.store.read("snapshot/EARLIEST") == b"6"
-    assert result.details["reaped"]["data_files"] == 5
-    assert result.details["reaped"]["bytes"] >= 5 * 11
+    assert result.details["deleted"]["data_files"] == 5
+    assert result.details["deleted"]["bytes"] >= 5 * 11
     assert_sound(table)
 
 
@@ -206,7 +212,7 @@ def test_files_outside_of_the_folder_stay_and_are_counted(table: Table, elsewher
     overwrite(table, "a")
     result = expire(table)
     assert result.details["warnings"] == ["1 data files outside of the table's folder stay; delete them yourself"]
-    assert result.details["reaped"]["data_files"] == 0
+    assert result.details["deleted"]["data_files"] == 0
 
 
 def let_wait(table: Table, seconds: float) -> None:
@@ -233,7 +239,7 @@ def test_files_stay_for_the_grace_time_by_the_storages_clock(tmp_path: Path, clo
     assert second.details["trash"]["entries"] == 1
     let_wait(table, 100)
     third = expire(table, **asked, now=str(now() - 10**8))
-    assert (third.changed, third.details["reaped"]["data_files"]) == (True, 1)
+    assert (third.changed, third.details["deleted"]["data_files"]) == (True, 1)
     assert on_disk(table, names) == {"b"}
     assert table.store.walk("_airflow_paimon/trash") == []
     assert table.store.walk("_airflow_paimon/clock") == []
@@ -268,7 +274,7 @@ def test_which_snapshots_stay(table: Table, values: dict[str, Any], expected: in
         append(table, "a")
     result = expire(table, dry_run=True, **values)
     assert result.details["expired"].get("main", {"snapshots": 0})["snapshots"] == expected
-    assert why in result.details["stopped_by"]["main"]
+    assert why in result.details["retained_by"]["main"]
 
 
 def test_options_are_the_defaults(table: Table) -> None:
@@ -289,18 +295,18 @@ def test_a_consumer_a_retry_and_an_undo_keep_their_snapshots(table: Table) -> No
     for _ in range(6):
         append(table, "a")
     table.store.create("consumer/consumer-etl", b'{"nextSnapshot": 5}')
-    assert "consumer 'etl' is at snapshot 5" in expire(table, dry_run=True).details["stopped_by"]["main"]
+    assert "consumer 'etl' is at snapshot 5" in expire(table, dry_run=True).details["retained_by"]["main"]
     run(table, "create_tag", tag="t", snapshot=3, operation_id="op")
     append(table, "b")
     append(table, "b")
     table.store.delete("consumer/consumer-etl")
     retry = "a retry of operation 'op' searches from snapshot 6 on"
-    assert retry not in expire(table, dry_run=True).details["stopped_by"]["main"], "it has ended"
+    assert retry not in expire(table, dry_run=True).details["retained_by"]["main"], "it has ended"
     forget_results(table)
-    assert retry in expire(table, dry_run=True).details["stopped_by"]["main"]
+    assert retry in expire(table, dry_run=True).details["retained_by"]["main"]
     run(table, "rollback_to", snapshot=2)
     append(table, "a")
-    assert "the undo by tag" in expire(table, dry_run=True, retry_window="0 s").details["stopped_by"]["main"]
+    assert "the undo by tag" in expire(table, dry_run=True, retry_window="0 s").details["retained_by"]["main"]
     done = expire(table, retry_window="0 s", keep_undo=False)
     assert done.details["expired"]["main"]["to"] == 9
     assert_sound(table)
@@ -380,7 +386,7 @@ def test_an_operation_id_is_for_one_request_and_keeps_no_snapshot(table: Table) 
     assert not expire(table, **asked, retain_min=2).changed
     overwrite(table, "a")
     overwrite(table, "a")
-    assert "retain_min" in expire(table).details["stopped_by"]["main"]
+    assert "retain_min" in expire(table).details["retained_by"]["main"]
     assert table.snapshot_ids() == [5]
 
 
@@ -395,7 +401,7 @@ def test_a_batch_of_a_stream_that_is_tried_again_can_tell_whether_it_landed(tabl
     assert first is not None
     pinned = f"a retry of operation 'stream query' searches from snapshot {first.id} on"
     done = expire(table)
-    assert pinned in done.details["stopped_by"]["main"]
+    assert pinned in done.details["retained_by"]["main"]
     assert begin_batch(table, "query", 1)[1] is None
     expire(table, retry_window="0 s")
     with pytest.raises(OutcomeUnknownError, match="batch 1 of stream query"):
@@ -411,7 +417,7 @@ def test_a_branch_keeps_the_snapshot_that_it_starts_from(table: Table) -> None:
         overwrite(table, "b")
     result = expire(table, all_branches=True)
     assert list(result.details["expired"]) == ["main"]
-    assert "the branch starts from snapshot 1 of main" in result.details["stopped_by"]["fix"]
+    assert "the branch starts from snapshot 1 of main" in result.details["retained_by"]["fix"]
     assert "a merge of it can no longer distinguish" in result.details["warnings"][0]
     assert run(table, "merge_branch", branch="fix").changed
     assert_sound(table)
@@ -519,8 +525,8 @@ def test_a_dry_run_writes_nothing_and_has_the_plan_of_the_run(busy: Table) -> No
     assert busy.store.walk("") == before
     done = expire(busy, now=at)
     assert foreseen.plan_id == done.plan_id
-    assert foreseen.details["reaped"] == done.details["reaped"]
-    assert foreseen.details["reaped"]["data_files"] > 0
+    assert foreseen.details["deleted"] == done.details["deleted"]
+    assert foreseen.details["deleted"]["data_files"] > 0
 
 
 def snapshot_of(table: Table) -> dict[str, bytes]:
@@ -604,7 +610,7 @@ def test_a_file_that_can_not_be_deleted_is_tried_again_by_the_next_run(busy: Tab
     assert_sound(busy, leaks=True)
     again = expire(busy)
     assert again.details["warnings"] == []
-    assert again.details["reaped"]["data_files"] > 0
+    assert again.details["deleted"]["data_files"] > 0
     assert_sound(busy)
 
 
@@ -705,6 +711,43 @@ def test_a_snapshot_that_paimon_expires_while_its_lists_are_read_is_left_out(bus
     perform(Context(request, busy, now(), 0.0), request, None)
 
 
+class WhenRead(_Wrapper):
+    """Lets somebody act right before a file is read for the first time."""
+
+    def __init__(self, inner: Store, path: str, act: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.path, self.left = path, [act]
+
+    def _call(self, method: str, path: str, action: Callable[[], Any]) -> Any:
+        if method == "read_many" and self.path in path and self.left:
+            self.left.pop()()
+        return super()._call(method, path, action)
+
+
+def test_manifests_that_paimons_expiry_takes_while_it_is_planned_are_no_damage() -> None:
+    """It has deleted those of snapshot 1, which snapshots 2 and 3 name as well. The lists of these, which it deletes
+    next, have been read: who plans again has them.
+    """
+    table = make_table(f"memory://{uuid.uuid4()}/wh", **{"manifest.merge-min-count": "3"})
+    for _ in range(8):
+        overwrite(table, "a")
+    first, second, third, *_ = table.snapshots()
+    (shared,), (next_one,) = read_delta_lists(table, [first]), read_delta_lists(table, [second])
+    assert {shared, next_one} <= {*all_manifests(table, third)}
+
+    def expire_first() -> None:
+        for name in (shared.file_name, first.base_manifest_list, first.delta_manifest_list):
+            table.store.delete(f"manifest/{name}")
+        table.store.delete("snapshot/snapshot-1")
+
+    store = WhenRead(table.store, f"manifest/{next_one.file_name}", expire_first)
+    request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **NOW})
+    perform(Context(request, Table(store, table.name), now(), 0.0), request, None)
+    assert not store.left
+    assert table.snapshot_ids() == [8]
+    assert_sound(table, leaks=True)
+
+
 class Beside(_Wrapper):
     """Lets somebody act right before the n-th request."""
 
@@ -741,6 +784,40 @@ def test_whoever_takes_a_snapshot_beside_an_expiry_has_it_whole_or_not_at_all(na
         assert_sound(table, leaks=True)
         over = store.left > 0
     assert outcomes == {"refused", "done"}
+
+
+def find_errors(table: Table) -> list[str]:
+    return [f.message for f in find_all(table, now(), verify_files=True) if f.severity == "error"]
+
+
+def clean(table: Table) -> None:
+    request = build_request("remove_orphan_files", {"warehouse": "w", "table": table.name})
+    perform(Context(request, table, now(), 0.0), request, None)
+
+
+@pytest.mark.parametrize(
+    "read",
+    [find_errors, clean, lambda t: read_usage(t, now()), read_stored_files, lambda t: read_health(t, now())],
+    ids=["check_table", "remove_orphan_files", "storage_usage", "find_rows", "table_health"],
+)
+def test_what_paimons_expiry_takes_while_it_is_read_is_no_damage(read: Callable[[Table], list[str] | None]) -> None:
+    """Another job commits, and expires all other snapshots, at each request."""
+    first = make_table(f"memory://{uuid.uuid4()}/wh", **{"manifest.merge-min-count": "3"})
+    for _ in range(4):
+        overwrite(first, "a")
+    step, over = 0, False
+    while not over:
+        step += 1
+        table = copied(first)
+
+        def commit_and_expire(table: Table = table) -> None:
+            overwrite(table, "a")
+            paimon_expiry.expire_snapshots(table, 1)
+
+        store = Beside(table.store, step, partial(contextvars.Context().run, commit_and_expire))
+        found = read(Table(store, table.name))
+        assert not isinstance(found, list) or not found, f"at request {step}"
+        over = store.left > 0
 
 
 def test_a_tag_whose_changelog_paimon_has_expired_stops_nobody(table: Table) -> None:

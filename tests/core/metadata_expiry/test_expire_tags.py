@@ -48,7 +48,7 @@ def test_a_tag_goes_when_its_retention_is_over_and_its_files_with_it(table: Tabl
     assert not run(table, "expire_tags", grace="0 s", writers_stopped=True, now=in_days(6)).changed
     result = run(table, "expire_tags", grace="0 s", writers_stopped=True, now=in_days(8))
     assert result.details["expired"] == {"main": ["t"]}
-    assert result.details["reaped"]["data_files"] == 1
+    assert result.details["deleted"]["data_files"] == 1
     assert data_files(table) == names(table)
     assert_sound(table)
 

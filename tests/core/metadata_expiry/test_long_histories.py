@@ -332,7 +332,7 @@ def test_the_same_files_go_as_if_all_were_read(case: int, monkeypatch: pytest.Mo
                 all_read = expire(other, **asked)
             ends_read = expire(table, **asked)
             assert table.store.walk("") == other.store.walk("")
-            for key in ("expired", "reaped", "stopped_by", "trash", "warnings"):
+            for key in ("expired", "deleted", "retained_by", "trash", "warnings"):
                 assert ends_read.details[key] == all_read.details[key]
             assert_sound(table, leaks=True)
             assert_indexed(table)

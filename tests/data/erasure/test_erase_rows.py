@@ -161,7 +161,7 @@ def test_only_what_reaches_the_rows_expires(tmp_path: Path) -> None:
     table.store.create("consumer/consumer-stream", b'{"nextSnapshot": 2}')
     first = erase(table, **ALL).details
     assert first["consumers"] == [{"branch": "main", "name": "stream", "next_snapshot": 2}] and not first["complete"]
-    assert "consumer 'stream'" in first["expired_snapshots"]["branches"]["main"]["stopped_by"]["main"]
+    assert "consumer 'stream'" in first["expired_snapshots"]["branches"]["main"]["retained_by"]["main"]
     assert table.tag_names() == ["clean"] and table.snapshot_ids() == [2, 3, 4, 5]
     table.store.delete("consumer/consumer-stream")
     assert erase(table, **ALL).details["complete"] and holding(table) == {}
