@@ -30,7 +30,7 @@ from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.task_results import SCHEMA, collect, ship
 from airflow_paimon.spark.tasks import cores_of, map_tasks
 from benchmarks._connector import connector
-from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, CompactionTask, in_turns, report, rows, session
+from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, in_turns, report, rows, session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def _bench_tasks(spark: SparkSession, table: Table, engine: str) -> None:
     request = build_request("compact", {"warehouse": "/", "table": table.name})
     assert isinstance(request, Compact)
     planned = plan_keyed(table, request, None)
-    groups: Sequence[Sequence[Any]] = _groups(planned.works(planned.groups), cores_of(spark))
+    groups: Sequence[Sequence[Any]] = _groups(planned.tasks(planned.groups), cores_of(spark))
 
     def tasks(run: Callable[[KeyedCompactionTask], TaskOutput]) -> None:
         frame = map_tasks(spark, groups, lambda work: ship(lambda: [run(work)]), SCHEMA)
@@ -76,7 +76,7 @@ def _bench_tasks(spark: SparkSession, table: Table, engine: str) -> None:
             for file in message.new_files:
                 table.store.delete(f"bucket-{message.bucket}/{file.file_name}")
 
-    works: dict[str, CompactionTask] = {
+    works: dict[str, Callable[[], None]] = {
         "floor": lambda: tasks(_floor),
         "merged": lambda: tasks(KeyedCompactionTask.run),
     }
@@ -85,7 +85,9 @@ def _bench_tasks(spark: SparkSession, table: Table, engine: str) -> None:
 
 def _floor(work: KeyedCompactionTask) -> TaskOutput:
     """Read the runs of each section one by one, and write the rows of the largest again."""
-    writer = RollingWriter(work._target(), group_bytes=min(ROW_GROUP_BYTES, TASK_BYTES // 4))
+    writer = RollingWriter(
+        work.write.target(work.split.bucket, level=work.top), group_bytes=min(ROW_GROUP_BYTES, TASK_BYTES // 4)
+    )
     for section in work.split.sections:
         for run in section.runs:
             alone = ReadSplit(bucket=work.split.bucket, sections=(Section((run,)),))
@@ -105,14 +107,14 @@ def _bench_operation(
 ) -> None:
     before = set(table.store.walk(""))
 
-    def again(work: CompactionTask) -> CompactionTask:
+    def again(work: Callable[[], None]) -> Callable[[], None]:
         def run() -> None:
             work()
             _remove(table, sorted(set(table.store.walk("")) - before))
 
         return run
 
-    works: dict[str, CompactionTask] = {}
+    works: dict[str, Callable[[], None]] = {}
     if connector_runs is not None:
         call = f"CALL paimon.sys.compact(`table` => '{table.name}')"
         works["connector"] = again(lambda: connector_runs(call))

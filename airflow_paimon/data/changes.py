@@ -198,11 +198,10 @@ def _stored_changes(found: ChangeRead) -> Iterator[tuple[Kinds, pa.RecordBatch]]
             for offset in range(0, batch.num_rows, read.batch_rows):
                 part = batch.slice(offset, read.batch_rows)
                 part = drop_retracts(part) if skips_retracts else part
-                yield texts.take(part.column(VALUE_KIND)), _conformed(part, read)
-
-
-def _conformed(batch: pa.RecordBatch, read: TableRead) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([batch.column(n) for n in read.columns], schema=read.output_schema)
+                yield (
+                    texts.take(part.column(VALUE_KIND)),
+                    pa.RecordBatch.from_arrays([part.column(n) for n in read.columns], schema=read.output_schema),
+                )
 
 
 def _keyed_difference(found: ChangeRead) -> Iterator[tuple[Kinds, pa.RecordBatch]]:

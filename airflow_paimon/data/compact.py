@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
@@ -27,13 +27,8 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PRO
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
-from airflow_paimon.data.compaction_tasks import (
-    CompactionGroup,
-    PlannedCompaction,
-    RunTasks,
-    committed_earlier,
-    run_here,
-)
+from airflow_paimon.data.compaction_plan import FileGroup
+from airflow_paimon.data.compaction_tasks import PlannedCompaction, RunTasks, committed_earlier, run_here
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.write import discard_files
 
@@ -65,7 +60,7 @@ def compact(
         committed.
     """
     table = context.table.branch(request.branch).require()
-    run_ = _Compaction(context, request, table, run or run_here, (tasks_at_once, bytes_at_once))
+    run_ = _Compaction(context, request, table, run or run_here, tasks_at_once, bytes_at_once)
     if request.dry_run:
         return run_.dry_run()
     require_committable(table)
@@ -99,21 +94,20 @@ def _plan(table: Table, request: Compact, began: SnapshotRef | None = None) -> P
     return plan_append(table, request, selection)
 
 
+@dataclass(slots=True)
 class _Compaction:
     """One try of the operation, and what it has done so far."""
 
-    def __init__(
-        self, context: Context, request: Compact, table: Table, run: RunTasks, at_once: tuple[int, int]
-    ) -> None:
-        self._context = context
-        self._request = request
-        self._table = table
-        self._run = run
-        self._tasks_at_once, self._bytes_at_once = at_once
-        self._counts = dict.fromkeys(_COUNTS, 0)
-        self._partitions: set[str] = set()
-        self._before: int | None = None
-        self.done: list[int] = []
+    _context: Context
+    _request: Compact
+    _table: Table
+    _run: RunTasks
+    _tasks_at_once: int
+    _bytes_at_once: int
+    _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
+    _partitions: set[str] = field(default_factory=set)
+    _before: int | None = None
+    done: list[int] = field(default_factory=list)
 
     def dry_run(self) -> OperationResult:
         planned = _plan(self._table, self._request)
@@ -152,9 +146,9 @@ class _Compaction:
             self._before = min(self._before or snapshot.id, snapshot.id - 1) or None
             self._add(snapshot, details)
 
-    def _chunks(self, groups: Sequence[CompactionGroup]) -> Iterator[list[CompactionGroup]]:
+    def _chunks(self, groups: Sequence[FileGroup]) -> Iterator[list[FileGroup]]:
         """Divide into commits: many small groups of files, or few large ones."""
-        chunk: list[CompactionGroup] = []
+        chunk: list[FileGroup] = []
         for one in groups:
             if len(chunk) >= self._tasks_at_once and sum(g.size for g in chunk) >= self._bytes_at_once:
                 yield chunk
@@ -163,9 +157,9 @@ class _Compaction:
         if chunk:
             yield chunk
 
-    def _commit(self, tried: Attempt, planned: PlannedCompaction, chunk: Sequence[CompactionGroup]) -> bool:
+    def _commit(self, tried: Attempt, planned: PlannedCompaction, chunk: Sequence[FileGroup]) -> bool:
         """Write and commit some groups of files. True = another commit has changed one of them: plan again."""
-        outputs = list(self._run(planned.tasks(chunk)))
+        outputs = planned.run(self._run, chunk)
         messages = [m for o in outputs for m in o.messages]
         added = [f for m in messages for f in m.new_files]
         details = {
@@ -196,7 +190,7 @@ class _Compaction:
             self._add(receipt.snapshot, details)
         return False
 
-    def _identity(self, tried: Attempt, chunk: Sequence[CompactionGroup]) -> CommitIdentity:
+    def _identity(self, tried: Attempt, chunk: Sequence[FileGroup]) -> CommitIdentity:
         names = digest_of(sorted(f.file_name for g in chunk for f in g.files))
         known = tried.identity("compact")
         return replace(known, identifier=commit_identity(tried.operation_id, self._request.branch, names).identifier)
@@ -207,7 +201,7 @@ class _Compaction:
         for name in _COUNTS:
             self._counts[name] += details.get(name, 0)
 
-    def _name(self, planned: PlannedCompaction, one: CompactionGroup) -> str:
+    def _name(self, planned: PlannedCompaction, one: FileGroup) -> str:
         return shown_partition(planned.write.schema, one.bucket.values)
 
     def _open(self, planned: PlannedCompaction) -> dict[str, Any]:

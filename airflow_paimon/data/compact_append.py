@@ -6,23 +6,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
-from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.table.features import check_unclustered
 from airflow_paimon.core.table.live_files import BucketSplit
-from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.compaction_plan import Bin, plan_bins
-from airflow_paimon.data.compaction_tasks import CompactionGroup, CompactionTask, TaskOutput
+from airflow_paimon.data.compaction_plan import FileGroup, plan_bins
+from airflow_paimon.data.compaction_tasks import CompactionTask, PlannedCompaction, TaskOutput
 from airflow_paimon.data.copy_on_write import (
     CopyOnWrite,
     plan_copy_on_write,
@@ -32,7 +28,7 @@ from airflow_paimon.data.copy_on_write import (
 )
 from airflow_paimon.data.read import deleted_rows, read_split
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, discard_files
+from airflow_paimon.data.write import discard_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,42 +74,7 @@ def wrong_count(label: str, files: Sequence[DataFile], found: int, expected: int
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AppendCompaction:
-    """A ``Planned`` of an append table."""
-
-    plan: CopyOnWrite
-    groups: Sequence[Bin]
-    left_open: Sequence[OpenBucket] = ()
-    """None: nothing merges in an append table."""
-
-    @property
-    def write(self) -> TableWrite:
-        return self.plan.write
-
-    def tasks(self, chunk: Sequence[CompactionGroup]) -> list[CompactionTask]:
-        """Return a task for each group of files."""
-        chosen = replace(self.plan.scan, splits=tuple(b.bucket for b in chunk))
-        read, splits = plan_read(chosen, columns=read_columns(self.plan))
-        slim = self.plan.for_tasks()
-        return [
-            AppendCompactionTask(
-                plan=_in_place(slim, s.bucket),
-                read=read,
-                split=s,
-                deleted_rows=deleted_rows(read.store, s.deletions),
-            )
-            for s in splits
-        ]
-
-    def commit(
-        self, table: Table, chunk: Sequence[CompactionGroup], messages: Sequence[CommitMessage], options: CommitOptions
-    ) -> Receipt:
-        """Commit it; see ``commit_rewrite``."""
-        return commit_rewrite(table, messages, options, read=self.plan.scan, kind=CommitKind.COMPACT, operation=None)
-
-
-def plan_append(table: Table, request: Compact, selection: Selection | None) -> AppendCompaction:
+def plan_append(table: Table, request: Compact, selection: Selection | None) -> PlannedCompaction:
     """Plan the compaction of the selected partitions (None: all).
 
     Raises:
@@ -123,7 +84,28 @@ def plan_append(table: Table, request: Compact, selection: Selection | None) -> 
     plan = plan_copy_on_write(table, selection)
     marked = {where.data_file for _, where in find_deletion_vectors(plan.scan.index_entries, plan.scan.schema)}
     target = TableOptions(plan.write.schema.options).target_file_size
-    return AppendCompaction(plan=plan, groups=plan_bins(plan.scan.splits, marked, target, request.min_files))
+
+    def tasks(chunk: Sequence[FileGroup]) -> list[CompactionTask]:
+        """Return a task for each group of files."""
+        read, splits = plan_read(replace(plan.scan, splits=tuple(g.bucket for g in chunk)), columns=read_columns(plan))
+        return [
+            AppendCompactionTask(
+                plan=_in_place(plan.for_tasks(), s.bucket),
+                read=read,
+                split=s,
+                deleted_rows=deleted_rows(read.store, s.deletions),
+            )
+            for s in splits
+        ]
+
+    return PlannedCompaction(
+        write=plan.write,
+        groups=plan_bins(plan.scan.splits, marked, target, request.min_files),
+        tasks=tasks,
+        commit=lambda table, _, messages, options: commit_rewrite(
+            table, messages, options, read=plan.scan, kind=CommitKind.COMPACT, operation=None
+        ),
+    )
 
 
 def _in_place(plan: CopyOnWrite, group: BucketSplit) -> CopyOnWrite:

@@ -14,17 +14,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.commit.committed import find_committed
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.copy_on_write import commit_compaction
 from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
@@ -42,12 +42,12 @@ from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import waits_for_compaction
 from airflow_paimon.data.compact_append import wrong_count
-from airflow_paimon.data.compaction_plan import BucketMerge, plan_parts, sorted_runs, top_level
-from airflow_paimon.data.compaction_tasks import CompactionGroup, CompactionTask, RunTasks, TaskOutput, run_here
+from airflow_paimon.data.compaction_plan import FileGroup, plan_parts, sorted_runs, top_level
+from airflow_paimon.data.compaction_tasks import CompactionTask, PlannedCompaction, RunTasks, TaskOutput, run_here
 from airflow_paimon.data.copy_on_write import replacing_message
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.pruning import value_bounds
-from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
+from airflow_paimon.data.files.write import ROW_GROUP_BYTES, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.merge_changelog import Changelog, Merged, changelog_of, merged_with_changes
 from airflow_paimon.data.read import deleted_rows, read_versions
@@ -84,9 +84,9 @@ class KeyedCompactionTask:
         """
         counted = _RowCounter(self.expiry)
         group = min(ROW_GROUP_BYTES, TASK_BYTES // 4)
-        writer = RollingWriter(self._target(), group_bytes=group)
-        target = replace(self._target(), source=FileSource.APPEND, is_changelog=True)
-        changes_writer = RollingWriter(target, group_bytes=group)
+        target = self.write.target(self.split.bucket, level=self.top, source=FileSource.COMPACT)
+        writer = RollingWriter(target, group_bytes=group)
+        changes_writer = RollingWriter(replace(target, source=FileSource.APPEND, is_changelog=True), group_bytes=group)
         rows = 0
         with abandoned_on_failure([writer, changes_writer]):
             for batch, changes in self._merged(counted):
@@ -102,17 +102,6 @@ class KeyedCompactionTask:
         message = replace(replacing_message(self.split.bucket, *self.files, by=files), changelog=changelog)
         deleted = sum(f.row_count for f in self.files) - rows
         return TaskOutput(messages=(message,), rows=rows, deleted_rows=deleted, expired_rows=counted.expired)
-
-    def _target(self) -> FileTarget:
-        bucket = self.split.bucket
-        return FileTarget(
-            store=self.write.store,
-            schema=self.write.schema,
-            values=bucket.values,
-            bucket=bucket.bucket,
-            level=self.top,
-            source=FileSource.COMPACT,
-        )
 
     def _merged(self, counted: _RowCounter) -> Iterator[Merged]:
         """Merge the rows; the second of a pair are the changes that they bring."""
@@ -149,57 +138,9 @@ class _RowCounter:
         return kept
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyedCompaction:
-    """A ``Planned`` of a primary-key table. ``operation``: see ``commit_compaction``."""
-
-    scan: ScanPlan
-    write: TableWrite
-    groups: Sequence[BucketMerge]
-    keep_deletes: bool
-    expiry: RecordExpiry | None
-    changelog: Changelog | None
-    operation: Operation | None = None
-    left_open: Sequence[OpenBucket] = ()
-
-    def tasks(self, chunk: Sequence[CompactionGroup]) -> list[CompactionTask]:
-        """Return a task for each part of the buckets."""
-        merges = {(g.bucket.partition, g.bucket.bucket): g for g in self.groups}
-        read, splits = plan_read(_narrowed(self.scan, [g.bucket for g in chunk]), layered=True,
-                                 whole_buckets=True, chained=True)  # fmt: skip
-        tasks: list[CompactionTask] = []
-        for split in splits:
-            merge = merges[split.bucket.partition, split.bucket.bucket]
-            for part in merge.parts:
-                files = [f for s in part for f in s.files]
-                tasks.append(
-                    KeyedCompactionTask(
-                        write=self.write,
-                        read=fitting_rows(read, files, TASK_BYTES),
-                        split=ReadSplit(
-                            bucket=replace(split.bucket, files=()),
-                            sections=part,
-                            deletions=deletions_of(split.deletions, files),
-                        ),
-                        top=merge.top,
-                        keep_deletes=self.keep_deletes,
-                        expiry=self.expiry,
-                        changelog=self.changelog,
-                    )
-                )
-        return tasks
-
-    def commit(
-        self, table: Table, chunk: Sequence[CompactionGroup], messages: Sequence[CommitMessage], options: CommitOptions
-    ) -> Receipt:
-        """Commit it; see ``commit_compaction``."""
-        read = _narrowed(self.scan, [g.bucket for g in chunk])
-        return commit_compaction(table, messages, options, read=read, operation=self.operation)
-
-
 def plan_keyed(
     table: Table, request: Compact, selection: Selection | None, began: SnapshotRef | None = None
-) -> KeyedCompaction:
+) -> PlannedCompaction:
     """Plan the compaction of the selected partitions (None: all); see ``plan_buckets``."""
     limit = request.max_sorted_runs
 
@@ -216,8 +157,11 @@ def plan_buckets(
     *,
     writers_stopped: bool = False,
     began: SnapshotRef | None = None,
-) -> KeyedCompaction:
-    """Plan the compaction of the chosen buckets of the selected partitions (None: all).
+    follows: Snapshot | None = None,
+    new: Collection[str] = (),
+) -> PlannedCompaction:
+    """Plan the compaction of the chosen buckets of the selected partitions (None: all). ``follows``: the write whose
+    files, the ``new`` ones, wait for it.
 
     Leaves out those that a running job may have open; with ``writers_stopped``, none was running at the head ``began``,
     or else is now.
@@ -229,7 +173,7 @@ def plan_buckets(
     check_mergeable(schema, table=table.label, branch=table.branch_name)
     options = TableOptions(schema.options)
     scan = plan_snapshot(table, head, schema, selection)
-    scan = _narrowed(scan, [s for s in scan.splits if chosen(s)])
+    scan = replace(scan, splits=tuple(s for s in scan.splits if chosen(s)))
     expiry = record_expiry(schema, time.time(), table.label)
     read, splits = plan_read(scan, layered=True, chained=True, whole_buckets=True)
     forms = stored_partitions(scan, scan.splits)
@@ -248,7 +192,7 @@ def plan_buckets(
             keep_deletes=options.chain_table,
         )
         if parts:
-            groups.append(BucketMerge(split.bucket, parts, top))
+            groups.append(FileGroup(split.bucket, parts, top))
     left_open: list[OpenBucket] = []
     if head is not None:
         bucket_of = StoredPartitions(schema).bucket
@@ -258,8 +202,47 @@ def plan_buckets(
         still_open = {found.bucket for found in left_open}
         groups = [g for place, g in places.items() if place not in still_open]
     write = TableWrite(store=table.store, label=table.label, schema=schema, planned_on=head)
-    return KeyedCompaction(scan=scan, write=write, groups=groups, keep_deletes=options.chain_table, expiry=expiry,
-                           changelog=changelog_of(schema), left_open=left_open)  # fmt: skip
+    changelog = changelog_of(schema)
+    if follows is not None and follows.commit_kind is CommitKind.OVERWRITE:  # what others have added since is told
+        changelog = None if {f.file_name for g in groups for f in g.bucket.files} <= set(new) else changelog
+    task = partial(
+        KeyedCompactionTask, write=write, keep_deletes=options.chain_table, expiry=expiry, changelog=changelog
+    )
+
+    def narrowed(chunk: Sequence[FileGroup]) -> ScanPlan:
+        return replace(scan, splits=tuple(g.bucket for g in chunk))
+
+    return PlannedCompaction(
+        write=write,
+        groups=groups,
+        left_open=left_open,
+        tasks=lambda chunk: _tasks(narrowed(chunk), chunk, task),
+        commit=lambda table, chunk, messages, options: commit_compaction(
+            table,
+            messages,
+            options,
+            read=narrowed(chunk),
+            operation=None if follows is None else Operation.WRITE,  # as Paimon's writers name it
+        ),
+    )
+
+
+def _tasks(
+    scan: ScanPlan, groups: Sequence[FileGroup], task: Callable[..., KeyedCompactionTask]
+) -> list[CompactionTask]:
+    """Return a task for each part of the buckets."""
+    merges = {(g.bucket.partition, g.bucket.bucket): g for g in groups}
+    read, splits = plan_read(scan, layered=True, whole_buckets=True, chained=True)
+    tasks: list[CompactionTask] = []
+    for split in splits:
+        merge = merges[split.bucket.partition, split.bucket.bucket]
+        for part in merge.parts:
+            files = [f for s in part for f in s.files]
+            own = ReadSplit(
+                bucket=replace(split.bucket, files=()), sections=part, deletions=deletions_of(split.deletions, files)
+            )
+            tasks.append(task(read=fitting_rows(read, files, TASK_BYTES), split=own, top=merge.top))
+    return tasks
 
 
 def _with_expired(read: TableRead, files: Sequence[DataFile], expiry: RecordExpiry | None) -> set[str]:
@@ -267,10 +250,6 @@ def _with_expired(read: TableRead, files: Sequence[DataFile], expiry: RecordExpi
         return set()
     bounds = {f.file_name: value_bounds(f, read.schemas[f.schema_id], read.schema) for f in files}
     return {name for name, found in bounds.items() if expiry.column in found and expiry.may_be_in(found[expiry.column])}
-
-
-def _narrowed(scan: ScanPlan, buckets: Sequence[BucketSplit]) -> ScanPlan:
-    return replace(scan, splits=tuple(buckets))
 
 
 log = logging.getLogger(__name__)
@@ -326,6 +305,8 @@ def _compact(table: Table, committed: Snapshot, run: RunTasks, *, writers_stoppe
             lambda bucket: any(f.level == 0 and f.file_name in names for f in bucket.files),
             writers_stopped=writers_stopped,
             began=began,
+            follows=committed,
+            new=names,
         )
         if not planned.groups and planned.left_open:
             warning = (
@@ -335,10 +316,6 @@ def _compact(table: Table, committed: Snapshot, run: RunTasks, *, writers_stoppe
             return Compacted(warning=warning)
         if not planned.groups:
             return Compacted(snapshot=_earlier(table, identity, committed))
-        planned = replace(planned, operation=Operation.WRITE)  # as Paimon's writers name it
-        files = {f.file_name for g in planned.groups for f in g.bucket.files}
-        if committed.commit_kind is CommitKind.OVERWRITE and files <= names:  # what others have added since is told
-            planned = replace(planned, changelog=None)
         options = CommitOptions(
             identity=identity, properties={OPERATION_PROPERTY: "compact"}, writers_stopped=writers_stopped
         )
@@ -362,10 +339,9 @@ def _earlier(table: Table, identity: CommitIdentity, committed: Snapshot) -> int
     return None if found is None else found.id
 
 
-def _commit(table: Table, planned: KeyedCompaction, run: RunTasks, options: CommitOptions) -> Compacted | None:
+def _commit(table: Table, planned: PlannedCompaction, run: RunTasks, options: CommitOptions) -> Compacted | None:
     """Merge the buckets and commit them; None = another commit has changed one."""
-    outputs = _outputs(planned, run(planned.tasks(planned.groups)))
-    messages = [m for o in outputs for m in o.messages]
+    messages = [m for o in planned.run(run, planned.groups) for m in o.messages]
     try:
         receipt = planned.commit(table, planned.groups, messages, options)
     except REFUSALS as error:
@@ -375,14 +351,3 @@ def _commit(table: Table, planned: KeyedCompaction, run: RunTasks, options: Comm
         log.warning("%s; the buckets are planned again", error.message)
         return None
     return Compacted(snapshot=receipt.snapshot.id if receipt.snapshot is not None else None)
-
-
-def _outputs(planned: KeyedCompaction, outputs: Iterable[TaskOutput]) -> list[TaskOutput]:
-    done: list[TaskOutput] = []
-    try:
-        for output in outputs:
-            done.append(output)
-    except BaseException:
-        discard_files(planned.write, [m for o in done for m in o.messages])
-        raise
-    return done

@@ -16,27 +16,36 @@ from airflow_paimon.data.merge.sections import Section
 
 
 @dataclass(frozen=True, slots=True)
-class Bin:
-    """Files of one bucket that become one file of about the target size; ``bucket`` holds only them."""
+class FileGroup:
+    """Files of one bucket that are replaced by one commit.
+
+    Without a primary key ``bucket`` holds only them, and they become one file of about the target size. With one, it
+    holds all live files; of these the sections of ``parts`` are written again, each part by a task of its own, to the
+    level ``top``.
+    """
 
     bucket: BucketSplit
+    parts: tuple[tuple[Section, ...], ...] = ()
+    top: int = 0
 
     @property
     def files(self) -> tuple[DataFile, ...]:
-        return self.bucket.files
+        if not self.parts:
+            return self.bucket.files
+        return tuple(f for part in self.parts for section in part for f in section.files)
 
     @property
     def size(self) -> int:
         return sum(f.file_size for f in self.files)
 
 
-def plan_bins(splits: Sequence[BucketSplit], deleted: Collection[str], target: int, min_files: int) -> list[Bin]:
+def plan_bins(splits: Sequence[BucketSplit], deleted: Collection[str], target: int, min_files: int) -> list[FileGroup]:
     """Group files by bucket, old ones first. ``deleted``: the names of files with deleted rows.
 
     Those are always written again; small ones only in buckets with at least ``min_files`` of them. In a fixed bucket
     only neighbours in the order of their sequence numbers become one file, as readers rely on that order.
     """
-    bins: list[Bin] = []
+    bins: list[FileGroup] = []
     for split in splits:
         ordered = split.total_buckets > 0
         small = [f for f in split.files if f.file_name in deleted or f.file_size < SMALL_FILE_RATIO * target]
@@ -45,7 +54,7 @@ def plan_bins(splits: Sequence[BucketSplit], deleted: Collection[str], target: i
         runs = _neighbours(split.files, small) if ordered else [sorted(small, key=_age)]
         for group in (g for run in runs for g in _packed(run, target)):
             if len(group) > 1 or group[0].file_name in deleted:
-                bins.append(Bin(replace(split, files=tuple(group))))
+                bins.append(FileGroup(replace(split, files=tuple(group))))
     return bins
 
 
@@ -71,24 +80,6 @@ def _packed(files: Sequence[DataFile], target: int) -> list[list[DataFile]]:
         groups[-1].append(file)
         filled += file.file_size
     return groups
-
-
-@dataclass(frozen=True, slots=True)
-class BucketMerge:
-    """``bucket``: all live files; ``parts``: the sections that are written again, each part by a task of its own."""
-
-    bucket: BucketSplit
-    parts: tuple[tuple[Section, ...], ...]
-    top: int
-
-    @property
-    def files(self) -> tuple[DataFile, ...]:
-        """The files that are replaced."""
-        return tuple(f for part in self.parts for section in part for f in section.files)
-
-    @property
-    def size(self) -> int:
-        return sum(f.file_size for f in self.files)
 
 
 def sorted_runs(files: Sequence[DataFile]) -> int:

@@ -13,11 +13,11 @@ from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import Attempt
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.write import TableWrite
+from airflow_paimon.data.compaction_plan import FileGroup
+from airflow_paimon.data.write import TableWrite, discard_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,39 +45,34 @@ RunTasks = Callable[[Sequence[CompactionTask]], Iterable[TaskOutput]]
 """Runs tasks, in parallel or not; returns the outputs in any order."""
 
 
-class CompactionGroup(Protocol):
-    """Files of one bucket that are replaced by one commit. ``bucket`` names the place; its files may be more."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCompaction:
+    """A planned compaction of one head. ``left_open``: the buckets that it leaves out, as a running job may have them
+    open. ``tasks``: returns the tasks of some groups. ``commit``: commits what they have written; ``ConflictError``:
+    plan again.
+    """
 
-    @property
-    def bucket(self) -> BucketSplit: ...
+    write: TableWrite
+    groups: Sequence[FileGroup]
+    left_open: Sequence[OpenBucket] = ()
+    tasks: Callable[[Sequence[FileGroup]], list[CompactionTask]]
+    commit: Callable[[Table, Sequence[FileGroup], Sequence[CommitMessage], CommitOptions], Receipt]
 
-    @property
-    def files(self) -> tuple[DataFile, ...]: ...
-
-    @property
-    def size(self) -> int: ...
+    def run(self, run: RunTasks, groups: Sequence[FileGroup]) -> list[TaskOutput]:
+        """Run the tasks of some groups; see ``outputs_of``."""
+        return outputs_of(self.write, run(self.tasks(groups)))
 
 
-class PlannedCompaction(Protocol):
-    """A planned compaction of one head."""
-
-    @property
-    def write(self) -> TableWrite: ...
-
-    @property
-    def groups(self) -> Sequence[CompactionGroup]: ...
-
-    @property
-    def left_open(self) -> Sequence[OpenBucket]:
-        """The buckets that it leaves out, as a running job may have them open."""
-
-    def tasks(self, chunk: Sequence[CompactionGroup]) -> list[CompactionTask]:
-        """Return the tasks of some groups."""
-
-    def commit(
-        self, table: Table, chunk: Sequence[CompactionGroup], messages: Sequence[CommitMessage], options: CommitOptions
-    ) -> Receipt:
-        """Commit what they have written; ``ConflictError``: plan again."""
+def outputs_of(write: TableWrite, outputs: Iterable[TaskOutput]) -> list[TaskOutput]:
+    """Wait for what tasks return. After a failure of one, the files of the others are deleted."""
+    done: list[TaskOutput] = []
+    try:
+        for output in outputs:
+            done.append(output)
+    except BaseException:
+        discard_files(write, [m for o in done for m in o.messages])
+        raise
+    return done
 
 
 def committed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, dict[str, Any]]]:

@@ -44,7 +44,6 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import ROW_ID, SEQUENCE_NUMBER
 from airflow_paimon.data.files.kept_columns import kept_columns
 from airflow_paimon.data.files.pruning import value_bounds
-from airflow_paimon.data.files.write import FileTarget
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit
 from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, plan_write, write_rows
@@ -154,13 +153,7 @@ def write_columns(
     schema = plan.write.schema
     if not _has_columns_to_copy(plan, split, file, changed):
         return None
-    target = FileTarget(
-        store=plan.write.store,
-        schema=schema,
-        values=split.bucket.values,
-        bucket=split.bucket.bucket,
-        stores_row_ids=plan.tracks_rows,
-    )
+    target = plan.write.target(split.bucket, stores_row_ids=plan.tracks_rows)
     own = {*changed, *(ROW_COLUMNS if plan.tracks_rows else ())}
     if is_stored(file):
         own.discard(ROW_ID)

@@ -44,7 +44,7 @@ from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table, resolve_version, viewed_table
 from airflow_paimon.data.correction_files import CorrectionFiles, FileTotals, combined, correction_files, selection_for
-from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.planner import read_schema
 
 _NAMED_PARTITIONS = 100
 

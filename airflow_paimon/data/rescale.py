@@ -46,7 +46,7 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, ch
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY, RESCALE
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, run_here
+from airflow_paimon.data.compaction_tasks import RunTasks, outputs_of, run_here
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.merge_changelog import changelog_of, producer_of
 from airflow_paimon.data.rescale_plan import plan_shares
@@ -261,12 +261,9 @@ class _Rescale:
         self._discard([p for p, own in self.written.items() if sources.get(p) != own.source])
         works = {p: own for p, own in _tasks(found, reads).items() if p not in self.written}
         self.write = _table_write(found)
-        outputs: list[TaskOutput] = []
         try:
-            for output in self.run([w for own in works.values() for w in own]):
-                outputs.append(output)
+            outputs = outputs_of(self.write, self.run([w for own in works.values() for w in own]))
         except BaseException:
-            discard_files(self.write, [m for o in outputs for m in o.messages])
             self._discard(list(self.written))
             raise
         for partition in works:

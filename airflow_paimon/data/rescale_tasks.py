@@ -204,5 +204,4 @@ class _KeyedRescale:
         return self.changes[at, bucket]
 
     def _target(self, bucket: int) -> FileTarget:
-        write = self.work.write
-        return FileTarget(store=write.store, schema=write.schema, values=self.work.share.old[0].values, bucket=bucket)
+        return self.work.write.target(replace(self.work.share.old[0], bucket=bucket))

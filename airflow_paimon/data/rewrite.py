@@ -34,7 +34,7 @@ from airflow_paimon.core.table.scan import ScanPlan, plan_scan, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import replacing_message
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
+from airflow_paimon.data.files.write import RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.rules import merge_rules, replacing_rules
 from airflow_paimon.data.merge.runs import merge_runs
 from airflow_paimon.data.merge.sorted_runs import check_kinds
@@ -87,11 +87,8 @@ def rewrite_bucket(
         InvalidInputError: deletes, to which the merge engine gives no meaning.
         FormatError: a live file is missing or corrupt. The written files are deleted.
     """
-    target = FileTarget(
-        store=write.store,
-        schema=write.schema,
-        values=bucket.values,
-        bucket=bucket.bucket,
+    target = write.target(
+        bucket,
         level=TableOptions(write.schema.options).num_levels - 1 if write.is_keyed else 0,
         max_sequence=max_sequence if write.is_keyed else None,
     )

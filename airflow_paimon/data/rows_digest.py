@@ -165,13 +165,9 @@ def _in_order(items: Hashes, lengths: npt.NDArray[np.int64]) -> Hashes:
     """A number for each list of items, by their order; ``lengths``: how many each list has."""
     starts = np.cumsum(lengths) - lengths
     places = np.arange(len(items), dtype=np.int64) - np.repeat(starts, lengths)
-    powers = _powers(int(lengths.max(initial=0)))
+    powers = np.multiply.accumulate(np.full(max(int(lengths.max(initial=0)), 1), _FACTOR, np.uint64))
     total = np.zeros(len(lengths), np.uint64)
     filled = np.flatnonzero(lengths)
     if len(filled):
         total[filled] = np.add.reduceat(items * powers[places], starts[filled])
     return total + lengths.astype(np.uint64) * _OTHER
-
-
-def _powers(count: int) -> Hashes:
-    return np.multiply.accumulate(np.full(max(count, 1), _FACTOR, np.uint64))

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
 from airflow_paimon.data.files.read import BATCH_ROWS
-from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
+from airflow_paimon.data.files.write import RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.engine import MergeRules
 from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sections import Section, plan_sections
@@ -58,14 +58,11 @@ def merged_messages(write: TableWrite, tasks: Sequence[Sequence[CommitMessage]])
             out += messages
         elif write.is_keyed:
             # each task treated its own files as the bucket's only ones; above level 0 files must not share keys
-            out += _renumbered(write, [_at_level_0(m) for m in messages])
+            flat = [replace(m, new_files=tuple(f._replace(level=0) for f in m.new_files)) for m in messages]
+            out += _renumbered(write, flat)
         else:
             out += _stacked(write, messages)
     return out
-
-
-def _at_level_0(message: CommitMessage) -> CommitMessage:
-    return replace(message, new_files=tuple(f._replace(level=0) for f in message.new_files))
 
 
 def _stacked(write: TableWrite, messages: Sequence[CommitMessage]) -> list[CommitMessage]:
@@ -170,13 +167,7 @@ def _shifted_files(
     write: TableWrite, message: CommitMessage, shifted: Sequence[DataFile], by: int, *, is_changelog: bool = False
 ) -> tuple[DataFile, ...]:
     split = _split(write, message, shifted)
-    target = FileTarget(
-        store=write.store,
-        schema=write.schema,
-        values=split.bucket.values,
-        bucket=message.bucket,
-        is_changelog=is_changelog,
-    )
+    target = write.target(split.bucket, is_changelog=is_changelog)
     files: list[DataFile] = []
     for part in split.divided():  # a task may have written several runs with common keys
         writer = RollingWriter(target)

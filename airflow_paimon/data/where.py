@@ -16,7 +16,7 @@ from airflow_paimon.core.sql_text.condition import parse_condition
 from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predicate
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import repeated, scalar_of
-from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.planner import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 
 _EXPRESSIONS: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {

@@ -30,7 +30,7 @@ from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.dynamic_buckets_plan import BUCKET_BITS, BUCKET_MASK, Assigner
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.live_entries import live_columns
-from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, escape_path_name
@@ -129,6 +129,10 @@ class TableWrite:
     def partial(self) -> bool:
         """Whether rows may lack columns: see ``combines_rows``."""
         return not self.replaces and combines_rows(self.schema)
+
+    def target(self, bucket: BucketSplit, **how: Any) -> FileTarget:
+        """Return where the files of a bucket lie; ``how``: the other fields of a ``FileTarget``."""
+        return FileTarget(store=self.store, schema=self.schema, values=bucket.values, bucket=bucket.bucket, **how)
 
     def after_look_up(self) -> TableWrite:
         """Return what tasks need whose rows come with their ``KnownBuckets``, if the table has dynamic ones."""

@@ -38,9 +38,8 @@ from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.compact_keyed import compact_written
 from airflow_paimon.data.files.arrow_types import ROW_KIND
 from airflow_paimon.data.moving_keys import complete_messages
-from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.planner import plan_rows, read_schema
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, system_fields
 from airflow_paimon.data.task_messages import merged_messages

@@ -15,10 +15,9 @@ from airflow_paimon.core.table.predicate import restrict
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
-from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.planner import plan_rows, read_schema
 from airflow_paimon.data.read_groups import IN_SPARK, Layer, ReadPlan, plan_of
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.system_tables import check_system_table, system_fields

@@ -145,7 +145,7 @@ def test_rows_that_can_not_be_compacted_are_committed(tmp_path: Path, monkeypatc
 
     def late(*args: Any, **more: Any) -> Any:
         planned = plan_buckets(*args, **more)
-        set_options(table, {"comment": f"{planned.scan.schema.id}"})
+        set_options(table, {"comment": f"{planned.write.schema.id}"})
         return planned
 
     with monkeypatch.context() as patched:

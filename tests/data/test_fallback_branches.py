@@ -15,9 +15,8 @@ from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn, SetO
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.planner import plan_rows, read_schema
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.read_schema import read_schema
 from tests.clock import next_millisecond
 from tests.core.tables import alter_table
 from tests.data.tables import make_table, rows_of

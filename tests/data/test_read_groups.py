@@ -36,10 +36,9 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import planner, read_groups, read_system_table, row_history, write_arrow
 from airflow_paimon.data.fallback_branches import choose_branches
-from airflow_paimon.data.planner import pin, plan_branches, plan_rows
+from airflow_paimon.data.planner import divide_row_ids, pin, plan_branches, plan_rows
 from airflow_paimon.data.read_groups import IN_PROCESS, GroupSizes, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.row_id_groups import divide_row_ids
 from airflow_paimon.spark.datasource import PaimonReader
 from airflow_paimon.spark.shares import read_share, task_shares
 from tests.core.tables import alter_table, run

@@ -85,7 +85,8 @@ def check_chain_table(table: Table) -> ChainCheck:
     """
     main = table.require().schema()
     names = TableOptions(main.options).chain_branches
-    schemas = [table.branch(n).schema() if _there(table, n) else None for n in names]
+    views = [table.branch(n) if n and "/" not in n else None for n in names]
+    schemas = [view.schema() if view is not None and view.exists() else None for view in views]
     findings = [_settings(p) for p in (*schema_problems(main), *time_column_problems(main))]
     findings += [_drift(p) for p in branch_problems(main, *schemas) if all(names)]
     for name, schema in zip(names, schemas, strict=True):
@@ -115,10 +116,6 @@ def _check_partitions(table: Table, layout: ChainLayout, names: Sequence[str], b
     return ChainCheck(
         findings=tuple(worst_first(findings)), state=state, groups=groups, stale=stale, recorded=len(provenances)
     )
-
-
-def _there(table: Table, name: str) -> bool:
-    return bool(name) and "/" not in name and table.branch(name).exists()
 
 
 def _slug(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.chain.compaction_plan import (
@@ -31,7 +31,12 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import plan_buckets
-from airflow_paimon.data.chain.compaction_commit import CompactionCommits, CompactionInputs, plan_row
+from airflow_paimon.data.chain.compaction_commit import (
+    OPEN_COST_BYTES,
+    CompactionCommits,
+    CompactionInputs,
+    plan_row,
+)
 from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, committed_earlier, run_here
 
 log = logging.getLogger(__name__)
@@ -60,7 +65,8 @@ def compact_chain_table(
     if request.dry_run:
         return _dry_run(context, targets)
     require_committable(snapshot_view)
-    compaction = _ChainCompaction(context, request, snapshot_view, targets, run, (tasks_at_once, bytes_at_once))
+    before = snapshot_view.latest_snapshot_id()
+    compaction = _ChainCompaction(context, request, snapshot_view, targets, run, tasks_at_once, bytes_at_once, before)
     with attempt_of(context, layout.snapshot_branch) as tried:
         try:
             return compaction.run_rounds(list(committed_earlier(snapshot_view, tried)))
@@ -126,32 +132,25 @@ def _counts(names: Sequence[str]) -> dict[str, int]:
     return {name: names.count(name) for name in dict.fromkeys(names)}
 
 
+@dataclass(slots=True)
 class _ChainCompaction:
     """One try of the operation: the results so far, and the partitions to plan again."""
 
-    def __init__(
-        self,
-        context: Context,
-        request: CompactChainTable,
-        snapshot_view: Table,
-        targets: ChainTargets,
-        run: RunTasks,
-        at_once: tuple[int, int],
-    ) -> None:
-        self._context = context
-        self._request = request
-        self._targets = targets
-        self._snapshot_view = snapshot_view
-        self._run = run
-        self._tasks_at_once, self._bytes_at_once = at_once
-        self._results: dict[Values, dict[str, Any]] = {}
-        self._committed: list[Snapshot] = []
-        self._deferred: dict[Values, PartitionCompaction] = {}
-        self._rebuild: set[Values] = set()
-        self._before: int | None = snapshot_view.latest_snapshot_id()
-        self._plan: Plan | None = None
-        self._state: ChainState | None = None
-        self._snapshots: dict[str, int | None] = {}
+    _context: Context
+    _request: CompactChainTable
+    _snapshot_view: Table
+    _targets: ChainTargets
+    _run: RunTasks
+    _tasks_at_once: int
+    _bytes_at_once: int
+    _before: int | None
+    _results: dict[Values, dict[str, Any]] = field(default_factory=dict)
+    _committed: bool = False
+    _deferred: dict[Values, PartitionCompaction] = field(default_factory=dict)
+    _rebuild: set[Values] = field(default_factory=set)
+    _plan: Plan | None = None
+    _state: ChainState | None = None
+    _snapshots: dict[str, int | None] = field(default_factory=dict)
 
     @property
     def done(self) -> list[str]:
@@ -206,7 +205,7 @@ class _ChainCompaction:
             if plan.action.writes:
                 todo.append(plan)
             elif plan.target not in self._results:
-                self._results[plan.target] = self._row(inputs, plan)
+                self._results[plan.target] = plan_row(inputs, plan) | {"outcome": plan.action.value}
         for values in waited.keys() - {p.target for p in plans} - self._results.keys():
             there = values in state.partitions.snapshot
             plan = replace(
@@ -214,14 +213,11 @@ class _ChainCompaction:
                 action=CompactionAction.EXISTS if there else CompactionAction.NOTHING_TO_DO,
                 reason="another compaction has built it meanwhile" if there else "it is no longer requested",
             )
-            self._results[values] = self._row(inputs, plan)
+            self._results[values] = plan_row(inputs, plan) | {"outcome": plan.action.value}
         if self._plan is None:
             self._snapshots = state.snapshot_ids
             self._plan = _as_plan(self._context, state, inputs, plans)
         self._execute(inputs, todo, number)
-
-    def _row(self, inputs: CompactionInputs, plan: PartitionCompaction) -> dict[str, Any]:
-        return plan_row(inputs, plan) | {"outcome": plan.action.value}
 
     def _execute(self, inputs: CompactionInputs, todo: Sequence[PartitionCompaction], number: int) -> None:
         """Run tasks for the partitions whose anchors exist, commit them, then continue with those that waited."""
@@ -230,18 +226,16 @@ class _ChainCompaction:
         while waiting:
             ready = [p for p in waiting.values() if not (p.anchor_in_run and p.anchor in waiting)]
             for chunk in self._chunks(inputs, ready):
-                usable = [p for p in chunk if self._has_anchor(p)]
+                usable = []
                 for plan in chunk:
                     del waiting[plan.target]
-                    if plan not in usable:
+                    in_run = plan.anchor if plan.anchor_in_run else None
+                    if in_run is None or (in_run not in self._deferred and "snapshot" in self._results.get(in_run, {})):
+                        usable.append(plan)
+                    else:
                         self._defer(plan)
                 if usable:
                     self._compact(inputs, commits, usable)
-
-    def _has_anchor(self, plan: PartitionCompaction) -> bool:
-        if not plan.anchor_in_run or plan.anchor is None:
-            return True
-        return plan.anchor not in self._deferred and "snapshot" in self._results.get(plan.anchor, {})
 
     def _chunks(
         self, inputs: CompactionInputs, ready: Sequence[PartitionCompaction]
@@ -255,7 +249,7 @@ class _ChainCompaction:
                 chunk, tasks, size = [], 0, 0
             chunk.append(plan)
             tasks += inputs.bucket_count
-            size += inputs.input_bytes(plan)
+            size += sum(f.file_size + OPEN_COST_BYTES for s in inputs.buckets_of(plan) for f in s.files)
         if chunk:
             yield chunk
 
@@ -280,8 +274,7 @@ class _ChainCompaction:
                 continue
             self._results[plan.target] = committed.row
             self._rebuild.discard(plan.target)
-            if committed.snapshot is not None:
-                self._committed.append(committed.snapshot)
+            self._committed |= committed.snapshot is not None
             if committed.is_stale:
                 self._rebuild.add(plan.target)
                 self._deferred[plan.target] = plan

@@ -33,6 +33,7 @@ from airflow_paimon.data.write import TableWrite, discard_files
 log = logging.getLogger(__name__)
 
 OPEN_COST_BYTES = 1 << 20
+"""What opening a file counts as."""
 
 OUTCOMES = {CompactionAction.COMPACT: "compacted", CompactionAction.STALE_REBUILD: "stale-rebuilt"}
 
@@ -76,10 +77,6 @@ class CompactionInputs:
         """Return the input buckets of a partition, as far as they exist yet."""
         deltas = (s for d in plan.deltas for s in self.splits(ChainBranch.DELTA, d))
         return [*self.splits(ChainBranch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
-
-    def input_bytes(self, plan: PartitionCompaction) -> int:
-        """Return the total size of its input files, plus the cost of opening each."""
-        return sum(f.file_size + OPEN_COST_BYTES for s in self.buckets_of(plan) for f in s.files)
 
     def part(self, branch: ChainBranch, values: Values) -> Part:
         vectors = self._vectors[branch].get(values, "")
@@ -187,14 +184,14 @@ class _InputsStand:
             raise ConflictError(f"{self.layout.label}: {names} changed while {text(self.plan.target)} was compacted")
 
 
+@dataclass(frozen=True, slots=True)
 class CompactionCommits:
-    """Commits the partitions of one round."""
+    """Commits the partitions of the round with this number."""
 
-    def __init__(self, context: Context, request: Request, inputs: CompactionInputs, number: int) -> None:
-        self._context = context
-        self._request = request
-        self._inputs = inputs
-        self._number = number
+    _context: Context
+    _request: Request
+    _inputs: CompactionInputs
+    _number: int
 
     def commit(self, plan: PartitionCompaction, outputs: Sequence[TaskOutput]) -> Committed | None:
         """Commit one partition; None: an input has changed, and nothing was published.

@@ -34,7 +34,7 @@ from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predica
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
-from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput
+from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput, outputs_of
 from airflow_paimon.data.copy_on_write import (
     CopyOnWrite,
     plan_copy_on_write,
@@ -44,7 +44,7 @@ from airflow_paimon.data.copy_on_write import (
 )
 from airflow_paimon.data.erasure.search import Search
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
-from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
+from airflow_paimon.data.files.write import RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import drop_retracts, is_retract
 from airflow_paimon.data.merge_changelog import changelog_of
 from airflow_paimon.data.net_changelog import with_net_changelog
@@ -82,7 +82,7 @@ def erase_from_branch(
         ConflictError: another commit changed the files; nothing was written.
     """
     planned = _plan(view, search, names)
-    outputs = list(run(planned.tasks))
+    outputs = outputs_of(planned.write, run(planned.tasks))
     messages = [m for o in outputs for m in o.messages]
     try:
         if before_commit is not None:
@@ -148,6 +148,8 @@ def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Plann
     write = plan_write(view, by_buckets=True, chained=chained)
     where = _where(view, search, write.schema)
     scan = with_schemas(plan_snapshot(view, write.planned_on, write.schema))
+    # rows stay in their buckets, so that tasks need no more of the write
+    for_tasks = TableWrite(store=write.store, label=write.label, schema=write.schema, planned_on=write.planned_on)
     tasks = []
     for split in scan.splits:
         if not _chosen(split.files, names):
@@ -160,7 +162,7 @@ def _plan_buckets(view: Table, search: Search, names: Collection[str]) -> _Plann
         read, live = live_bucket(scan, split, chained=chained)
         tasks.append(
             BucketErasure(
-                write=_for_tasks(write),
+                write=for_tasks,
                 bucket=split,
                 read=read,
                 split=live,
@@ -177,11 +179,6 @@ def _waits(view: Table, schema: TableSchema, files: Sequence[DataFile]) -> bool:
     changelog = changelog_of(schema) if view.branch_name == MAIN else None
     top = top_level(files, TableOptions(schema.options).num_levels)
     return changelog is not None and not all(changelog.known(f, top) for f in files)
-
-
-def _for_tasks(write: TableWrite) -> TableWrite:
-    """Return what a task needs to write a bucket whose rows stay in it."""
-    return TableWrite(store=write.store, label=write.label, schema=write.schema, planned_on=write.planned_on)
 
 
 def _chosen(files: Sequence[DataFile], names: Collection[str]) -> tuple[DataFile, ...]:
@@ -276,14 +273,8 @@ class BucketErasure:
     def run(self) -> TaskOutput:
         """Write the bucket again, merged, without the keys whose row is to go. Numbers of rows stay."""
         options = TableOptions(self.write.schema.options)
-        target = FileTarget(
-            store=self.write.store,
-            schema=self.write.schema,
-            values=self.bucket.values,
-            bucket=self.bucket.bucket,
-            level=top_level(self.files, options.num_levels),
-            max_sequence=highest_sequence(self.files),
-        )
+        level, highest = top_level(self.files, options.num_levels), highest_sequence(self.files)
+        target = self.write.target(self.bucket, level=level, max_sequence=highest)
         writer, counts = RollingWriter(target), [0, 0]
         names = [*self.write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
         with abandoned_on_failure([writer]):

@@ -6,9 +6,10 @@ Merging).
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -36,50 +37,38 @@ from airflow_paimon.data.merge.versions import (
 )
 
 
-class MergeEngine(Protocol):
+class MergeEngine(ABC):
     """Makes one row of the versions of a key. A value: two of one table are equal, and it can be pickled."""
 
-    @property
-    def picks(self) -> bool:
-        """Whether the row of a key is always one of its versions, chosen without a look at its values."""
-        ...
-
-    @property
-    def skips_retracts(self) -> bool:
-        """Whether -U and -D have no effect at all, so that they can be left out before the merge."""
-        ...
+    picks: ClassVar[bool] = False
+    """Whether the row of a key is always one of its versions, chosen without a look at its values."""
+    skips_retracts: bool = False
+    """Whether -U and -D have no effect at all, so that they can be left out before the merge."""
 
     @property
     def refused_kinds(self) -> tuple[int, ...]:
         """Kinds of rows (``_VALUE_KIND``) that could not be merged with another row of their key."""
-        ...
+        return ()
 
     def needed(self, columns: Collection[str]) -> Iterable[str]:
         """Return the columns, besides keys and sequence fields, without which these columns can't be merged."""
-        ...
+        return ()
 
+    @abstractmethod
     def merge(self, versions: Versions) -> Merged:
         """Merge the contested keys.
 
         Raises:
             UnsupportedFeatureError: the table's options do not define the result, or it can't be stated here.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
-class Deduplicate:
+class Deduplicate(MergeEngine):
     """The last version wins; if it is a delete, the key is gone."""
 
     skips_retracts: bool = False
     picks: ClassVar[bool] = True
-
-    @property
-    def refused_kinds(self) -> tuple[int, ...]:
-        return ()
-
-    def needed(self, columns: Collection[str]) -> Iterable[str]:
-        return ()
 
     def merge(self, versions: Versions) -> Merged:
         return versions.rows[versions.ends - 1]
@@ -224,7 +213,7 @@ def pick_winners(slices: Sequence[pa.RecordBatch], keys: Keys, rules: MergeRules
 
 
 @dataclass(frozen=True, slots=True)
-class FirstRow:
+class FirstRow(MergeEngine):
     """``skips_retracts``: option ``ignore-delete``, without which a delete has no meaning here."""
 
     skips_retracts: bool = False
@@ -233,9 +222,6 @@ class FirstRow:
     @property
     def refused_kinds(self) -> tuple[int, ...]:
         return () if self.skips_retracts else (UPDATE_BEFORE, DELETE)
-
-    def needed(self, columns: Collection[str]) -> Iterable[str]:
-        return ()
 
     def merge(self, versions: Versions) -> Merged:
         if np.isin(versions.kinds(), (UPDATE_BEFORE, DELETE)).any():
@@ -247,27 +233,19 @@ class FirstRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Aggregation:
+class Aggregation(MergeEngine):
     """``functions``: of all columns but the keys. ``remove_on_delete``: a -D removes the row; a later version goes on
     from the values of the -D.
     """
 
     functions: Mapping[str, Aggregate]
     remove_on_delete: bool = False
-    picks: ClassVar[bool] = False
-
-    @property
-    def skips_retracts(self) -> bool:
-        return False
 
     @property
     def refused_kinds(self) -> tuple[int, ...]:
         if all(f.takes_back for f in self.functions.values()):
             return ()
         return (UPDATE_BEFORE,) if self.remove_on_delete else (UPDATE_BEFORE, DELETE)
-
-    def needed(self, columns: Collection[str]) -> Iterable[str]:
-        return ()
 
     def merge(self, versions: Versions) -> Merged:
         kinds = versions.kinds()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ import pyarrow as pa
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
+from airflow_paimon.data.merge.engine import MergeEngine
 from airflow_paimon.data.merge.sort_keys import order_values
 from airflow_paimon.data.merge.versions import (
     CHAIN_POSITION,
@@ -201,16 +202,11 @@ def steps_of(versions: Versions, folded: Folded, state: GroupState) -> Steps:
     return Steps(rows, np.flatnonzero(np.append(True, owners[1:] != owners[:-1])), initial, modes)
 
 
-def last_start(versions: Versions, starts_at: Mask) -> Indices:
-    """Return per key the version whose values the row began with, -1 if it began with nulls."""
-    return last_flagged(starts_at, versions.starts)
-
-
 _SYSTEM = (SEQUENCE_NUMBER, CHAIN_POSITION, LEVEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PartialUpdate:
+class PartialUpdate(MergeEngine):
     """``aggregates``: aggregated columns of the groups. ``forgets``: rows of chain tables, which compaction must not
     change: the values of a delete have no effect. Without any option that defines them, deletes are refused.
     """
@@ -221,11 +217,6 @@ class PartialUpdate:
     ignore_delete: bool = False
     remove_on_delete: bool = False
     forgets: bool = False
-    picks: ClassVar[bool] = False
-
-    @property
-    def skips_retracts(self) -> bool:
-        return False
 
     @property
     def refused_kinds(self) -> tuple[int, ...]:
@@ -249,7 +240,7 @@ class PartialUpdate:
         else:
             folded = self._without_groups(versions, retract)
         inserts = ~retract
-        began = last_start(versions, folded.starts_at)
+        began = last_flagged(folded.starts_at, versions.starts)  # -1: the row began with nulls
         plain = _Plain(versions, inserts & (np.arange(len(inserts)) > began[versions.owners]), began)
         if self.forgets:
             began[:] = -1

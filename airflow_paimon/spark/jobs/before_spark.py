@@ -34,7 +34,7 @@ from airflow_paimon.data.compact import compaction_fits
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure
 from airflow_paimon.data.local import compact, compact_chain_table, erase_rows, rescale
-from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.planner import read_schema
 from airflow_paimon.data.rescale import rescale_fits
 from airflow_paimon.execution import run_here
 from airflow_paimon.spark.jobs.check_results import check_before_spark

@@ -12,10 +12,9 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.table import viewed_table as viewed_table
 from airflow_paimon.data.chain.scan import is_chain_read
-from airflow_paimon.data.planner import plan_rows
+from airflow_paimon.data.planner import plan_rows, read_schema
 from airflow_paimon.data.read_groups import IN_SPARK, ReadPlan
 from airflow_paimon.data.read_request import ReadRequest
-from airflow_paimon.data.read_schema import read_schema
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.spark.statements.analysed import bound
 

@@ -11,7 +11,7 @@ from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.read_schema import read_schema
+from airflow_paimon.data.planner import read_schema
 from tests.core.tables import run
 from tests.data.chain.compactions import compact, full, outcomes
 from tests.data.chain.examples import (

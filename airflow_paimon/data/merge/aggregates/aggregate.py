@@ -26,6 +26,8 @@ class Aggregate(ABC):
 
     retracts: ClassVar[bool] = False
     """Whether the function can take a record back."""
+    skips_nulls: ClassVar[bool] = False
+    """Whether nulls take no part."""
     order_bound: ClassVar[bool] = False
     """Whether late records and initial values need the row-by-row fold: these groups are rare."""
 
@@ -56,9 +58,12 @@ class Aggregate(ABC):
         """
         if not len(starts):
             return values.slice(0, 0)
-        begins, back, low = (_flags(flags, len(values)) for flags in (initial, retract, late))
+        none = np.zeros(len(values), bool)
+        begins, back, low = (none if flags is None else flags for flags in (initial, retract, late))
         records = Records(values, starts, back & ~begins, low & ~back & ~begins, begins)
-        keep = self._partaking(records, np.ones(len(values), bool) if used is None else used)
+        keep = self._partaking(records, ~none if used is None else used)
+        if self.skips_nulls:
+            keep = keep & records.valid
         if keep.all():
             return self._fold_any(records)
         chosen, groups = records.kept(keep)
@@ -108,7 +113,3 @@ class Aggregate(ABC):
             f"Column {self.options.column!r}: the aggregate function {self.options.function} {what}; {way_out}",
             details={"column": self.options.column, "function": self.options.function},
         )
-
-
-def _flags(flags: Flags | None, count: int) -> Flags:
-    return np.zeros(count, bool) if flags is None else flags

@@ -68,19 +68,13 @@ class Sum(Aggregate):
     """The sum of the values minus the retracted ones."""
 
     retracts: ClassVar[bool] = True
+    skips_nulls: ClassVar[bool] = True
 
     def _fold(self, records: Records) -> pa.Array:
-        valid, groups = records.kept(records.valid)
-        if not valid.groups:
-            return nothing(records.values, records.groups)
         kind = records.values.type
         if pa.types.is_floating(kind):
-            total = pa.array(_by_rank(valid, np.asarray(valid.values.to_numpy()), _add_floats, negate=True), kind)
-        elif pa.types.is_integer(kind):
-            total = self._sum_integers(valid)
-        else:
-            total = self._sum_decimals(valid)
-        return scatter(total, groups, records.groups)
+            return pa.array(_by_rank(records, np.asarray(records.values.to_numpy()), _add_floats, negate=True), kind)
+        return self._sum_integers(records) if pa.types.is_integer(kind) else self._sum_decimals(records)
 
     def _sum_integers(self, valid: Records) -> pa.Array:
         kind = valid.values.type

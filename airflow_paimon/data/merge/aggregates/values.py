@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.records import Records, nothing, scatter
+from airflow_paimon.data.merge.aggregates.records import Records
 from airflow_paimon.data.merge.versions import take_or_null
 
 
@@ -54,23 +54,19 @@ class LastNonNullValue(Aggregate):
 
 @dataclass(frozen=True, slots=True)
 class FirstValue(Aggregate):
-    """The first value, null too. Each late record replaces it."""
+    """The first value, null too, or the first that is not null. Each late record replaces it."""
 
     order_bound: ClassVar[bool] = True
-    skip_nulls: ClassVar[bool] = False
 
     def _fold(self, records: Records) -> pa.Array:
-        return take_or_null(records.values, records.first_of(records.valid) if self.skip_nulls else records.starts)
+        return take_or_null(records.values, records.first_of(records.valid) if self._is_not_null else records.starts)
 
     def _fold_rows(self, records: Records) -> pa.Array:
-        return take_or_null(records.values, _first_by_rows(records, skip_nulls=self.skip_nulls))
+        return take_or_null(records.values, _first_by_rows(records, skip_nulls=self._is_not_null))
 
-
-@dataclass(frozen=True, slots=True)
-class FirstNonNullValue(FirstValue):
-    """The first value that is not null."""
-
-    skip_nulls: ClassVar[bool] = True
+    @property
+    def _is_not_null(self) -> bool:
+        return self.options.function != "first_value"
 
 
 def _first_by_rows(records: Records, *, skip_nulls: bool) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
@@ -97,31 +93,15 @@ def _first_by_rows(records: Records, *, skip_nulls: bool) -> np.ndarray[tuple[in
 
 
 @dataclass(frozen=True, slots=True)
-class _Extreme(Aggregate):
-    lowest: ClassVar[bool]
+class Extreme(Aggregate):
+    """The least or the greatest value, nulls left out."""
+
+    skips_nulls: ClassVar[bool] = True
 
     def _fold(self, records: Records) -> pa.Array:
-        valid, groups = records.kept(records.valid)
-        if not valid.groups:
-            return nothing(records.values, records.groups)
-        ranks = comparable(valid.values)
-        best = (np.minimum if self.lowest else np.maximum).reduceat(ranks, valid.starts)
-        chosen = valid.first_of(ranks == best[valid.group])
-        return scatter(take_or_null(valid.values, chosen), groups, records.groups)
-
-
-@dataclass(frozen=True, slots=True)
-class Max(_Extreme):
-    """The greatest value, nulls left out."""
-
-    lowest: ClassVar[bool] = False
-
-
-@dataclass(frozen=True, slots=True)
-class Min(_Extreme):
-    """The least value, nulls left out."""
-
-    lowest: ClassVar[bool] = True
+        ranks = comparable(records.values)
+        best = (np.minimum if self.options.function == "min" else np.maximum).reduceat(ranks, records.starts)
+        return take_or_null(records.values, records.first_of(ranks == best[records.group]))
 
 
 def comparable(values: pa.Array) -> npt.NDArray[Any]:
@@ -147,28 +127,16 @@ def _float_order(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Boolean(Aggregate):
-    decisive: ClassVar[bool]
-    """The value that one record is enough for."""
+class Boolean(Aggregate):
+    """Whether all values are true, or any is, nulls left out."""
+
+    skips_nulls: ClassVar[bool] = True
 
     def _fold(self, records: Records) -> pa.Array:
-        truth = np.asarray(pc.fill_null(records.values, False).to_numpy(zero_copy_only=False))
-        decided = records.any_of(records.valid & (truth == self.decisive))
-        return pa.array(np.where(decided, self.decisive, not self.decisive), mask=~records.any_of(records.valid))
-
-
-@dataclass(frozen=True, slots=True)
-class BoolAnd(_Boolean):
-    """Whether all values are true, nulls left out."""
-
-    decisive: ClassVar[bool] = False
-
-
-@dataclass(frozen=True, slots=True)
-class BoolOr(_Boolean):
-    """Whether any value is true."""
-
-    decisive: ClassVar[bool] = True
+        truth = np.asarray(records.values.to_numpy(zero_copy_only=False), bool)
+        if self.options.function == "bool_or":
+            return pa.array(records.any_of(truth))
+        return pa.array(~records.any_of(~truth))
 
 
 @dataclass(frozen=True, slots=True)
