@@ -16,6 +16,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, Response
 from fastapi.staticfiles import StaticFiles
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from airflow_paimon import __version__
@@ -24,9 +25,8 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonE
 from airflow_paimon.plugin import auth, catalog, documents, listing, table_page
 from airflow_paimon.plugin.panel import PageQuery
 from airflow_paimon.plugin.reading import Reader, StillReadingError
-from airflow_paimon.plugin.rendering import Pages
 from airflow_paimon.plugin.tabs.audit import ENDINGS, MEDIA_TYPES
-from airflow_paimon.shown.urls import DOCS, TABS
+from airflow_paimon.shown.urls import DOCS, TABS, URL_PREFIX
 
 _HERE = Path(__file__).parent
 _HEADERS = {
@@ -40,6 +40,29 @@ User = Annotated[BaseUser, Depends(get_user)]
 Search = Annotated[str, Query(max_length=200)]
 Sort = Annotated[str, Query(max_length=20)]
 Page = Annotated[int, Query(ge=1, le=1_000_000)]
+
+
+class Pages:
+    """The templates of a folder. Everything is escaped, and addresses follow from where Airflow has mounted the app."""
+
+    def __init__(self, folder: Path) -> None:
+        self._environment = Environment(
+            loader=FileSystemLoader(folder), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+            lstrip_blocks=True
+        )  # fmt: skip
+        self._environment.filters["segment"] = lambda part: quote(str(part), safe="")
+
+    def render(self, request: Request, template: str, **values: Any) -> str:
+        """Render one page."""
+        root = str(request.scope.get("root_path", ""))
+        more = {"root": root, "airflow": self.airflow_address(request), "version": __version__}
+        shown = {"pending": False, "trail": (), **more, **values}
+        return self._environment.get_template(template).render(shown)
+
+    @staticmethod
+    def airflow_address(request: Request) -> str:
+        """Give the path under which Airflow itself is served, without a slash at the end."""
+        return str(request.scope.get("root_path", "")).rstrip("/").removesuffix(URL_PREFIX)
 
 
 def build_app(reader: Reader | None = None) -> FastAPI:

@@ -14,7 +14,7 @@ from airflow_paimon.core.table.table import find_tables
 from airflow_paimon.plugin.catalog import Known, Warehouse, checked_name
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader
 from airflow_paimon.plugin.sheet import Cell, Column, Sheet, paged, sheet_of
-from airflow_paimon.plugin.tabs.health import SERVES_SECONDS, score_mark
+from airflow_paimon.plugin.tabs.lists import SERVES_SECONDS, score_mark
 from airflow_paimon.shown import glance as glances
 from airflow_paimon.shown import lists
 from airflow_paimon.shown.glance import Glance, glance

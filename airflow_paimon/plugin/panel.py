@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,10 +14,12 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.plugin.reading import Reader
+from airflow_paimon.plugin.reading import FRESH_SECONDS, Reader
 from airflow_paimon.plugin.sheet import ByColumn, Sheet, paged, sheet_of
 from airflow_paimon.shown.listing import AnnotatedValue, Listing
 from airflow_paimon.shown.urls import TABS
+
+T = TypeVar("T")
 
 
 class PageQuery(BaseModel):
@@ -84,6 +86,19 @@ class PageContext:
     def uri(self) -> str:
         """Where the table lies: what keys of results begin with."""
         return self.main.store.uri
+
+    def read(
+        self,
+        *key: Hashable,
+        make: Callable[[], T],
+        fresh: float | None = FRESH_SECONDS,
+        weigh: Callable[[T], int] = lambda value: 1000,
+    ) -> T:
+        """Read something of the table in the time that the answer has, see ``Reader.get``.
+
+        ``key``: what the result follows from besides the table's place.
+        """
+        return self.reader.get((self.uri, *key), make, deadline=self.deadline, fresh=fresh, weigh=weigh)
 
     def sheet(
         self,

@@ -19,37 +19,23 @@ from airflow_paimon.plugin.catalog import Warehouse
 from airflow_paimon.plugin.panel import PageContext, PageQuery, Panel
 from airflow_paimon.plugin.reading import FRESH_SECONDS, PATIENCE_SECONDS, Reader, ScopedReader, StillReadingError
 from airflow_paimon.plugin.sheet import moment, number
-from airflow_paimon.plugin.tabs import (
-    audit,
-    branches,
-    check,
-    corrections,
-    grid,
-    health,
-    history,
-    options,
-    partitions,
-    plan,
-    schemas,
-    storage,
-    tags,
-)
+from airflow_paimon.plugin.tabs import audit, branches, corrections, grid, history, lists, partitions, plan, schemas
 
 _SHOW: Mapping[str, Callable[[PageContext], Panel]] = {
     "history": history.show,
     "branches": branches.show,
-    "tags": tags.show,
+    "tags": lists.tags,
     "schemas": schemas.show,
     "partitions": partitions.show,
     "files": partitions.show_files,
-    "options": options.show,
-    "storage": storage.show,
-    "health": health.show,
+    "options": lists.options,
+    "storage": lists.storage,
+    "health": lists.health,
     "plan": plan.show,
     "grid": grid.show,
     "corrections": corrections.show,
     "audit": audit.show,
-    "check": check.show,
+    "check": lists.check,
 }
 _BRANCH_TABS = ("history", "tags", "schemas", "partitions", "files", "options")
 """Tabs that show one branch, which can be chosen."""
@@ -198,9 +184,9 @@ def _broken(
     shown: dict[str, Any] = {"problem": warehouse.without_secrets(error.message), "tabs": list(_SHOW)}
     try:
         found = reader.get(
-            (main.store.uri, "check"), partial(check.findings_of, main, now_ms), deadline=deadline, fresh=FRESH_SECONDS
+            (main.store.uri, "check"), partial(lists.findings_of, main, now_ms), deadline=deadline, fresh=FRESH_SECONDS
         )  # fmt: skip
-        shown["panel"] = Panel(sheets=[check.findings_sheet(found)], notes=["check_table found:"])
+        shown["panel"] = Panel(sheets=[lists.findings_sheet(found)], notes=["check_table found:"])
     except StillReadingError:
         shown["panel"] = Panel(template="pending.html", pending=True)
     except PaimonError as again:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -32,6 +33,12 @@ class DeferrableSensor(StrictTemplates, BaseSensorOperator):
     """Looks as its trigger does: again and again in a worker, or once, and then the trigger goes on."""
 
     ui_color = "#e8f0fe"
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Make every argument of a sensor's own a template field."""
+        super().__init_subclass__(**kwargs)
+        own = inspect.signature(cls.__init__).parameters.values()
+        cls.template_fields = ("paimon_conn_id", *(one.name for one in own if one.kind is one.KEYWORD_ONLY))
 
     def __init__(
         self,

@@ -44,16 +44,6 @@ class BucketsQuietSensor(DeferrableSensor):
     :param poke_interval: time between two polls
     """
 
-    template_fields: Sequence[str] = (
-        "table",
-        "branch",
-        "tag",
-        "keep_later",
-        "partitions",
-        "paimon_conn_id",
-        "time_limit",
-        "writers_stopped",
-    )
     operator_extra_links = (TableLink(),)
     table: str
     keep_later: bool | str

@@ -51,20 +51,6 @@ class SnapshotCatchUpSensor(DeferrableSensor):
     :param poke_interval: time between two polls
     """
 
-    template_fields: Sequence[str] = (
-        "table",
-        "branch",
-        "paimon_conn_id",
-        "min_snapshot_id",
-        "consumer",
-        "max_watermark_lag",
-        "max_commit_lag",
-        "reference_time",
-        "partitions",
-        "allow_older_partitions",
-        "wait_for_branch",
-        "marked_partitions",
-    )
     operator_extra_links = (TableLink(), AssetLink())
     table: str
     branch: str

@@ -34,7 +34,6 @@ class TableSetSensor(DeferrableSensor):
     :param poke_interval: time between two polls
     """
 
-    template_fields: Sequence[str] = ("table_set", "paimon_conn_id", "after", "since", "tables")
     tables: Sequence[str] | str
 
     @keeps_arguments

@@ -9,11 +9,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon._compat import AirflowNotFoundException
+from airflow_paimon._compat import AirflowNotFoundException, BaseHook
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.hooks.paimon import PaimonHook
 
 if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
     # A DAG file that holds a trigger imports this module: it must not load the stores.
     from airflow_paimon.core.format.snapshot import Snapshot
     from airflow_paimon.core.table.new_snapshots import BranchFeed
@@ -79,13 +81,17 @@ async def poll_branch(arguments: Mapping[str, Any]) -> AsyncIterator[BranchPoll]
         await asyncio.sleep(arguments["poke_interval"])
 
 
+async def connection_of(conn_id: str) -> Connection:
+    """Return a connection. ``InvalidInputError`` when there is none of that name."""
+    try:
+        return await BaseHook.aget_connection(conn_id)
+    except AirflowNotFoundException:
+        raise InvalidInputError(f"There is no Airflow connection {conn_id!r}") from None
+
+
 async def connected_hook(paimon_conn_id: str) -> PaimonHook:
     """Return a hook that threads may use. ``InvalidInputError`` when there is no such connection."""
-    try:
-        connection = await PaimonHook.aget_connection(paimon_conn_id)
-    except AirflowNotFoundException:
-        raise InvalidInputError(f"There is no Airflow connection {paimon_conn_id!r}") from None
-    hook = PaimonHook(paimon_conn_id, connection=connection)
+    hook = PaimonHook(paimon_conn_id, connection=await connection_of(paimon_conn_id))
     # The options are read here and kept: masking their secrets talks to the supervisor, which a thread must not.
     hook.storage_options  # noqa: B018
     return hook

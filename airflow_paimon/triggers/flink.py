@@ -10,9 +10,10 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_paimon._compat import AirflowNotFoundException
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon.core.errors import PaimonError, error_to_json
 from airflow_paimon.hooks.flink import FlinkError, FlinkHook, Stop
+from airflow_paimon.triggers._polls import connection_of
+from airflow_paimon.triggers.waits import event, serialized
 
 __all__ = ["FlinkTrigger"]
 
@@ -52,16 +53,8 @@ class FlinkTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
-        arguments = {
-            "flink_conn_id": self.flink_conn_id,
-            "stop": None if self.stop is None else asdict(self.stop),
-            "job_id": self.job_id,
-            "until_finished": self.until_finished,
-            "poll_interval": self.poll_interval,
-            "until": self.until,
-            "deadline": self.deadline,
-        }
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+        names = ("flink_conn_id", "job_id", "until_finished", "poll_interval", "until", "deadline")
+        return serialized(self, *names, stop=None if self.stop is None else asdict(self.stop))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until there is an answer."""
@@ -88,12 +81,7 @@ class FlinkTrigger(BaseTrigger):
                 self.log.error("Flink job %s was not cancelled and may still run: %s", self.job_id, error.message)
 
     async def _hook(self) -> FlinkHook:
-        try:
-            connection = await FlinkHook.aget_connection(self.flink_conn_id)
-        except AirflowNotFoundException:
-            raise InvalidInputError(f"There is no Airflow connection {self.flink_conn_id!r}") from None
-        return FlinkHook(self.flink_conn_id, connection=connection)
+        return FlinkHook(self.flink_conn_id, connection=await connection_of(self.flink_conn_id))
 
     def _event(self, payload: dict[str, Any]) -> TriggerEvent:
-        # Airflow has no annotations here.
-        return TriggerEvent({"job_id": self.stop.job_id if self.stop else self.job_id, **payload})  # type: ignore[no-untyped-call]
+        return event({"job_id": self.stop.job_id if self.stop else self.job_id, **payload})

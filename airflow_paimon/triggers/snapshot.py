@@ -25,7 +25,7 @@ from airflow_paimon.core.table.new_snapshots_plan import (
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.triggers._polls import BranchPoll, poll_branch
-from airflow_paimon.triggers.waits import SensorWait, event
+from airflow_paimon.triggers.waits import SensorWait, event, serialized
 
 __all__ = ["PaimonSnapshotTrigger", "SnapshotCatchUpTrigger"]
 
@@ -120,17 +120,9 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
-        arguments = {
-            "table": self.table,
-            "branch": self.branch,
-            "paimon_conn_id": self.paimon_conn_id,
-            "kinds": list(self.filter.kinds),
-            "partitions": list(self.filter.partitions),
-            "watermark_step": self.watermark_step,
-            "poke_interval": self.poke_interval,
-            "emit_head_on_start": self.emit_head_on_start,
-        }
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+        names = ("table", "branch", "paimon_conn_id", "watermark_step", "poke_interval", "emit_head_on_start")
+        found = self.filter
+        return serialized(self, *names, kinds=list(found.kinds), partitions=list(found.partitions))
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll alone: where Airflow has no shared streams."""

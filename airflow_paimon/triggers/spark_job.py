@@ -9,11 +9,12 @@ from typing import Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from airflow_paimon._compat import AirflowNotFoundException, AirflowRuntimeError
-from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
+from airflow_paimon._compat import AirflowRuntimeError
+from airflow_paimon.core.errors import PaimonError, error_to_json
 from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.spark_job import SparkJobHook
-from airflow_paimon.triggers._polls import connected_hook
+from airflow_paimon.triggers._polls import connected_hook, connection_of
+from airflow_paimon.triggers.waits import event, serialized
 
 __all__ = ["SparkJobTrigger"]
 
@@ -51,14 +52,8 @@ class SparkJobTrigger(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
-        arguments = {
-            "job": self.job.to_json(),
-            "paimon_conn_id": self.paimon_conn_id,
-            "spark_conn_id": self.spark_conn_id,
-            "poll_interval": self.poll_interval,
-            "deadline": self.deadline,
-        }
-        return f"{type(self).__module__}.{type(self).__qualname__}", arguments
+        names = ("paimon_conn_id", "spark_conn_id", "poll_interval", "deadline")
+        return serialized(self, *names, job=self.job.to_json())
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """Poll until there is an answer."""
@@ -78,16 +73,13 @@ class SparkJobTrigger(BaseTrigger):
                 return
             left = self.poll_interval if self.deadline is None else self.deadline - time.time()
             if left <= 0:
-                await self._kill_logging_failures()
+                await self.on_kill()
                 yield self._event({"timed_out": True})
                 return
             await asyncio.sleep(min(self.poll_interval, left))
 
     async def on_kill(self) -> None:
-        """Kill the driver: somebody has marked or cleared the task."""
-        await self._kill_logging_failures()
-
-    async def _kill_logging_failures(self) -> None:
+        """Kill the driver: somebody has marked or cleared the task, or its time is over. Failures are logged."""
         try:
             await asyncio.to_thread((await self._watch()).kill)
         except (OSError, RuntimeError, AirflowRuntimeError, PaimonError) as error:
@@ -102,15 +94,11 @@ class SparkJobTrigger(BaseTrigger):
 
     async def _watch(self) -> JobWatch:
         paimon = await connected_hook(self.paimon_conn_id)
-        try:
-            connection = await SparkJobHook.aget_connection(self.spark_conn_id)
-        except AirflowNotFoundException:
-            raise InvalidInputError(f"There is no Airflow connection {self.spark_conn_id!r}") from None
         spark = SparkJobHook(
             self.spark_conn_id,
             conf=self.job.spark_settings(),
             options={"deploy_mode": "cluster"},
-            connection=connection,
+            connection=await connection_of(self.spark_conn_id),
         )
         return spark.watch(self.job, self.job.result_file(paimon.results_folder, paimon.storage_options))
 
@@ -119,4 +107,4 @@ class SparkJobTrigger(BaseTrigger):
         return self.job.driver_id
 
     def _event(self, payload: dict[str, Any]) -> TriggerEvent:
-        return TriggerEvent({"job": self.job.to_json(), **payload})  # type: ignore[no-untyped-call]  # no annotations
+        return event({"job": self.job.to_json(), **payload})

@@ -14,6 +14,12 @@ from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.triggers._polls import connected_hook
 
 
+def serialized(trigger: Any, *names: str, **others: Any) -> tuple[str, dict[str, Any]]:
+    """Return the class path of a trigger and its arguments: the attributes of these names, and ``others``."""
+    arguments = {name: getattr(trigger, name) for name in names} | others
+    return f"{type(trigger).__module__}.{type(trigger).__qualname__}", arguments
+
+
 def event(payload: dict[str, Any]) -> TriggerEvent:
     """Make an event."""
     return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no annotations here
@@ -38,8 +44,7 @@ class SensorWait(BaseTrigger):
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
-        names = ("paimon_conn_id", "condition", "poke_interval", *self.own)
-        return f"{type(self).__module__}.{type(self).__qualname__}", {name: getattr(self, name) for name in names}
+        return serialized(self, "paimon_conn_id", "condition", "poke_interval", *self.own)
 
     @property
     @abstractmethod

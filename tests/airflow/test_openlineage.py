@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.data import write_arrow
-from airflow_paimon.lineage import openlineage
 from airflow_paimon.operators.check import CheckBranchOperator
 from tests.core.tables import append, make_table, rewrite, run
 from tests.environment import REPO_ROOT
@@ -201,6 +200,7 @@ def test_checks_are_assertions_about_the_branch(warehouse: Path) -> None:
 
 
 def test_figures_of_a_correction_a_compaction_and_a_diff() -> None:
+    from airflow_paimon.lineage import openlineage
 
     rows = {"rows": 40, "bytes": 900, "files_added": 2, "branch_snapshot": 3, "main_snapshot": 2}
     corrected = {"operation": "correct_branch", "details": rows}

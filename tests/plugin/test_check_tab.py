@@ -10,7 +10,7 @@ from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.read_cache import CachingStore, FileCache
 from airflow_paimon.plugin.panel import PageContext, PageQuery
 from airflow_paimon.plugin.reading import Reader
-from airflow_paimon.plugin.tabs.check import show
+from airflow_paimon.plugin.tabs.lists import check as show
 from tests.core.tables import append, make_table
 
 

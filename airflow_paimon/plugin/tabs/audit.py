@@ -89,9 +89,8 @@ def _undo(context: PageContext, records: Sequence[AuditRecord]) -> dict[str, Any
     if not records:
         return {}
     record, head = records[0], context.head.id if context.head else 0
-    key = (context.uri, "undo preview", record.identity, head)
-    made = partial(_preview, context.cached, record.snapshot)
-    preview = context.reader.get(key, made, deadline=context.deadline, fresh=FRESH_SECONDS)
+    make = partial(_preview, context.cached, record.snapshot)
+    preview = context.read("undo preview", record.identity, head, make=make)
     if isinstance(preview, str):
         return {"title": _title(record), "lines": [f"This can't be determined: {preview}"], "forms": [], "later": None,
                 "lacks_dag": False}  # fmt: skip

@@ -63,9 +63,7 @@ def _compared(context: PageContext, facts: Mapping[str, BranchFacts | PaimonErro
     }
     done = context.reader.gather(far, deadline=context.deadline)
     planned = context.reader.gather(plans, deadline=context.deadline, fresh=_PLAN_SECONDS)
-    tags = context.reader.get(
-        (uri, "tag names"), context.main.tag_names, deadline=context.deadline, fresh=FRESH_SECONDS
-    )
+    tags = context.read("tag names", make=context.main.tag_names)
     compared = Compared(
         far={key[2]: one for key, one in done.items()},
         states={key[2]: one for key, one in planned.items()},

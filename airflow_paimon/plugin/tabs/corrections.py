@@ -13,7 +13,6 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.plugin import auth, runs
 from airflow_paimon.plugin.forms import form_card, known_dags, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.runs import TableRun
 from airflow_paimon.plugin.sheet import ago, sheet_of
 from airflow_paimon.plugin.tabs.corrections_plan import RunView, outcome, waits_for
@@ -44,14 +43,9 @@ def show(context: PageContext) -> Panel:
     known = known_dags(context)
     allowed = [dag for dag in known if auth.may_read_runs(context.user, dag.dag_id)]
     name, conn_id = context.main.name, context.conn_id
-    key = ("runs", name, conn_id, *(dag.dag_id for dag in allowed))
-    found = context.reader.get(key, partial(runs.runs_of, name, conn_id, allowed), deadline=context.deadline, fresh=1.0)
-    points = context.reader.get(
-        (context.uri, "undo points"),
-        partial(undoable_publishes, context.main),
-        deadline=context.deadline,
-        fresh=FRESH_SECONDS,
-    )
+    ids = (dag.dag_id for dag in allowed)
+    found = context.read("runs", conn_id, *ids, make=partial(runs.runs_of, name, conn_id, allowed), fresh=1.0)
+    points = context.read("undo points", make=partial(undoable_publishes, context.main))
     views = {_owner(run): _view(run) for run in found}
     flying = [views[_owner(r)] for r in found if r.kind in CORRECTING and r.state not in ("success", "failed")]
     of_run, undone = {(p.branch, p.branch_owner): p for p in points}, undone_by(points)

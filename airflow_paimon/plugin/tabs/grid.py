@@ -13,9 +13,8 @@ from airflow_paimon.core.requests.findings import Finding
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.reading import FRESH_SECONDS
-from airflow_paimon.plugin.tabs.check import findings_sheet
 from airflow_paimon.plugin.tabs.grid_plan import MEANINGS, SIGNS, lay_out_grid
+from airflow_paimon.plugin.tabs.lists import findings_sheet
 
 _DAYS = 62
 _GROUPS = 200
@@ -48,13 +47,7 @@ def show(context: PageContext) -> Panel:
     main = context.main
     if not TableOptions(context.main_schema.options).chain_table:
         return Panel(notes=[f"{main.name} is not a chain table (option chain-table.enabled)."])
-    check = context.reader.get(
-        (context.uri, "chain"),
-        partial(chain_summary, main),
-        deadline=context.deadline,
-        fresh=FRESH_SECONDS,
-        weigh=ChainGlance.weigh,
-    )
+    check = context.read("chain", make=partial(chain_summary, main), weigh=ChainGlance.weigh)
     findings = findings_sheet(check.findings)
     if check.layout is None:
         return Panel(notes=["The branches don't make a chain; nothing can be laid out."], sheets=[findings])

@@ -28,10 +28,10 @@ def _live(context: PageContext) -> tuple[LiveFiles, int]:
     head = context.view_head
     small = small_below(context.options)
     view = context.cached.branch(context.view.branch_name)
-    key = (context.uri, "files", view.branch_name, head.identity if head else None, context.schema.id, small)
-    found = context.reader.get(
-        key, lambda: read_live_files(view, head, small), deadline=context.deadline, weigh=lambda live: live.weight
-    )
+    found = context.read(
+        "files", view.branch_name, head.identity if head else None, context.schema.id, small,
+        make=lambda: read_live_files(view, head, small), fresh=None, weigh=lambda live: live.weight,
+    )  # fmt: skip
     return found, small
 
 

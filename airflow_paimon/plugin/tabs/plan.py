@@ -24,7 +24,6 @@ from airflow_paimon.plugin import auth, reading_dags
 from airflow_paimon.plugin.catalog import without_secrets_of
 from airflow_paimon.plugin.forms import form_card, of_table, visible_dags
 from airflow_paimon.plugin.panel import PageContext, Panel
-from airflow_paimon.plugin.reading import FRESH_SECONDS
 from airflow_paimon.plugin.sheet import Sheet, sheet_of
 from airflow_paimon.plugin.tabs.corrections import skeleton
 from airflow_paimon.runbooks.form import in_form_words
@@ -103,14 +102,13 @@ def _plan(context: PageContext, correction: _Correction) -> tuple[Mapping[str, A
     sql = correction.planned_sql
     if not sql:
         return {}, ""
-    key = (context.uri, "plan", sql, correction.partitions, correction.mode, context.head and context.head.identity)
-    make = partial(
-        plan_of, context.reach, context.main.name, sql=sql, mode=correction.mode, partitions=correction.partitions
-    )
+    mode, partitions = correction.mode, correction.partitions
+    make = partial(plan_of, context.reach, context.main.name, sql=sql, mode=mode, partitions=partitions)
     try:
-        found: Mapping[str, Any] = context.reader.get(
-            key, make, deadline=context.deadline, fresh=_SERVES_SECONDS, weigh=lambda plan: 2 * len(json.dumps(plan))
-        )
+        found = context.read(
+            "plan", sql, partitions, mode, context.head and context.head.identity,
+            make=make, fresh=_SERVES_SECONDS, weigh=lambda plan: 2 * len(json.dumps(plan)),
+        )  # fmt: skip
     except _REFUSED as error:
         return {}, without_secrets_of(context.conn_id, in_form_words(error.message))
     return found, ""
@@ -125,11 +123,7 @@ def _downstream(context: PageContext) -> dict[str, Any]:
         lineage = ask_backend(str(context.reach["warehouse"]), context.main.name, _connection)
         return {"replays": replays, "tables_checked": looked_at, "lineage": lineage}
 
-    found: dict[str, Any] = context.reader.get(
-        (context.uri, "downstream"), read, deadline=context.deadline, fresh=_SERVES_SECONDS,
-        weigh=lambda made: 2 * len(json.dumps(made)),
-    )  # fmt: skip
-    return found
+    return context.read("downstream", make=read, fresh=_SERVES_SECONDS, weigh=lambda made: 2 * len(json.dumps(made)))
 
 
 def _connection(name: str) -> Any:
@@ -138,12 +132,8 @@ def _connection(name: str) -> Any:
 
 def _consumers(context: PageContext) -> list[reading_dags.ReadingDag]:
     """Return the DAGs that the user may read."""
-    found = context.reader.get(
-        ("consumers", context.conn_id, context.main.name),
-        partial(reading_dags.reading_dags, context.conn_id, context.main.name),
-        deadline=context.deadline,
-        fresh=FRESH_SECONDS,
-    )
+    conn_id = context.conn_id
+    found = context.read("consumers", conn_id, make=partial(reading_dags.reading_dags, conn_id, context.main.name))
     return [one for one in found if auth.may_read_dag(context.user, one.dag_id)]
 
 
