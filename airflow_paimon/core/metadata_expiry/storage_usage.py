@@ -36,7 +36,7 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
 from airflow_paimon.core.table.name_digests import Digests, digests_of
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, RESERVED_TAG_PREFIX, BranchPaths
 from airflow_paimon.core.table.spill import MEMORY_BYTES, SpillBuffer, cuts_for, range_bounds
 from airflow_paimon.core.table.table import Table
 
@@ -250,6 +250,8 @@ def way_to_free(group: RootGroup) -> str:
     """Say what ends a group of roots, so that its files can go."""
     on = "" if group.branch == MAIN else f" --branch {group.branch}"
     clean = ", then remove_orphan_files"
+    if group.kind == TAG and group.name.startswith(RESERVED_TAG_PREFIX):
+        return f"expire_tags{on}, once nothing needs it"
     ways = {
         BRANCH: f"delete_branch --branch {group.name}{clean}",
         TAG: f"delete_tag --tag {group.name}{on}{clean}",

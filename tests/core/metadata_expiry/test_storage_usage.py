@@ -159,6 +159,8 @@ def test_undo_points_and_the_trash_hold_together_what_none_holds_alone(table: Ta
         run(other, "rollback_to", snapshot=before)
     found = holders(other)
     assert found[("undo", "main", None)]["roots"] == 4
+    ways = {h["way"].partition(",")[0] for (kind, _, name), h in found.items() if kind == "tag" and "airflow-" in name}
+    assert ways == {"expire_tags"}, "no advice to delete a tag of the package's own"
     run(other, "expire_tags", older_than="0 s", include_unlimited=True, now=str(int(time.time() * 1000) + 60_000))
     found = holders(other)
     assert found[("trash", "main", None)]["roots"] >= 3 and ("tag", "main", "t0") not in found
