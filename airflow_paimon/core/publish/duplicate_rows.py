@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.manifest import DataFile, ManifestEntry
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
@@ -19,46 +17,39 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
-@dataclass(slots=True)
-class DuplicateRowCheck:
-    """Checks that no row of a row-tracking table would be on main twice: the branch may have moved it to a partition
-    that is published from one that is not. ``known``: the pairs of files that were compared by an earlier attempt.
+def check_moved_rows(
+    main: Table, branch: Table, compared: Comparison, publication: Publication, find_shared_id: FindSharedId | None
+) -> None:
+    """Check that no row of a publish of some partitions would be on main twice: the branch may have moved it to one of
+    them from one that is not published.
+
+    Compares the ids that files to be published store with those of main's files that the branch has changed, and that
+    stay. Reads them only where their bounds don't tell.
+
+    Raises:
+        UnsafeOperationError: an id is on both sides, or can't be read here.
     """
-
-    find_shared_id: FindSharedId | None
-    known: set[frozenset[str]] = field(default_factory=set)
-
-    def check(self, main: Table, branch: Table, compared: Comparison, publication: Publication) -> None:
-        """Compare the ids that files to be published store with those of main's files that the branch has changed, and
-        that stay. Reads them only where their bounds don't tell.
-
-        Raises:
-            UnsafeOperationError: an id is on both sides, or can't be read here.
-        """
-        space = publication.id_space
-        added = [
-            e for c in publication.changes for e in c.add if is_stored(e.file) and e.identifier not in publication.known
-        ]
-        if compared.scope.is_whole or space is None or not added:
-            return
-        stay = _staying(main, branch, compared)
-        suspects = [e for e in added if any(_overlap(space.moved(stored_ids(e.file)), o.file) for o in stay)]
-        others = [o for o in stay if any(_overlap(space.moved(stored_ids(e.file)), o.file) for e in suspects)]
-        pair = frozenset(e.file.file_name for e in (*suspects, *others))
-        if not suspects or pair in self.known:
-            return
-        found = None
-        if self.find_shared_id is not None:
-            found = self.find_shared_id(branch, suspects, main, others, read_index_entries(main, compared.head), space)
-        if self.find_shared_id is None or found is not None:
-            where = listed(texts_of(compared.schema, {e.partition for e in others}))
-            raise UnsafeOperationError(
-                f"{main.name}: the branch has moved rows from {where} to partitions that are to be published"
-                f"{'' if found is None else f', e.g. the one with _ROW_ID {found}'}, so they would be on main twice; "
-                f"nothing was published. Publish those partitions together",
-                details={"files": sorted(e.file.file_name for e in suspects)[:MAX_LISTED]},
-            )
-        self.known.add(pair)
+    assert publication.row_ids is not None
+    space, known = publication.row_ids.space, publication.row_ids.known
+    added = [e for c in publication.changes for e in c.add if is_stored(e.file) and e.identifier not in known]
+    if not added:
+        return
+    stay = _staying(main, branch, compared)
+    suspects = [e for e in added if any(_overlap(space.moved(stored_ids(e.file)), o.file) for o in stay)]
+    if not suspects:
+        return
+    others = [o for o in stay if any(_overlap(space.moved(stored_ids(e.file)), o.file) for e in suspects)]
+    found = None
+    if find_shared_id is not None:
+        found = find_shared_id(branch, suspects, main, others, read_index_entries(main, compared.head), space)
+    if find_shared_id is None or found is not None:
+        where = listed(texts_of(compared.schema, {e.partition for e in others}))
+        raise UnsafeOperationError(
+            f"{main.name}: the branch has moved rows from {where} to partitions that are to be published"
+            f"{'' if found is None else f', e.g. the one with _ROW_ID {found}'}, so they would be on main twice; "
+            f"nothing was published. Publish those partitions together",
+            details={"files": sorted(e.file.file_name for e in suspects)[:MAX_LISTED]},
+        )
 
 
 def _staying(main: Table, branch: Table, compared: Comparison) -> list[ManifestEntry]:

@@ -162,7 +162,7 @@ class MergePlanner:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            columns_already_put=logs.has_put_columns(schemas, head, has_columns=has_columns),
+            must_be_recorded=logs.has_put_columns(schemas, head, has_columns=has_columns),
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),
@@ -190,7 +190,6 @@ class MergePlanner:
                 **more,
                 **part_summary(compared),
             },
-            reason=f"publishes branch {branch}",
             scope=self.scope,
         )
 

@@ -53,23 +53,31 @@ from airflow_paimon.core.table.visibility import invisible_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowIds:
+    """What becomes of the row ids of a table with row tracking. ``space`` and ``known``: see ``renumber``.
+
+    ``renamed_files``: files of the source that the target has under another name, written again by an earlier publish.
+    ``column_order``: with data evolution, what the order of its files needs.
+    """
+
+    space: IdSpace
+    known: Collection[FileId]
+    renamed_files: Mapping[FileId, FileId]
+    column_order: ColumnOrder | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
     """What ``target`` gets on top of ``head``: some buckets become as they are in ``source_snapshot``, a state of
-    ``source``.
+    ``source``; that is the target itself for a rollback.
 
     ``since``: the two histories are the same up to this snapshot id; retention tags are not needed before it.
-    ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``columns_already_put``: the target
-    has the columns already, but no snapshot with them. ``id_space`` and ``known``: see ``renumber``; None: the row ids
-    are the target's own, or it has none. ``renamed_files``: files of the source that the target has under another name,
-    written again by an earlier publish. ``file_merge``: if the table is merged by file. ``key_merge``: buckets that are
-    still to be merged by key; ``key_merge_result``: what was merged so, of which ``changes`` has the files.
-    ``column_order``: with data evolution, what the order of its files needs. ``reach``: what has to stay for it to stay
-    as it is on a newer head; None = decide again on each head. ``scope``: the partitions of the source that are
-    published. ``is_undo``: it takes back a publish on which the target stands, also if no row changes.
-
-    What ``with_plan`` adds: the ``index`` entries (None: the head's), ``kept_snapshots``, whose retention
-    tags must exist while it is committed, the delta ``entries``, ``renumbering`` (the same with the target's row ids),
-    and the ``plan``.
+    ``schemas``: the mapping of schema ids to the target's, and the versions to add. ``must_be_recorded``: it needs a
+    snapshot also if it changes nothing: the target has its columns already, but no snapshot with them; or it takes back
+    a publish on which the target stands. ``row_ids``: None if they are the target's own, or it has none.
+    ``file_merge``: if the table is merged by file. ``key_merge``: buckets that are still to be merged by key;
+    ``key_merge_result``: what was merged so, of which ``changes`` has the files. ``reach``: what has to stay for it to
+    stand on a newer head; None = decide again on each head. ``scope``: the partitions of the source that are published.
     """
 
     target: Table
@@ -79,32 +87,25 @@ class Publication:
     since: int
     changes: Sequence[BucketChange]
     schemas: SchemaMapping
-    columns_already_put: bool = False
+    must_be_recorded: bool = False
     preconditions: tuple[HeadIs, ...]
     properties: Mapping[str, str] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
-    reason: str
     watermark: int | None = None
-    id_space: IdSpace | None = None
-    known: Collection[FileId] = ()
-    renamed_files: Mapping[FileId, FileId] = field(default_factory=dict)
+    row_ids: RowIds | None = None
     file_merge: FileMerge | None = None
     key_merge: KeyMergeRequest | None = None
     key_merge_result: KeyMergeResult | None = None
-    column_order: ColumnOrder | None = None
     reach: Reach | None = None
-    keep_targets: tuple[Snapshot, ...] = ()
     scope: PartitionScope = WHOLE
-    is_undo: bool = False
-    index: Sequence[IndexEntry] | None = None
-    kept_snapshots: tuple[Snapshot, ...] = ()
-    entries: Sequence[ManifestEntry] = ()
-    renumbering: Renumbering | None = None
-    plan: Plan | None = None
 
     @property
     def changes_anything(self) -> bool:
-        return bool(self.changes or self.key_merge or self.schemas.new or self.columns_already_put or self.is_undo)
+        return bool(self.changes or self.key_merge or self.schemas.new or self.must_be_recorded)
+
+    @property
+    def is_rollback(self) -> bool:
+        return self.source == self.target
 
     @property
     def schema(self) -> TableSchema:
@@ -125,7 +126,23 @@ class Publication:
         return () if self.key_merge_result is None else frozenset(e.identifier for e in self.key_merge_result.entries)
 
 
-def with_plan(request: Publish, publication: Publication, *, writes_rows: bool) -> Publication:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedPublication:
+    """What a publication writes. ``index``: the index entries, None: the head's; ``kept_snapshots``: their retention
+    tags must exist while it is committed; ``entries``: of the delta; ``renumbering``: the same with the target's row
+    ids.
+    """
+
+    publication: Publication
+    index: Sequence[IndexEntry] | None
+    kept_snapshots: tuple[Snapshot, ...]
+    entries: Sequence[ManifestEntry]
+    renumbering: Renumbering | None
+    plan: Plan
+    summary: Mapping[str, Any]
+
+
+def plan_publication(request: Publish, publication: Publication, *, writes_rows: bool) -> PlannedPublication:
     """Determine row ids, index entries, retention tags and the plan. Reads, but writes nothing.
     ``writes_rows``: whether a changelog can be written, if it is asked for.
 
@@ -142,31 +159,36 @@ def with_plan(request: Publish, publication: Publication, *, writes_rows: bool) 
         index = _index_of(d, schema, now)
         own = index_files(() if d.key_merge_result is None else d.key_merge_result.index)
         returning |= index_files(index or ()) - index_files(now) - own
-    targets = d.keep_targets if returning else ()
+    targets = (d.source_snapshot,) if d.is_rollback and returning else ()
     keep, held = plan_keep_tags(d.target, d.since, d.head, returning, *targets)
     entries = mapped_entries(d.changes, d.schemas.ids, d.written)
-    renumbering = None if d.id_space is None else renumber(d.target.name, entries, d.known, d.id_space)
-    if d.column_order is not None and renumbering is not None:
-        schemas = {s.id: s for s in (*d.target.schemas(), *d.schemas.new)}
-        found = ordered(d.target.name, entries, renumbering.entries, schemas, d.column_order, d.head.id)
-        renumbering = replace(renumbering, entries=found)
-        if d.file_merge is not None and d.head.index_manifest:
-            index = _without_updated_columns(d, d.column_order, schema, entries, index)
-    summary = {**d.summary, **summarize(d.changes), **_not_visible(d, schema), **_row_ids(renumbering)}
+    renumbering = None
+    if (ids := d.row_ids) is not None:
+        renumbering = renumber(d.target.name, entries, ids.known, ids.space)
+        if (order := ids.column_order) is not None:
+            schemas = {s.id: s for s in (*d.target.schemas(), *d.schemas.new)}
+            found = ordered(d.target.name, entries, renumbering.entries, schemas, order, d.head.id)
+            renumbering = replace(renumbering, entries=found)
+            if d.file_merge is not None and d.head.index_manifest:
+                index = _without_updated_columns(d, order, schema, entries, index)
+    readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
+    hidden = _not_visible(d, schema)
+    missed = _missed_by(d.target, readers, is_missed(schema, d.changes)) if d.changes else []
+    summary = {**d.summary, **summarize(d.changes), **hidden, "streaming_readers": readers}
+    if renumbering is not None:
+        summary |= {"renumbered_files": renumbering.renumbered, "rewritten_files": len(renumbering.rewrite)}
     if d.key_merge is not None:
         note = "the counts of files and rows leave out these buckets: their keys are compared when it runs"
         summary["merged_by_key"] = {**d.key_merge.summary, "note": note}
-    readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
-    summary["streaming_readers"] = readers
-    missed = _missed_by(d.target, readers, is_missed(schema, d.changes)) if d.changes else []
-    if warnings := [*d.summary.get("warnings", ()), *_not_visible(d, schema).get("warnings", ()), *missed]:
+    if warnings := [*d.summary.get("warnings", ()), *hidden.get("warnings", ()), *missed]:
         summary["warnings"] = warnings
     actions: tuple[Action, ...] = keep
     if d.changes_anything:
-        snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=d.reason)
+        branch, source = d.target.branch_name, d.source_snapshot.id
+        reason = f"back to snapshot {source}" if d.is_rollback else f"publishes branch {d.source.branch_name}"
+        snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=reason)
         undo = undo_tag_action(request, d.target, d.head)
-        branch = d.target.branch_name
-        actions = (*keep, *publish_actions(branch, undo, d.changes, schema, d.schemas.new, snapshot, d.reason))
+        actions = (*keep, *publish_actions(branch, undo, d.changes, schema, d.schemas.new, snapshot, reason))
     plan = Plan(
         operation=request.operation,
         table=d.target.name,
@@ -174,8 +196,14 @@ def with_plan(request: Publish, publication: Publication, *, writes_rows: bool) 
         actions=actions,
         summary=summary,
     )
-    return replace(
-        d, index=index, kept_snapshots=held, plan=plan, entries=entries, renumbering=renumbering, summary=summary
+    return PlannedPublication(
+        publication=d,
+        index=index,
+        kept_snapshots=held,
+        entries=entries,
+        renumbering=renumbering,
+        plan=plan,
+        summary=summary,
     )
 
 
@@ -197,7 +225,7 @@ def _index_of(d: Publication, schema: TableSchema, now: Sequence[IndexEntry]) ->
         taken = [c for c in d.changes if d.key_merge_result is None or c.bucket not in d.key_merge_result.files]
         index = merged_index(now, read_index_entries(d.source, d.source_snapshot), taken, bucket_of)
         index = index if d.key_merge_result is None else with_merged_index(index, d.key_merge_result, bucket_of)
-    if index is None or d.id_space is None or not d.id_space.moves(None):
+    if index is None or d.row_ids is None or not d.row_ids.space.moves(None):
         return index
     own = {i.file_name for i in now}
     return [i for i in index if i.global_index is None or i.file_name in own]  # others name the source's ids
@@ -216,11 +244,6 @@ def _without_updated_columns(
     updated = {bucket_of(e).partition for e in entries if e.kind == FileKind.ADD and columns.is_there(e.file)}
     left = without_global_indexes(entered, updated, bucket_of)
     return left if len(left) < len(entered) else index
-
-
-def _row_ids(found: Renumbering | None) -> dict[str, Any]:
-    """Describe what becomes of the row ids of a row-tracking table."""
-    return {} if found is None else {"renumbered_files": found.renumbered, "rewritten_files": len(found.rewrite)}
 
 
 def _not_visible(d: Publication, schema: TableSchema) -> dict[str, Any]:
@@ -245,7 +268,7 @@ def _not_visible(d: Publication, schema: TableSchema) -> dict[str, Any]:
 
 
 def draft_of(
-    d: Publication,
+    planned: PlannedPublication,
     properties: Mapping[str, str],
     rewritten: Mapping[int, ManifestEntry],
     changelog: Sequence[ManifestEntry] | None,
@@ -253,21 +276,22 @@ def draft_of(
     """Return the content of the snapshot. ``properties``: those common to all publishes of this operation.
     ``rewritten``: the files that were written again for ``renumbering``, by their position.
     """
+    d = planned.publication
     out = {**properties, **d.properties, **figures_property(d.changes)}
     next_row_id = max(d.head.next_row_id or 0, d.source_snapshot.next_row_id or 0)
-    entries, index = list(d.entries), d.index
-    if d.renumbering is not None and d.id_space is not None:
-        entries = list(d.renumbering.entries)
-        names = {k.file_name: v.file_name for k, v in d.renamed_files.items()}
+    entries, index = list(planned.entries), planned.index
+    if planned.renumbering is not None and d.row_ids is not None:
+        entries, space = list(planned.renumbering.entries), d.row_ids.space
+        names = {k.file_name: v.file_name for k, v in d.row_ids.renamed_files.items()}
         for at, entry in rewritten.items():
             names[entries[at].file.file_name] = entry.file.file_name
             entries[at] = entry
         index = None if index is None else [index_origin(e, names) for e in index]
-        next_row_id = d.id_space.next_row_id
-        out[ROW_IDS_PROPERTY] = d.id_space.text
-        if d.id_space.published:
-            out[ROW_VERSIONS_PROPERTY] = d.id_space.published_text
-    if d.kept_snapshots:
+        next_row_id = space.next_row_id
+        out[ROW_IDS_PROPERTY] = space.text
+        if space.published:
+            out[ROW_VERSIONS_PROPERTY] = space.published_text
+    if planned.kept_snapshots:
         out[CAME_BACK_PROPERTY] = "true"
     return Draft(
         kind=CommitKind.OVERWRITE,
@@ -280,45 +304,48 @@ def draft_of(
         next_row_id=next_row_id,
         operation=Operation.OVERWRITE,
         brings_back=True,
-        restores_own_files=d.source == d.target,
+        restores_own_files=d.is_rollback,
     )
 
 
-def with_carry_over(planned: Publication, draft: Draft, on_new_head: Callable[[Publication], None]) -> Draft:
+def with_carry_over(d: Publication, draft: Draft, on_new_head: Callable[[Publication], None]) -> Draft:
     """Return the draft with its ``on_newer_head``. ``on_new_head`` is called with the publication on each newer head:
     it holds that.
     """
 
     def on_newer_head(newer: Snapshot) -> Draft | None:
-        followed = _on_newer_head(planned, newer, draft.schema)
+        followed = _on_newer_head(d, newer, draft.schema)
         if followed is None:
             return None
         on_new_head(followed)
         on_newer = replace(draft, next_row_id=max(draft.next_row_id or 0, newer.next_row_id or 0))
-        if followed.changes is not planned.changes:
+        if followed.changes is not d.changes:
+            entries = mapped_entries(followed.changes, followed.schemas.ids, followed.written)
             properties = {**draft.properties, **figures_property(followed.changes)}
-            on_newer = replace(on_newer, entries=followed.entries, properties=properties)
+            on_newer = replace(on_newer, entries=entries, properties=properties)
         return with_carry_over(followed, on_newer, on_new_head)
 
-    return draft if planned.reach is None else replace(draft, on_newer_head=on_newer_head)
+    return draft if d.reach is None else replace(draft, on_newer_head=on_newer_head)
 
 
 def _on_newer_head(d: Publication, newer: Snapshot, schema: TableSchema) -> Publication | None:
     """Return what was planned on the head before as it is on a newer one; None: it has to be planned again."""
     assert d.reach is not None
-    first_id = None if d.id_space is None else d.id_space.first_free
+    first_id = None if d.row_ids is None else d.row_ids.space.first_free
     if first_id is not None and (newer.next_row_id or 0) > first_id:
         return None
     reach = follow(d.target, d.head, newer, d.reach, schema)
+    if reach is None:
+        return None
     d = replace(d, head=newer, reach=reach)
     if not isinstance(reach, BucketReach) or reach.merged is None or d.key_merge_result is None:
-        return None if reach is None else d
+        return d
     merged = reach.merged.changes
     if all(merged.get(c.bucket, c) == c for c in d.changes):
         return d
-    d = replace(
+    files = {b: c.add for b, c in merged.items()}
+    return replace(
         d,
         changes=[merged.get(c.bucket, c) for c in d.changes],
-        key_merge_result=replace(d.key_merge_result, files={b: c.add for b, c in merged.items()}),
+        key_merge_result=replace(d.key_merge_result, files=files),
     )
-    return replace(d, entries=mapped_entries(d.changes, d.schemas.ids, d.written))

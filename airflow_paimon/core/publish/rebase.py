@@ -33,7 +33,7 @@ from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import conflict_if_gone, drop_hold, put_hold
 from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
 from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs, planner_of
-from airflow_paimon.core.publish.publication import Publication, with_plan
+from airflow_paimon.core.publish.publication import Publication, plan_publication
 from airflow_paimon.core.publish.publish_identity import check_files_exist
 from airflow_paimon.core.publish.publish_schemas import put_schemas
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
@@ -136,7 +136,7 @@ class _Rebase:
     ) -> OperationResult:
         if not self.request.dry_run:
             first = self.files.keys.into(first, writers_stopped=True)
-        with_plan(self.merge, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
+        plan_publication(self.merge, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
         details = self._details(compared, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
                     preconditions=first.preconditions)  # fmt: skip
@@ -226,8 +226,10 @@ class _Rebase:
         publication = replace(
             plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
         )
-        published = with_plan(self.merge, self.files.keys.into(publication, writers_stopped=True), writes_rows=False)
-        content = self.files.draft(published, self._properties(compared))
+        publication = self.files.keys.into(publication, writers_stopped=True)
+        planned = plan_publication(self.merge, publication, writes_rows=False)
+        published = planned.publication
+        content = self.files.draft(planned, self._properties(compared))
         if published.file_merge is not None and not published.file_merge.replaced:
             # Else a later merge would take it for one that replaces whole partitions.
             content = replace(content, operation=Operation.UPDATE)
@@ -238,7 +240,7 @@ class _Rebase:
             prepare=partial(put_schemas, self.target, published.schemas.new),
             conditions=[HeadIs.of(self.target.branch_name, compared.head, why=why)],
         )
-        check_files_exist(self.target, content.schema, published.changes, published.index or (), set())
+        check_files_exist(self.target, content.schema, published.changes, planned.index or (), set())
         identity = commit_identity(self.request.operation_id, self.request.to_branch, self.request.operation)
         receipt = commit(self.target, lambda head: content, CommitOptions(identity=identity))
         self.files.discard(self.target, self.files.used)

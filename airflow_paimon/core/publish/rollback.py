@@ -146,7 +146,7 @@ def _recorded(publication: Publication, request: RollbackTo, target: Table, rest
         return publication
     publish = find_retained(target, restored.id + 1)
     is_publish = publish is not None and UNDO_TAG_PROPERTY in publish.properties
-    return replace(publication, is_undo=is_publish and is_undone(target, restored.id + 1) is False)
+    return replace(publication, must_be_recorded=is_publish and is_undone(target, restored.id + 1) is False)
 
 
 def _drops(restored: Snapshot) -> str:
@@ -294,11 +294,9 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
             **({} if key_merge is None else {"merged_by_key": key_merge.summary}),
             **({"warnings": warned} if warned else {}),
         },
-        reason=f"back to snapshot {restored.id}",
         file_merge=merge,
         key_merge=key_merge,
         reach=reach,
-        keep_targets=(restored,),
     )
 
 

@@ -41,7 +41,7 @@ from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_m
 from airflow_paimon.core.publish.audit_properties import keep_record
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.hold import drop_hold, drop_holds_of, put_hold
-from airflow_paimon.core.publish.publication import Publication, with_carry_over, with_plan
+from airflow_paimon.core.publish.publication import PlannedPublication, Publication, plan_publication, with_carry_over
 from airflow_paimon.core.publish.publish_identity import (
     PublishIdentity,
     check_approved_at,
@@ -52,7 +52,7 @@ from airflow_paimon.core.publish.publish_identity import (
 from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, restore_schema, revert_schemas
 from airflow_paimon.core.publish.replace_main import carry_over_tags_and_consumers
 from airflow_paimon.core.publish.row_functions import RowFunctions
-from airflow_paimon.core.publish.staged_files import KeyMergeFiles, StagedFiles, changelog_counts
+from airflow_paimon.core.publish.staged_files import KeyMergeFiles, StagedFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
 from airflow_paimon.core.store.base import run_parallel
@@ -108,7 +108,7 @@ class _PublishRun:
     target: Table
     identity: PublishIdentity
     files: StagedFiles
-    planned: Publication | None = None
+    planned: PlannedPublication | None = None
     staged_tag_paths: set[str] = field(default_factory=set)
     hold_path: str | None = None
     found_files: set[str] = field(default_factory=set)
@@ -155,7 +155,9 @@ class _PublishRun:
             delete_files(self.target, list(self.staged_tag_paths))
             if columns and self.schema_before is not None and self.put_versions:
                 assert self.planned is not None
-                revert_schemas(self.target, self.planned.source.branch_name, self.schema_before, self.put_versions)
+                revert_schemas(
+                    self.target, self.planned.publication.source.branch_name, self.schema_before, self.put_versions
+                )
         except PaimonError as error:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
@@ -170,24 +172,32 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
     request, identity = run.request, run.identity
     writers: dict[str, Any] = {}
 
-    expected = _expected(request, run.target)
+    expected: list[Condition] = []
+    if request.expected_main_snapshot is not None:
+        known = SnapshotRef.named(request.expected_main_snapshot)
+        expected.append(HeadIs(branch=run.target.branch_name, snapshot_id=known.id, identity=known.identity or None))
 
     def draft(at: HeadState) -> Draft | None:
         for condition in expected if at.head is not None else ():
             condition.check(at)
         publication = plan_on_head(at.head, {s.id for s in run.put_versions})
-        planned = run.planned = with_plan(request, publication, writes_rows=run.files.changelog.write is not None)
-        check_known([at.head, planned.source_snapshot], table=run.target.name)
-        writers.update(writers or _writers(run, planned))
-        if not planned.changes_anything or request.dry_run:
+        planned = run.planned = plan_publication(
+            request, publication, writes_rows=run.files.changelog.write is not None
+        )
+        check_known([at.head, publication.source_snapshot], table=run.target.name)
+        writers.update(writers or _writers(run, planned.publication))
+        if not publication.changes_anything or request.dry_run:
             return None
         return _staged_draft(run, planned, on_new_head, expected)
 
     def on_new_head(publication: Publication) -> None:
         run.put_staged_tag(Tag(name=identity.undo_tag, snapshot=publication.head))
         assert run.planned is not None
-        run.planned = replace(publication, summary={**run.planned.summary, **summarize(publication.changes)})
-        run.add_to_summary(_head_summary(request, publication.head))
+        run.planned = replace(run.planned, publication=publication)
+        head = publication.head
+        on_head = {"main_snapshot": head.id, "main_identity": head.identity}
+        on_head = {"head_snapshot": head.id} if publication.is_rollback else on_head
+        run.add_to_summary({**summarize(publication.changes), **on_head})
         run.files.use(publication)
 
     receipt = _commit(run, draft)
@@ -227,8 +237,8 @@ def _finish(run: _PublishRun, committed: Snapshot, *, is_whole: bool = False) ->
     """
     target = run.target
     try:
-        follow_up = [partial(f, target, committed) for f in (protect_published, _keep_record, restore_schema)]
-        run_parallel(target.store, follow_up)
+        kept = [keep_record] if is_read_with_main(target) else []
+        run_parallel(target.store, [partial(f, target, committed) for f in (protect_published, restore_schema, *kept)])
         warnings = [] if is_whole else carry_over_tags_and_consumers(run.context, target, committed)
         delete_staged_tags(target, committed)
         if run.identity.tried.retried:
@@ -240,11 +250,6 @@ def _finish(run: _PublishRun, committed: Snapshot, *, is_whole: bool = False) ->
             details={"snapshot": committed.id, "uuid": committed.uuid},
         ) from error
     return warnings
-
-
-def _keep_record(target: Table, committed: Snapshot) -> None:
-    if is_read_with_main(target):
-        keep_record(target, committed)
 
 
 def _commit(run: _PublishRun, draft: MakeDraft) -> Receipt:
@@ -263,8 +268,9 @@ def _commit(run: _PublishRun, draft: MakeDraft) -> Receipt:
 def _receipt(run: _PublishRun, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
     assert run.planned is not None
     details, plan = dict(run.planned.summary), run.planned.plan
+    publication = run.planned.publication
     before = receipt.before.id if receipt.before else None
-    after, changed = before, run.request.dry_run and run.planned.changes_anything
+    after, changed = before, run.request.dry_run and publication.changes_anything
     if receipt.snapshot is not None:
         after, changed = receipt.snapshot.id, True
         details |= {"undo_tag": run.identity.undo_tag, "attempts": receipt.attempts}
@@ -274,43 +280,32 @@ def _receipt(run: _PublishRun, receipt: Receipt, warnings: Sequence[str]) -> Ope
     return run.context.result(plan, branch=branch, changed=changed, before=before, after=after, details=details)
 
 
-def _head_summary(request: Publish, head: Snapshot) -> dict[str, Any]:
-    """Return what a summary says of the head that a publication is carried over to."""
-    if isinstance(request, RollbackTo):
-        return {"head_snapshot": head.id}
-    return {"main_snapshot": head.id, "main_identity": head.identity}
-
-
-def _expected(request: Publish, target: Table) -> Sequence[HeadIs]:
-    if request.expected_main_snapshot is None:
-        return ()
-    known = SnapshotRef.named(request.expected_main_snapshot)
-    return (HeadIs(branch=target.branch_name, snapshot_id=known.id, identity=known.identity or None),)
-
-
 def _staged_draft(
     run: _PublishRun,
-    publication: Publication,
+    planned: PlannedPublication,
     on_new_head: Callable[[Publication], None],
     conditions: Sequence[Condition],
 ) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
-    identity = run.identity
+    identity, publication = run.identity, planned.publication
     if run.hold_path is None:
-        is_publish = publication.source.branch_name != publication.target.branch_name
-        user, schema = (
-            (identity.commit_identity.user, publication.target.schema_ids()[-1]) if is_publish else (None, None)
-        )
-        run.hold_path = put_hold(publication.source, publication.source_snapshot, user, publication.scope, schema)
-    draft = run.files.draft(publication, identity.properties(run.context))
+        source, snapshot = publication.source, publication.source_snapshot
+        if publication.is_rollback:
+            run.hold_path = put_hold(source, snapshot)
+        else:
+            user, schema = identity.commit_identity.user, publication.target.schema_ids()[-1]
+            run.hold_path = put_hold(source, snapshot, user, publication.scope, schema)
+    draft = run.files.draft(planned, identity.properties(run.context))
     if draft.changelog is not None:
-        run.add_to_summary(changelog_counts(publication, draft.changelog))
-    tags = (*map(keep_tag, publication.kept_snapshots), Tag(name=identity.undo_tag, snapshot=publication.head))
+        rows = sum(e.file.row_count for e in draft.changelog)
+        counts = {"changelog_files": len(draft.changelog), "changelog_rows": rows}
+        run.add_to_summary({"streaming_readers": {**planned.summary["streaming_readers"], **counts}})
+    tags = (*map(keep_tag, planned.kept_snapshots), Tag(name=identity.undo_tag, snapshot=publication.head))
     run_parallel(publication.target.store, [partial(run.put_staged_tag, tag) for tag in tags])
     run.delete_staged_of_expired(
-        [s for s in publication.kept_snapshots if s.identity != publication.source_snapshot.identity]
+        [s for s in planned.kept_snapshots if s.identity != publication.source_snapshot.identity]
     )
-    check_files_exist(publication.target, draft.schema, publication.changes, publication.index or (), run.found_files)
+    check_files_exist(publication.target, draft.schema, publication.changes, planned.index or (), run.found_files)
     # Whoever commits beside a merge by key meanwhile may have its bucket open. A plan has looked as well, before rows
     # were read.
     assert isinstance(run.request, PublishBranch | RollbackTo)

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from airflow_paimon.core.commit.committer import Draft, execute, put_new
 from airflow_paimon.core.errors import NotFoundError, PaimonError
@@ -20,7 +19,7 @@ from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, not_by_key, overlapping_keys
-from airflow_paimon.core.publish.publication import Publication, draft_of
+from airflow_paimon.core.publish.publication import PlannedPublication, Publication, draft_of
 from airflow_paimon.core.publish.reach import BucketReach, MergedBuckets
 from airflow_paimon.core.publish.row_functions import (
     MergeByKey,
@@ -51,29 +50,30 @@ class RewrittenFiles:
     rewrite: RewriteFiles | None
     made: dict[tuple[FileId, IdSpace], ManifestEntry] = field(default_factory=dict)
 
-    def entries_of(self, d: Publication) -> dict[int, ManifestEntry]:
+    def entries_of(self, planned: PlannedPublication) -> dict[int, ManifestEntry]:
         """Return the entries to commit in place of those that can't be taken by reference, by their position.
 
         Raises:
             UnsafeOperationError: there are some, and nothing can write them.
         """
-        found = d.renumbering
-        if found is None or d.id_space is None or not found.rewrite:
+        d, found = planned.publication, planned.renumbering
+        if found is None or d.row_ids is None or not found.rewrite:
             return {}
+        space = d.row_ids.space
         if self.rewrite is None:
             refuse_stored(d.target.name, found)
             return {}
         own = {e.identifier: e for c in d.changes for e in c.add}
         wanted = [found.entries[at].identifier for at in found.rewrite]
-        missing = [own[i] for i in wanted if (i, d.id_space) not in self.made]
+        missing = [own[i] for i in wanted if (i, space) not in self.made]
         if missing:
             log.info("%s: writing %d files again with other row ids", d.target.name, len(missing))
-            for old, new in zip(missing, self.rewrite(d.source, missing, d.id_space), strict=True):
-                self.made[old.identifier, d.id_space] = new
+            for old, new in zip(missing, self.rewrite(d.source, missing, space), strict=True):
+                self.made[old.identifier, space] = new
         out = {}
         for at in found.rewrite:
             entry = found.entries[at]
-            new = self.made[entry.identifier, d.id_space]
+            new = self.made[entry.identifier, space]
             out[at] = entry._replace(file=new.file._replace(schema_id=entry.file.schema_id))
         return out
 
@@ -196,18 +196,18 @@ class ChangelogFiles:
     write: WriteChangelog | None
     made: dict[object, Sequence[ManifestEntry]] = field(default_factory=dict)
 
-    def entries_of(self, published: Publication) -> Sequence[ManifestEntry] | None:
+    def entries_of(self, planned: PlannedPublication) -> Sequence[ManifestEntry] | None:
         """Return the changelog of a publish: None if it gets none, empty if no row changes.
 
         Raises:
             FormatError: a file is missing or corrupt.
         """
-        if self.write is None or published.summary["streaming_readers"]["see"] != CHANGES:
+        if self.write is None or planned.summary["streaming_readers"]["see"] != CHANGES:
             return None
-        replaced = _replaced(published)
+        replaced = _replaced(planned)
         key = replaced.schema.id, replaced.before.content, replaced.after.content
         if key not in self.made:
-            label, count = replaced.target.label, len(published.changes)
+            label, count = replaced.target.label, len(planned.publication.changes)
             log.info("%s: comparing the rows of %d buckets, for streaming readers", label, count)
             self.made[key] = self.write(replaced)
         return self.made[key]
@@ -226,12 +226,12 @@ class StagedFiles:
     def of(cls, rows: RowFunctions, keys: KeyMergeFiles) -> StagedFiles:
         return cls(RewrittenFiles(rows.rewrite), ChangelogFiles(rows.write_changelog), keys)
 
-    def draft(self, d: Publication, properties: Mapping[str, str]) -> Draft:
+    def draft(self, planned: PlannedPublication, properties: Mapping[str, str]) -> Draft:
         """Write what is missing, and return the content of the snapshot."""
-        changelog, rewritten = self.changelog.entries_of(d), self.rewritten.entries_of(d)
+        changelog, rewritten = self.changelog.entries_of(planned), self.rewritten.entries_of(planned)
         self.used = {e.file.file_name for e in (*rewritten.values(), *(changelog or ()))}
-        self.use(d)
-        return draft_of(d, properties, rewritten, changelog)
+        self.use(planned.publication)
+        return draft_of(planned, properties, rewritten, changelog)
 
     def use(self, d: Publication) -> None:
         """Count the files of a merge by key as used by a draft of this publication."""
@@ -244,20 +244,15 @@ class StagedFiles:
         self.keys.discard(used)
 
 
-def changelog_counts(d: Publication, changelog: Sequence[ManifestEntry]) -> dict[str, Any]:
-    """Return what the summary says of streaming readers, with the size of the changelog."""
-    counts = {"changelog_files": len(changelog), "changelog_rows": sum(e.file.row_count for e in changelog)}
-    return {"streaming_readers": {**d.summary["streaming_readers"], **counts}}
-
-
-def _replaced(d: Publication) -> ReplacedBuckets:
+def _replaced(planned: PlannedPublication) -> ReplacedBuckets:
+    d = planned.publication
     schema = d.schema
     stored = StoredPartitions(schema)
     taken = {c.bucket for c in d.changes}
     before = live_entries(d.target, d.head, stored.those({b.partition for b in taken}))
     before = {k: e for k, e in before.items() if stored.bucket(e) in taken}
     after = dict(before)
-    for entry in d.entries:
+    for entry in planned.entries:
         if entry.kind == FileKind.ADD:
             after[entry.identifier] = entry
         else:
@@ -274,5 +269,5 @@ def _replaced(d: Publication) -> ReplacedBuckets:
         target=d.target,
         schema=schema,
         before=files(before, index),
-        after=files(after, index if d.index is None else d.index),
+        after=files(after, index if planned.index is None else planned.index),
     )
