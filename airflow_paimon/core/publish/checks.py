@@ -1,13 +1,11 @@
-"""What must hold of a branch's publish: before anything is read, and of what a planner has planned."""
+"""What must hold of what a planner has planned for a branch's publish."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from airflow_paimon.core.chain.guard import refuse_chain_branch
-from airflow_paimon.core.commit.committer import require_committable
-from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, SnapshotRef
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
@@ -34,7 +32,6 @@ from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
 
@@ -47,20 +44,6 @@ class MergeOnHead:
     logs: SchemaLogs
     planned: Publication
     rows: RowFunctions
-
-
-def check_branch(main: Table, branch: Table) -> None:
-    """Refuse a branch that can't be published, whatever has changed.
-
-    Raises:
-        InvalidInputError: it is main. NotFoundError: it doesn't exist. UnsafeOperationError: it is a part of a chain
-            table, or the storage can't commit.
-    """
-    if branch.branch_name == MAIN:
-        raise InvalidInputError(f"{main.name}: branch main can't be published onto itself")
-    branch.require()
-    refuse_chain_branch(branch)
-    require_committable(main)
 
 
 def _check_changed(m: MergeOnHead) -> None:
@@ -165,9 +148,9 @@ PLAN_CHECKS = (
     check_approved,
     _check_moved_rows,
 )
-"""What must hold of what was planned for a head, in the order of the messages. Before it: ``check_branch``, of any
-publish, the planner's own ``check`` of the request, and the checks that the table requires. After a merge by key:
-``check_approved`` again. What must still hold at the commit are its conditions (``run.py``).
+"""What must hold of what was planned for a head, in the order of the messages. Before it comes the planner's own
+``check`` of the request, and the checks that the table requires; after a merge by key ``check_approved`` again. What
+must still hold at the commit are its conditions (``run.py``).
 """
 
 

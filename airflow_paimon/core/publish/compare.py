@@ -1,21 +1,16 @@
-"""Gathers the input of a publish: the changes of branch and main since the branch point or the last publish; and of a
-merge by file (``file_merge_plan``), the commits of both sides and the deletion vectors.
-"""
+"""Gathers the input of a publish: the changes of branch and main since the branch point or the last publish."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 from airflow_paimon.core.commit.conditions import KEYS_STAY
-from airflow_paimon.core.errors import LostMetadataError
-from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
-from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import Sides, bucket_namer, neutral_kinds, within_reach
+from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import Sides, neutral_kinds, within_reach
 from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
     KnownHistory,
@@ -27,16 +22,7 @@ from airflow_paimon.core.publish.earlier_publishes import (
     publishes_on_main,
 )
 from airflow_paimon.core.publish.file_merge_plan import (
-    Change,
-    Commit,
-    FileMerge,
-    FileSides,
-    Vector,
-    appended_files,
-    describe_appended,
-    merge_files,
     merges_by_file,
-    needs_history,
 )
 from airflow_paimon.core.publish.hold import UnfinishedPublish
 from airflow_paimon.core.publish.related_publishes import brought_and_removed, match_relatives
@@ -44,7 +30,6 @@ from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import (
     Difference,
-    branch_point,
     changed_buckets,
     difference,
     index_of_buckets,
@@ -52,17 +37,10 @@ from airflow_paimon.core.table.history import (
     touched_buckets,
 )
 from airflow_paimon.core.table.live_files import BucketKey, together
-from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
-from airflow_paimon.core.table.manifest_lists import read_each_delta_list
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
-from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
-from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.table import Table
-
-_OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Operation.WRITE])
-"""Operations that change the rows that they name; an OVERWRITE by another one replaces whole partitions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,13 +319,9 @@ def _only(sides: Sides, scope: PartitionScope) -> Sides:
 
 
 def _goes_back(history: Sequence[Snapshot] | None, on_main: PublishesOnMain) -> bool:
-    return any(_went_back(history, publish) for publish, _ in on_main.each())
-
-
-def _went_back(history: Sequence[Snapshot] | None, publish: BranchPublish) -> bool:
-    """Whether the branch was rolled back since; ``history``: its snapshots, None: some have expired."""
-    then = publish.branch.id
-    return history is None or any(TARGET_PROPERTY in s.properties for s in history if s.id > then)
+    """Whether the branch was rolled back since a publish; ``history``: its snapshots, None: some have expired."""
+    back = None if history is None else max((s.id for s in history if TARGET_PROPERTY in s.properties), default=0)
+    return any(back is None or publish.branch.id < back for publish, _ in on_main.each())
 
 
 def main_changed_since_unmatched(main: Table, compared: Comparison, buckets: Collection[BucketKey]) -> bool:
@@ -387,264 +361,3 @@ def keys_stay(branch: Table, base: Snapshot, theirs: Snapshot, sides: Sides) -> 
 def published_difference(branch: Table, base: Snapshot, on_main: PublishesOnMain) -> Difference:
     """Return what the branch had changed, in each partition, when that was last published."""
     return together(difference(branch, base, publish.branch).only(counts) for publish, counts in on_main.each())
-
-
-# -- a merge by file ---------------------------------------------------------------------------------------------------
-
-
-def merge_branch_files(
-    main: Table, branch: Table, compared: Comparison, *, keep_appended: bool, revert_compaction: bool
-) -> FileMerge:
-    """Merge a branch into main's head.
-
-    Raises:
-        ConflictError: see ``merge_files``.
-    """
-    sides = _sides_of(main, branch, compared)
-    return _merge(
-        main,
-        sides,
-        compared.base,
-        compared.head,
-        compared.schema,
-        keep_appended=keep_appended,
-        revert_compaction=revert_compaction,
-    )
-
-
-def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapshot) -> dict[str, Any] | None:
-    """Say what main got, after the branch was made, in partitions that the branch replaces, as the plan of its publish.
-
-    None: nothing; the table isn't merged by file; or it can't be told what main has of an earlier publish.
-    """
-    schema, base = main.schema(), branch_point(main, branch)
-    if base is None or not merges_by_file(schema):
-        return None
-    compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, whole=False)
-    if not compared.earlier_publishes_known:
-        return None
-    sides = _comparable(main, _sides_of(main, branch, compared), schema)
-    files = appended_files(sides, StoredPartitions(schema).bucket)
-    return describe_appended(files, bucket_namer(schema)) if files else None
-
-
-def _sides_of(main: Table, branch: Table, compared: Comparison) -> FileSides:
-    schema, commits = compared.schema, _commits(branch, compared.base, compared.branch_snapshot)
-    before, published = _vectors(main, compared.base, schema), None
-    if each := list(compared.on_main.each()):
-        bucket_of = StoredPartitions(schema).bucket
-        known = {n: v for n, v in before.items() if compared.on_main.of(bucket_of(v.entry).partition) is None}
-        for publish, counts in each:
-            known |= _vectors_in(_vectors(branch, publish.branch, schema), counts, schema)
-        published = Change(
-            difference=published_difference(branch, compared.base, compared.on_main),
-            vectors=known,
-            commits=None if commits is None else [c for c in commits if _is_published(c, compared.on_main)],
-        )
-        if commits is not None:  # what main had then, that publish was decided on
-            commits = [replace(c, replaces=c.replaces and not _is_published(c, compared.on_main)) for c in commits]
-    sides = FileSides(
-        theirs=Change(
-            difference=compared.sides.theirs,
-            vectors=_vectors(branch, compared.branch_snapshot, schema),
-            commits=commits,
-        ),
-        ours=Change(difference=compared.sides.ours, vectors=_vectors(main, compared.head, schema)),
-        vectors=before,
-        published=published,
-    )
-    return sides if compared.scope.is_whole else _sides_in(sides, compared.scope, schema)
-
-
-def _is_published(commit: Commit, on_main: PublishesOnMain) -> bool:
-    publish = on_main.of(commit.bucket.partition)
-    return publish is not None and commit.snapshot <= publish.branch.id
-
-
-def _sides_in(sides: FileSides, scope: PartitionScope, schema: TableSchema) -> FileSides:
-    """Leave out what is in other partitions."""
-
-    def of(change: Change) -> Change:
-        return Change(
-            difference=change.difference.only(scope.holds),
-            vectors=_vectors_in(change.vectors, scope.holds, schema),
-            commits=None if change.commits is None else _commits_in(change.commits, scope.holds),
-        )
-
-    return FileSides(
-        theirs=of(sides.theirs),
-        ours=of(sides.ours),
-        vectors=_vectors_in(sides.vectors, scope.holds, schema),
-        published=None if sides.published is None else of(sides.published),
-    )
-
-
-def _vectors_in(
-    vectors: Mapping[str, Vector], holds: Callable[[bytes], bool], schema: TableSchema
-) -> dict[str, Vector]:
-    bucket_of = StoredPartitions(schema).bucket
-    return {name: vector for name, vector in vectors.items() if holds(bucket_of(vector.entry).partition)}
-
-
-def _commits_in(commits: Sequence[Commit], holds: Callable[[bytes], bool]) -> list[Commit]:
-    return [c for c in commits if holds(c.bucket.partition)]
-
-
-def undo_files(
-    view: Table,
-    *,
-    publish: Snapshot,
-    target: Snapshot,
-    head: Snapshot,
-    schema: TableSchema,
-    revert_compaction: bool = False,
-) -> FileMerge:
-    """Take back what ``publish`` changed on the way from ``target``; what came after it stays.
-
-    Raises:
-        ConflictError: see ``merge_files``.
-    """
-    sides = FileSides(
-        theirs=Change(difference=difference(view, publish, target), vectors=_vectors(view, target, schema), commits=()),
-        ours=Change(difference=difference(view, publish, head), vectors=_vectors(view, head, schema)),
-        vectors=_vectors(view, publish, schema),
-    )
-    return _merge(view, sides, publish, head, schema, keep_appended=True, revert_compaction=revert_compaction)
-
-
-def _merge(
-    view: Table,
-    sides: FileSides,
-    base: Snapshot,
-    head: Snapshot,
-    schema: TableSchema,
-    *,
-    keep_appended: bool,
-    revert_compaction: bool,
-) -> FileMerge:
-    bucket_of = StoredPartitions(schema).bucket
-    sides = _comparable(view, sides, schema)
-    if needs_history(sides, bucket_of):
-        sides = replace(sides, ours=replace(sides.ours, commits=_commits(view, base, head)))
-    return merge_files(
-        view.name,
-        sides,
-        read_index_entries(view, head),
-        name_bucket=bucket_namer(schema),
-        bucket_of=bucket_of,
-        keep_appended=keep_appended,
-        revert_compaction=revert_compaction,
-        one_file=TableOptions(schema.options).bucket > 0,
-    )
-
-
-def _commits(view: Table, after: Snapshot, up_to: Snapshot) -> list[Commit] | None:
-    """Read what each commit did to each bucket; None: some have expired."""
-    snapshots = snapshots_between(view, after.id, up_to.id)
-    if snapshots is None:
-        return None
-    try:
-        return _read_commits(view, after, snapshots)
-    except LostMetadataError:
-        return None
-
-
-def _read_commits(view: Table, after: Snapshot, snapshots: Sequence[Snapshot]) -> list[Commit]:
-    bucket_of = StoredPartitions(view.schema()).bucket
-    lists = read_each_delta_list(view, snapshots)
-    manifests = [m for rows in lists for m in rows]
-    entries = iter(read_entries(view, manifests))
-    out: list[Commit] = []
-    previous = after
-    for snapshot, rows in zip(snapshots, lists, strict=True):
-        delta = [e for _ in rows for e in next(entries)]
-        marked = _marked(view, previous, snapshot, bucket_of)
-        out += _by_bucket(snapshot, delta, marked, bucket_of)
-        previous = snapshot
-    return out
-
-
-def _by_bucket(
-    snapshot: Snapshot, delta: Sequence[ManifestEntry], marked: Mapping[BucketKey, set[str]], bucket_of: BucketOf
-) -> list[Commit]:
-    groups: dict[BucketKey, tuple[dict[str, ManifestEntry], dict[str, ManifestEntry]]] = {b: ({}, {}) for b in marked}
-    for entry in delta:
-        added, removed = groups.setdefault(bucket_of(entry), ({}, {}))
-        side = added if entry.kind == FileKind.ADD else removed
-        side[entry.file.file_name] = entry._replace(kind=FileKind.ADD.value)
-    is_rollback = TARGET_PROPERTY in snapshot.properties
-    return [
-        Commit(
-            snapshot=snapshot.id,
-            bucket=bucket,
-            added=added,
-            removed=removed,
-            marked=frozenset(marked.get(bucket, set()) - removed.keys()),
-            compacts=snapshot.commit_kind == CommitKind.COMPACT,
-            replaces=bool(removed)
-            and snapshot.commit_kind == CommitKind.OVERWRITE
-            and snapshot.operation not in _OF_ROWS
-            and not is_rollback,
-        )
-        for bucket, (added, removed) in groups.items()
-    ]
-
-
-def _marked(view: Table, before: Snapshot, after: Snapshot, bucket_of: BucketOf) -> dict[BucketKey, set[str]]:
-    """Return the data files whose deletion vectors differ, by bucket."""
-    if before.index_manifest == after.index_manifest:
-        return {}
-    old, new = (_ranges(read_index_entries(view, s)) for s in (before, after))
-    found: dict[BucketKey, set[str]] = {}
-    for name in old.keys() | new.keys():
-        if old.get(name) != new.get(name):
-            entry = (new.get(name) or old[name])[0]
-            found.setdefault(bucket_of(entry), set()).add(name)
-    return found
-
-
-def _ranges(index: Sequence[IndexEntry]) -> dict[str, tuple[IndexEntry, object]]:
-    plain = [(e, e._replace(deletion_vector_ranges=None, row_count=0), e.deletion_vector_ranges) for e in index]
-    return {r.data_file: (p, r) for _, p, ranges in plain for r in ranges or () if r is not None}
-
-
-def _vectors(view: Table, snapshot: Snapshot, schema: TableSchema) -> dict[str, Vector]:
-    if not TableOptions(schema.options).deletion_vectors and snapshot.index_manifest is None:
-        return {}
-    return {
-        r.data_file: Vector(e, r, (e.file_name, r.offset, r.length))
-        for e in read_index_entries(view, snapshot)
-        for r in e.deletion_vector_ranges or ()
-        if r is not None
-    }
-
-
-def _comparable(view: Table, sides: FileSides, schema: TableSchema) -> FileSides:
-    """Compare vectors by their positions where they lie in different files: Paimon writes a vector again as it is."""
-    states = [sides.theirs.vectors, sides.ours.vectors, sides.vectors]
-    states += [] if sides.published is None else [sides.published.vectors]
-    seen: dict[str, set[object]] = {}
-    for state in states:
-        for name, vector in state.items():
-            seen.setdefault(origin_name(name), set()).add(vector.content)
-    unlike = {name for name, contents in seen.items() if len(contents) > 1}
-    if not unlike:
-        return sides
-
-    def read(state: Mapping[str, Vector]) -> dict[str, Vector]:
-        return {n: _with_positions(view, v, schema) if origin_name(n) in unlike else v for n, v in state.items()}
-
-    return replace(
-        sides,
-        theirs=replace(sides.theirs, vectors=read(sides.theirs.vectors)),
-        ours=replace(sides.ours, vectors=read(sides.ours.vectors)),
-        vectors=read(sides.vectors),
-        published=None if sides.published is None else replace(sides.published, vectors=read(sides.published.vectors)),
-    )
-
-
-def _with_positions(view: Table, vector: Vector, schema: TableSchema) -> Vector:
-    only = vector.entry._replace(deletion_vector_ranges=(vector.range,))
-    [(path, where)] = find_deletion_vectors([only], schema)
-    found = read_deletion_vectors(view.store.read(path), [where], name=path)
-    return vector._replace(content=found[where.data_file].tobytes())

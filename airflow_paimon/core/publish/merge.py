@@ -12,8 +12,9 @@ from typing import Any
 
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
 from airflow_paimon.core.branches.tags import expire_undo_tags
-from airflow_paimon.core.chain.guard import check_chain_publish, report_write
-from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
+from airflow_paimon.core.chain.guard import check_chain_publish, refuse_chain_branch, report_write
+from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.audit_properties import changes_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
@@ -27,7 +28,6 @@ from airflow_paimon.core.publish.checks import (
     MergeOnHead,
     buckets_to_fold,
     check_approved,
-    check_branch,
 )
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder
 from airflow_paimon.core.publish.compare import Comparison, gather_sides
@@ -67,7 +67,7 @@ def publish_branch(
     """
     context = replace(context, table=context.table.with_cached_tags())
     main, branch = context.table, context.table.branch(request.branch)
-    first: list[Callable[[], Any]] = [partial(check_branch, main, branch), partial(publish_target, main, branch)]
+    first: list[Callable[[], Any]] = [partial(_check_branch, main, branch), partial(publish_target, main, branch)]
     _, target = run_parallel(main.store, first)
     if target.branch_name != MAIN:
         context = replace(context, table=target)
@@ -108,6 +108,20 @@ def publish_branch(
     if target.branch_name != MAIN:
         details |= report_write(target, result.snapshot_after)
     return replace(result, details=details)
+
+
+def _check_branch(main: Table, branch: Table) -> None:
+    """Refuse a branch that can't be published, whatever has changed.
+
+    Raises:
+        InvalidInputError: it is main. NotFoundError: it doesn't exist. UnsafeOperationError: it is a part of a chain
+            table, or the storage can't commit.
+    """
+    if branch.branch_name == MAIN:
+        raise InvalidInputError(f"{main.name}: branch main can't be published onto itself")
+    branch.require()
+    refuse_chain_branch(branch)
+    require_committable(main)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
@@ -11,15 +11,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
 from airflow_paimon.core.publish.compare import Comparison
-from airflow_paimon.core.publish.earlier_publishes import publish_scope
 from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch
-from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import partition_scope
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import (
-    BRANCH_IDENTITY_PROPERTY,
-    BRANCH_SNAPSHOT_PROPERTY,
     LEFT_PARTITIONS_PROPERTY,
     ONLY_PARTITIONS_PROPERTY,
 )
@@ -103,24 +99,3 @@ def published_partitions(publish: Snapshot) -> tuple[str, ...]:
     except ValueError:
         return ()
     return tuple(map(str, found)) if isinstance(found, list) else ()
-
-
-def left_of(
-    main: Table, branch: Table, base: Snapshot | None, head: Snapshot, publishes: Sequence[Snapshot]
-) -> frozenset[bytes]:
-    """Return the partitions that a branch has changed since ``base`` and that none of these publishes of it, on which
-    main still stands, has brought as they are at ``head``.
-
-    Raises:
-        FormatError: a publish says unreadably of which partitions it was.
-    """
-    left = {b.partition for b in difference(branch, base, head).buckets}
-    for publish in publishes:
-        number = publish.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
-        then = branch.find_snapshot(int(number)) if number.isdigit() else None
-        if then is None or then.identity != publish.properties.get(BRANCH_IDENTITY_PROPERTY):
-            continue
-        scope = publish_scope(main.schema(), publish, main.label)
-        since = {b.partition for b in difference(branch, then, head).buckets}
-        left -= {p for p in left if scope.holds(p) and p not in since}
-    return frozenset(left)

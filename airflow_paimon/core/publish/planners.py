@@ -21,8 +21,9 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
-from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched, merge_branch_files
+from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
+from airflow_paimon.core.publish.file_sides import merge_branch_files
 from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.key_merge import (
     KeyMergeRequest,

@@ -32,9 +32,9 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     warn_of_bucket_counts,
     within_reach,
 )
-from airflow_paimon.core.publish.compare import undo_files
 from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket_keys
 from airflow_paimon.core.publish.file_merge_plan import Cause, FileMerge, merges_by_file
+from airflow_paimon.core.publish.file_sides import undo_files
 from airflow_paimon.core.publish.hold import conflict_if_gone
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, reason_against
 from airflow_paimon.core.publish.publication import Publication

@@ -11,10 +11,11 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundE
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer, overlapping_buckets, within_reach
-from airflow_paimon.core.publish.compare import gather_sides, merge_branch_files, undo_files
+from airflow_paimon.core.publish.compare import gather_sides
 from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, known_history, publish_scope, undone_snapshots
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
-from airflow_paimon.core.publish.partial_publish import is_partial, left_of
+from airflow_paimon.core.publish.file_sides import merge_branch_files, undo_files
+from airflow_paimon.core.publish.partial_publish import is_partial
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.history import (
     Difference,
@@ -24,6 +25,7 @@ from airflow_paimon.core.table.history import (
     retained_snapshot,
 )
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.partition_scope import PartitionScope
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -157,12 +159,31 @@ def _names(files: Mapping[BucketKey, Mapping[FileId, ManifestEntry]]) -> set[str
 def is_fully_published(
     main: Table, branch: Table, base: Snapshot | None, head: Snapshot, publishes: Sequence[Snapshot]
 ) -> bool:
-    """Whether these publishes of a branch, on which main still stands, have brought all that it is at ``head``: one of
-    just that snapshot did, or publishes of some partitions did together.
+    """Whether these publishes of a branch, on which main still stands, have brought all that it is at ``head``: in each
+    partition that it has changed since ``base``, the newest of them has.
+
+    A compaction of the branch since then counts as a change. What main did to the rows since doesn't matter.
+
+    Raises:
+        FormatError: a publish says unreadably of which partitions it was.
     """
-    if any(p.properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity and not is_partial(p) for p in publishes):
-        return True
-    return any(map(is_partial, publishes)) and not left_of(main, branch, base, head, publishes)
+    brought: list[PartitionScope] = []
+
+    def is_left(partition: bytes) -> bool:
+        return not any(scope.holds(partition) for scope in brought)
+
+    for publish in sorted(publishes, key=lambda s: s.id, reverse=True):
+        then = branch.find_snapshot(publish.number(BRANCH_SNAPSHOT_PROPERTY) or 0)
+        if then is None or then.identity != publish.properties.get(BRANCH_IDENTITY_PROPERTY):
+            continue
+        scope = publish_scope(main.schema(), publish, main.label)
+        changed = {b.partition for b in difference(branch, then, head).buckets}
+        if any(scope.holds(p) and is_left(p) for p in changed):
+            return False
+        if scope.is_whole:
+            return True
+        brought.append(scope)
+    return bool(brought) and not any(is_left(b.partition) for b in difference(branch, base, head).buckets)
 
 
 def is_undone(view: Table, snapshot_id: int) -> bool | None:

@@ -12,7 +12,12 @@ import pytest
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.publish.undoable_publishes import undoable_publishes, verify_publish
+from airflow_paimon.core.publish.undoable_publishes import (
+    is_fully_published,
+    publishes_still_on_main,
+    undoable_publishes,
+    verify_publish,
+)
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
@@ -170,12 +175,22 @@ def test_what_the_branch_rolled_back_is_withdrawn_by_partition(table: Table, fix
     rewrite(fix, "b")
     publish(table, "a")
     publish(table, "b")
+    assert is_on_main(table, fix)
     run(table, "rollback_to", branch="fix", snapshot=3)
+    assert not is_on_main(table, fix)
     publish(table, "b")
+    assert not is_on_main(table, fix), "main has what the branch took back in a"
     assert (in_day(table, "a") == before["a"], in_day(table, "b") == before["b"]) == (False, True)
     assert run(table, "merge_branch", branch="fix").changed
     assert in_day(table, "a") == before["a"]
     assert not run(table, "merge_branch", branch="fix").changed
+    assert is_on_main(table, fix)
+
+
+def is_on_main(table: Table, fix: Table) -> bool:
+    base, head = fix.snapshot(3), fix.latest_snapshot()
+    assert head is not None
+    return is_fully_published(table, fix, base, head, [p.snapshot for p in publishes_still_on_main(table)])
 
 
 def test_a_branch_that_took_back_what_another_one_published_leaves_it_on_main(table: Table, fix: Table) -> None:
