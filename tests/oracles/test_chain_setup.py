@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.setup import NewColumns, alter_chain_table, create_chain_table
-from airflow_paimon.core.chain.setup_plan import ChainSettings
-from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
+from airflow_paimon.core.chain.setup_plan import wanted_options
+from airflow_paimon.core.requests.requests import CreateChainTable
+from airflow_paimon.core.schema.schema_plan import SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
+from tests.core.chain.setups import made, setup
 from tests.core.chain.tables import alter_alone
 from tests.core.chain.test_alter import faulty as cut_off_alter
 from tests.core.chain.test_setup_races import faulty
@@ -24,10 +25,15 @@ from tests.stores import Crash, FaultStore
 pytestmark = pytest.mark.oracle
 
 COLUMNS = [("k", "INT"), ("s", "INT"), ("v", "STRING"), ("dt", "STRING")]
-SETTINGS = ChainSettings(
-    timestamp_pattern="$dt", timestamp_formatter="yyyyMMdd", sequence_field=("s",), options={"bucket": "2"}
-)
-NEW = NewColumns(columns=COLUMNS, primary_keys=["dt", "k"], partition_keys=["dt"])
+CONVERT: dict[str, Any] = {"timestamp_pattern": "$dt", "timestamp_formatter": "yyyyMMdd"}
+NEW: dict[str, Any] = {
+    **CONVERT,
+    "sequence_field": ("s",),
+    "option": ("bucket=2",),
+    "column": tuple(map(" ".join, COLUMNS)),
+    "primary_key": ("dt", "k"),
+    "partition_key": ("dt",),
+}
 
 
 def row(k: int, s: int, v: str, day: str, **more: Any) -> dict[str, Any]:
@@ -40,13 +46,13 @@ def rows(java: JavaOracle, folder: Path, branch: str | None = None) -> list[dict
 
 
 def test_java_writes_and_reads_a_table_that_we_set_up(java_oracle: JavaOracle, tmp_path: Path) -> None:
-    table = create_chain_table(str(tmp_path), "d.t", SETTINGS, NEW)
+    table = made(str(tmp_path), **NEW)
     java_oracle.write(tmp_path, "d.t", [row(1, 1, "a", "01"), row(2, 1, "b", "01")], branch="snapshot")
     java_oracle.write(tmp_path, "d.t", [row(1, 2, "a2", "02"), row(3, 1, "c", "02")], branch="delta")
     expected = [row(1, 1, "a", "01"), row(2, 1, "b", "01"), row(1, 2, "a2", "02"), row(2, 1, "b", "02")]
     assert rows(java_oracle, tmp_path) == [*expected, row(3, 1, "c", "02")]
     assert run(table, "check_chain_table").details["findings"] == []
-    alter_chain_table(table, [AddColumn(name="w", type="INT")])
+    run(table, "alter_chain_table", change=["add column w INT"])
     java_oracle.write(tmp_path, "d.t", [row(2, 2, "b2", "02", w=7)], branch="delta")
     assert [(r["k"], r["v"], r["w"]) for r in rows(java_oracle, tmp_path)[2:]] == [
         (1, "a2", None),
@@ -67,21 +73,20 @@ def test_java_reads_and_writes_every_state_of_a_set_up_in_between(java_oracle: J
         options={"bucket": "2", "sequence.field": "s"},
     )
     java_oracle.write(template, "d.t", [row(1, 1, "a", "01")])
-    request = {"timestamp_pattern": "$dt", "timestamp_formatter": "yyyyMMdd"}
-    plan = run(plain, "create_chain_table", dry_run=True, **request).details["plan"]
+    plan = run(plain, "create_chain_table", dry_run=True, **CONVERT).details["plan"]
     for step in range(1, len(plan["actions"]) + 1):
         folder = tmp_path / f"step{step}"
         shutil.copytree(template, folder)
         table = open_table(str(folder), "d.t")
         with pytest.raises(Crash):
-            faulty(table, request, FaultStore(table.store, step))
+            faulty(table, CONVERT, FaultStore(table.store, step))
         java_oracle.write(folder, "d.t", [row(2, 1, "b", "01")])
         for branch in table.branch_names():
             if table.branch(branch).exists():
                 java_oracle.write(folder, "d.t", [row(9, 1, branch, "03")], branch=branch)
                 assert rows(java_oracle, folder, branch) == [row(9, 1, branch, "03")]
         assert rows(java_oracle, folder)[:2] == [row(1, 1, "a", "01"), row(2, 1, "b", "01")]
-        create_chain_table(str(folder), "d.t", ChainSettings(**request))
+        setup(str(folder), **CONVERT)
         java_oracle.write(folder, "d.t", [row(3, 1, "c", "02")], branch="delta")
         assert [r["k"] for r in rows(java_oracle, folder)][:3] == [1, 2, 3]
 
@@ -89,7 +94,8 @@ def test_java_reads_and_writes_every_state_of_a_set_up_in_between(java_oracle: J
 @pytest.mark.parametrize("missing", ["branches", "options"])
 def test_java_fails_in_the_states_that_our_order_avoids(java_oracle: JavaOracle, tmp_path: Path, missing: str) -> None:
     plain = {"bucket": "2", "sequence.field": "s"}
-    options = {k: v for k, v in SETTINGS.as_options().items() if k not in plain}
+    options = wanted_options(CreateChainTable(table="d.t", **NEW), {})
+    options = {k: v for k, v in options.items() if k not in plain}
     if missing == "options":
         options = {k: v for k, v in options.items() if not k.startswith("scan.fallback")}
     table = create_table(str(tmp_path), "d.t", COLUMNS, primary_keys=["dt", "k"], partition_keys=["dt"], options=plain)
@@ -102,7 +108,7 @@ def test_java_fails_in_the_states_that_our_order_avoids(java_oracle: JavaOracle,
 @pytest.mark.parametrize("changes", [["add column w INT"], ["set target-file-size=64 mb"]])
 def test_java_between_the_branches_of_an_alter(java_oracle: JavaOracle, tmp_path: Path, changes: list[str]) -> None:
     """The branches can be read and written; main when columns agree. Repeating the alter mends it."""
-    table = create_chain_table(str(tmp_path), "d.t", SETTINGS, NEW)
+    table = made(str(tmp_path), **NEW)
     java_oracle.write(tmp_path, "d.t", [row(1, 1, "a", "01")], branch="snapshot")
     with pytest.raises(Crash):
         cut_off_alter(table, {"change": changes}, FaultStore(table.store, 1, after=True))

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_paimon.core.chain.setup import create_chain_table
 from airflow_paimon.spark import sql
+from tests.core.chain.setups import made
 from tests.core.tables import run
 from tests.data.chain.tables import seen
 from tests.oracles.drivers import JavaOracle
 from tests.oracles.processes import OracleError
-from tests.oracles.test_chain_setup import NEW, SETTINGS, row, rows
+from tests.oracles.test_chain_setup import NEW, row, rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.oracle
 
 
 def test_java_reads_and_writes_after_statements(spark: SparkSession, java_oracle: JavaOracle, tmp_path: Path) -> None:
-    table = create_chain_table(str(tmp_path), "d.t", SETTINGS, NEW)
+    table = made(str(tmp_path), **NEW)
     java_oracle.write(tmp_path, "d.t", [row(k, 1, "a", "01") for k in range(1, 7)], branch="snapshot")
     kinds = {1: "+I", 2: "-D", 3: "+I", 7: "+I"}
     delta = [row(k, 2, "b", "02", _row_kind=kind) for k, kind in kinds.items()]
@@ -58,7 +58,7 @@ def test_java_reads_and_writes_after_statements(spark: SparkSession, java_oracle
 def test_java_reads_a_branch_of_the_delta_and_what_is_published(
     spark: SparkSession, java_oracle: JavaOracle, tmp_path: Path
 ) -> None:
-    table = create_chain_table(str(tmp_path), "d.t", SETTINGS, NEW)
+    table = made(str(tmp_path), **NEW)
     java_oracle.write(tmp_path, "d.t", [row(k, 1, "a", "01") for k in range(1, 5)], branch="snapshot")
     kinds = {1: "+I", 2: "-D", 3: "+I"}
     java_oracle.write(

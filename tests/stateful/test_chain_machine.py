@@ -18,21 +18,12 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from airflow_paimon.core.chain.setup import NewColumns, alter_chain_table, create_chain_table
-from airflow_paimon.core.chain.setup_plan import ChainSettings
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
-from airflow_paimon.core.schema.schema_plan import (
-    AddColumn,
-    DropColumn,
-    RenameColumn,
-    SchemaChange,
-    SetOption,
-    WidenColumn,
-)
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions, read_arrow, write_arrow
+from tests.core.chain.setups import made
 from tests.core.tables import run
 from tests.data.chain.compactions import compact, outcomes
 from tests.randomness import lives
@@ -72,25 +63,19 @@ class ChainMachine(RuleBasedStateMachine):
         self.keys = [*(["region"] if grouped else []), *times]
         engine = {"merge-engine": "partial-update", "partial-update.remove-record-on-delete": "true"}
         form = ("$dt $hour:00:00", "yyyyMMdd HH:mm:ss") if hourly else ("$dt", "yyyyMMdd")
-        chain = ChainSettings(
-            chain_partition_keys=tuple(times),
+        options = {"bucket": str(buckets), "manifest.merge-min-count": "4", **(engine if partial else {})}
+        self.columns: list[tuple[int, str, str]] = [(0, "v1", "STRING"), (1, "v2", "STRING")]
+        self.table: Table = made(
+            f"memory://{uuid.uuid4()}/wh",
+            column=[*(f"{k} STRING" for k in self.keys), "k INT", "s INT", "v1 STRING", "v2 STRING"],
+            primary_key=[*self.keys, "k"],
+            partition_key=self.keys,
+            chain_partition_key=times,
             timestamp_pattern=form[0],
             timestamp_formatter=form[1],
-            sequence_field=("s",),
-            options={"bucket": str(buckets), "manifest.merge-min-count": "4", **(engine if partial else {})},
+            sequence_field=["s"],
+            option=[f"{key}={value}" for key, value in options.items()],
         )
-        self.columns: list[tuple[int, str, str]] = [(0, "v1", "STRING"), (1, "v2", "STRING")]
-        new = NewColumns(
-            columns=[
-                *((k, "STRING") for k in self.keys),
-                *(("k", "INT"), ("s", "INT")),
-                *((name, kind) for _, name, kind in self.columns),
-            ],
-            primary_keys=[*self.keys, "k"],
-            partition_keys=self.keys,
-        )
-        warehouse = f"memory://{uuid.uuid4()}/wh"
-        self.table: Table = create_chain_table(warehouse, "d.t", chain, new)
         self.numbers = 2
         self.looked_at: list[Any] = []
         self.model = ChainModel(partial=partial)
@@ -192,32 +177,31 @@ class ChainMachine(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from(["add", "drop", "rename", "widen", "option"]), data=st.data())
     def alter(self, kind: str, data: Any) -> None:
-        changes: list[SchemaChange] = []
         at = data.draw(st.integers(0, len(self.columns) - 1)) if self.columns else 0
         number, name, is_of = self.columns[at] if self.columns else (0, "", "")
         if kind == "add" and len(self.columns) < 4:
             free = next(n for n in ("w1", "w2", "v1", "v2", "w3") if n not in {c[1] for c in self.columns})
             self.columns.append((self.numbers, free, "INT"))
             self.numbers += 1
-            changes = [AddColumn(name=free, type="INT")]
+            change = f"add column {free} INT"
         elif kind == "drop" and len(self.columns) > 1:
             del self.columns[at]
-            changes = [DropColumn(name=name)]
+            change = f"drop column {name}"
         elif kind == "rename" and self.columns:
             self.columns[at] = (number, f"{name}x" if len(name) < 5 else name[:2] + "y" * (len(name) - 1), is_of)
-            changes = [RenameColumn(name=name, to_name=self.columns[at][1])]
+            change = f"rename column {name} to {self.columns[at][1]}"
         elif kind == "widen" and is_of == "INT":
             self.columns[at] = (number, name, "BIGINT")
-            changes = [WidenColumn(name=name, type="BIGINT")]
+            change = f"alter column {name} type BIGINT"
         else:
-            changes = [SetOption(key="target-file-size", value=data.draw(st.sampled_from(["32 mb", "64 mb"])))]
-        alter_chain_table(self.table, changes)
+            change = f"set target-file-size={data.draw(st.sampled_from(['32 mb', '64 mb']))}"
+        run(self.table, "alter_chain_table", change=[change])
 
     @precondition(lambda self: any(self.model.held.values()))
     @rule()
     def refused_alter(self) -> None:
         with pytest.raises(InvalidInputError):
-            alter_chain_table(self.table, [AddColumn(name="no", type="INT"), SetOption(key="bucket", value="7")])
+            run(self.table, "alter_chain_table", change=["add column no INT", "set bucket=7"])
 
     # -- how the rules are carried out ---------------------------------------------------------------------------------
 

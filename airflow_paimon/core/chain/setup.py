@@ -6,20 +6,18 @@ written before everything is checked; an interrupted run is finished by running 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.chain import setup_plan
 from airflow_paimon.core.chain.layout import ChainLayout, branch_problems, chain_layout, schema_problems
-from airflow_paimon.core.chain.setup_plan import BranchNow, ChainSettings
+from airflow_paimon.core.chain.setup_plan import BranchNow
 from airflow_paimon.core.commit.committer import execute, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterChainTable, CreateChainTable
@@ -38,65 +36,28 @@ from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.options import CHAIN_BRANCHES, TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import plan_scan
-from airflow_paimon.core.table.table import Table, open_or_place, register
+from airflow_paimon.core.table.table import Table, register
 
 _NAMED = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewColumns:
-    """The columns and keys of a new table. ``columns``: (name, type in Paimon's notation), in order."""
-
-    columns: Sequence[tuple[str, str | DataType]]
-    partition_keys: Sequence[str] = ()
-    primary_keys: Sequence[str] = ()
-    comments: Mapping[str, str] | None = None
-
-
-def create_chain_table(
-    warehouse: str,
-    name: str,
-    settings: ChainSettings,
-    new: NewColumns | None = None,
-    *,
-    storage_options: Mapping[str, Any] | None = None,
-) -> Table:
-    """Create a chain table, or without ``new`` convert an existing primary-key table into one. Idempotent.
+def create_chain(context: Context, request: CreateChainTable) -> OperationResult:
+    """Create a chain table, or without columns convert an existing primary-key table into one.
 
     Raises:
         InvalidInputError: rules are broken; all are listed, nothing is written. AlreadyExistsError: the new
             table exists with other columns. ConflictError: the table was altered meanwhile: run it again.
     """
-    table = open_or_place(warehouse, name, storage_options)
-    if table.branch_name != MAIN:
-        raise InvalidInputError(f"{name}: a chain table is set up through its main branch; leave the branch out")
-    now_ms = int(time.time() * 1000)
-    _execute(table, _plan_set_up(table, settings, new, now_ms))
-    warn_of_options(table.name, settings.options)
-    register(table, table.schema())
-    return table
-
-
-def create_chain(context: Context, request: CreateChainTable) -> OperationResult:
-    """Run ``create_chain_table`` for a job or operator."""
-    settings = ChainSettings(
-        snapshot_branch=request.snapshot_branch,
-        delta_branch=request.delta_branch,
-        chain_partition_keys=request.chain_partition_key,
-        timestamp_pattern=request.timestamp_pattern,
-        timestamp_formatter=request.timestamp_formatter,
-        sequence_field=request.sequence_field,
-        options=parse_options(request.option),
-    )
-    plan = _plan_set_up(context.table, settings, _new_columns(request), context.now_ms, request.operation_id)
-    warned = warn_of_options(context.table.name, settings.options)
+    options = parse_options(request.option)
+    plan = _plan_set_up(context.table, request, setup_plan.wanted_options(request, options), context.now_ms)
+    warned = warn_of_options(context.table.name, options)
     result = _execute_once(context, plan, {"created": bool(request.column), **plan.summary, **warned})
     if not request.dry_run:
         register(context.table, context.table.schema())
     return result
 
 
-def _new_columns(request: CreateChainTable) -> NewColumns | None:
+def _new_schema(request: CreateChainTable, wanted: Mapping[str, str], now_ms: int) -> TableSchema | None:
     if not request.column:
         if request.primary_key or request.partition_key:
             raise InvalidInputError(
@@ -104,42 +65,34 @@ def _new_columns(request: CreateChainTable) -> NewColumns | None:
             )
         return None
     parsed = [parse_column(text) for text in request.column]
-    return NewColumns(
-        columns=[(name, data_type) for name, data_type, _ in parsed],
+    return new_schema(
+        [(name, data_type) for name, data_type, _ in parsed],
         partition_keys=request.partition_key,
         primary_keys=request.primary_key,
+        options=wanted,
         comments={name: comment for name, _, comment in parsed if comment is not None},
+        now_ms=now_ms,
     )
 
 
-def _plan_set_up(
-    table: Table, settings: ChainSettings, new: NewColumns | None, now_ms: int, operation_id: str | None = None
-) -> Plan:
+def _plan_set_up(table: Table, request: CreateChainTable, wanted: Mapping[str, str], now_ms: int) -> Plan:
     require_committable(table)
-    wanted = settings.as_options()
-    names = (settings.snapshot_branch.strip(), settings.delta_branch.strip())
+    names = (request.snapshot_branch.strip(), request.delta_branch.strip())
     records = {
-        n: _branch_record(n, role, now_ms, operation_id) for n, role in zip(names, ("full", "changed"), strict=True)
+        n: _branch_record(n, role, now_ms, request.operation_id)
+        for n, role in zip(names, ("full", "changed"), strict=True)
     }
-    if new is not None:
-        schema = new_schema(
-            new.columns,
-            partition_keys=new.partition_keys,
-            primary_keys=new.primary_keys,
-            options=wanted,
-            comments=new.comments,
-            now_ms=now_ms,
+    schema = _new_schema(request, wanted, now_ms)
+    if schema is not None and not table.exists():
+        _check_names(names)
+        plan = setup_plan.plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], records)
+        check_opening(schema)
+        return plan
+    if schema is not None and not setup_plan.same_schema(table.schema(), schema):
+        raise AlreadyExistsError(
+            f"Table {table.name} exists at {table.store.uri} with other columns, keys or options; leave the "
+            f"columns out to make it a chain table"
         )
-        if not table.exists():
-            _check_names(names)
-            plan = setup_plan.plan_new_chain(table.name, schema, [_gather_branch(table, n) for n in names], records)
-            check_opening(schema)
-            return plan
-        if not setup_plan.same_schema(table.schema(), schema):
-            raise AlreadyExistsError(
-                f"Table {table.name} exists at {table.store.uri} with other columns, keys or options; leave the "
-                f"columns out to make it a chain table"
-            )
     if not table.exists():
         raise NotFoundError(
             f"There is no table {table.name} at {table.store.uri} to convert; give its columns and keys to create it"
@@ -199,22 +152,8 @@ def _partition_problems(view: Table, layout: ChainLayout) -> list[str]:
     return problems
 
 
-def _execute(table: Table, plan: Plan) -> None:
-    """Put the schemas.
-
-    Raises:
-        ConflictError: a concurrent operation has put one of them.
-    """
-    try:
-        execute(table, plan.actions)
-    except AlreadyExistsError as error:
-        raise ConflictError(
-            f"{table.name}: it was altered, or a branch was set up, at the same time; run it again"
-        ) from error
-
-
 def _execute_once(context: Context, plan: Plan, details: dict[str, Any]) -> OperationResult:
-    """Put the schemas unless it is a dry run.
+    """Put the schemas unless it is a dry run. A concurrent operation that has put one of them is a conflict.
 
     An operation has changed something also if an earlier try of it made the changes. A run without changes leaves no
     operation record.
@@ -222,7 +161,12 @@ def _execute_once(context: Context, plan: Plan, details: dict[str, Any]) -> Oper
     changed = bool(plan)
     if not context.request.dry_run:
         with attempt_of(context) as tried:
-            _execute(context.table, plan)
+            try:
+                execute(context.table, plan.actions)
+            except AlreadyExistsError as error:
+                raise ConflictError(
+                    f"{context.table.name}: it was altered, or a branch was set up, at the same time; run it again"
+                ) from error
         changed = changed or tried.retried
         if not changed:
             tried.forget()
@@ -230,22 +174,13 @@ def _execute_once(context: Context, plan: Plan, details: dict[str, Any]) -> Oper
     return context.result(plan, branch=MAIN, changed=changed, before=head, after=head, details=details)
 
 
-def alter_chain_table(table: Table, changes: Sequence[SchemaChange]) -> TableSchema:
-    """Apply changes to all branches of a chain table and return main's schema. ``table`` is main's view.
-
-    Changes that all branches already have are not an error; nothing is done.
+def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
+    """Apply changes to all branches of a chain table. Changes that all branches already have are not an error.
 
     Raises:
         InvalidInputError: a rule is broken, or a branch can't take it: nothing was changed. NotFoundError: a branch
             does not exist. ConflictError: a branch was altered meanwhile: run it again.
     """
-    _execute(table, _plan_alter(table, changes, int(time.time() * 1000)))
-    warn_of_options(table.name, [c.key for c in changes if isinstance(c, SetOption)])
-    return table.schema()
-
-
-def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
-    """Run ``alter_chain_table`` for a job or operator."""
     changes = [parse_change(text) for text in request.change]
     plan = _plan_alter(context.table, changes, context.now_ms)
     warned = warn_of_options(context.table.name, [c.key for c in changes if isinstance(c, SetOption)])
@@ -254,8 +189,6 @@ def alter_chain(context: Context, request: AlterChainTable) -> OperationResult:
 
 def _plan_alter(table: Table, changes: Sequence[SchemaChange], now_ms: int) -> Plan:
     require_committable(table)
-    if table.branch_name != MAIN:
-        raise InvalidInputError(f"{table.label}: a chain table is altered through its main branch")
     main = _gather_branch(table.require(), MAIN)
     options = TableOptions(main.current.options)
     if not (options.chain_table and all(options.chain_branches)):

@@ -14,7 +14,7 @@ differ; the branches can always be read and written.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 
@@ -23,6 +23,7 @@ from airflow_paimon.core.chain.layout import branch_problems, chain_keys, chain_
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Action, HeadIs, Plan, PutNew, Replace
+from airflow_paimon.core.requests.requests import CreateChainTable
 from airflow_paimon.core.schema.schema_plan import RemoveOption, SchemaChange, SetOption, apply_changes
 from airflow_paimon.core.table.branch_record import BranchRecord, branch_record_path
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
@@ -41,38 +42,21 @@ _BY_ARGUMENT = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChainSettings:
-    """The requested options; None and empty ones keep the table's values."""
+def wanted_options(request: CreateChainTable, options: Mapping[str, str]) -> dict[str, str]:
+    """Return the table options that a request asks for; arguments that are None or empty keep the table's values.
 
-    snapshot_branch: str = "snapshot"
-    delta_branch: str = "delta"
-    chain_partition_keys: tuple[str, ...] = ()
-    timestamp_pattern: str | None = None
-    timestamp_formatter: str | None = None
-    sequence_field: tuple[str, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
-
-    def as_options(self) -> dict[str, str]:
-        """Return the settings as table options.
-
-        Raises:
-            InvalidInputError: ``options`` repeats or contradicts an argument.
-        """
-        if self.options.get(_ENABLED, "true").strip().lower() != "true":
-            raise InvalidInputError(f"Option {_ENABLED} must be true for a chain table; leave it out")
-        for key, argument in _BY_ARGUMENT.items():
-            if key in self.options:
-                raise InvalidInputError(f"Give option {key} as argument {argument}, not among the options")
-        stated = {
-            "scan.fallback-snapshot-branch": self.snapshot_branch,
-            "scan.fallback-delta-branch": self.delta_branch,
-            "chain-table.chain-partition-keys": ",".join(self.chain_partition_keys),
-            "partition.timestamp-pattern": self.timestamp_pattern or "",
-            "partition.timestamp-formatter": self.timestamp_formatter or "",
-            "sequence.field": ",".join(self.sequence_field),
-        }
-        return {**self.options, _ENABLED: "true", **{k: v for k, v in stated.items() if v}}
+    Raises:
+        InvalidInputError: ``options``, the request's own, repeat or contradict an argument.
+    """
+    if options.get(_ENABLED, "true").strip().lower() != "true":
+        raise InvalidInputError(f"Option {_ENABLED} must be true for a chain table; leave it out")
+    stated = {}
+    for key, argument in _BY_ARGUMENT.items():
+        if key in options:
+            raise InvalidInputError(f"Give option {key} as argument {argument}, not among the options")
+        if given := getattr(request, argument):
+            stated[key] = given if isinstance(given, str) else ",".join(given)
+    return {**options, _ENABLED: "true", **stated}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

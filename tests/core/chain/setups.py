@@ -62,6 +62,12 @@ def setup(folder: str, **values: Any) -> OperationResult:
     return run(open_table(folder, "d.t"), "create_chain_table", **values)
 
 
+def made(folder: str, **values: Any) -> Table:
+    """Set a chain table up, and return it."""
+    setup(folder, **values)
+    return open_table(folder, "d.t")
+
+
 def shape(table: Table) -> dict[str, list[Any]]:
     """All schema versions of the three branches but their times."""
     return {n: [(s.id, s.content, dict(s.options)) for s in table.branch(n).schemas()] for n in ENDS}

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.setup import alter_chain_table
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
-from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption, WidenColumn
+from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
@@ -59,12 +59,9 @@ def test_one_change_for_the_three_branches(table: Table) -> None:
     assert table.schema_ids() == [0, 1]
 
 
-def test_the_python_function(table: Table) -> None:
-    schema = alter_chain_table(table, [AddColumn(name="w", type="SMALLINT")])
-    assert schema.field_names[-1] == "w"
-    assert str(alter_chain_table(table, [WidenColumn(name="w", type="INT")]).field("w").type) == "INT"
-    with pytest.raises(InvalidInputError, match="through its main branch"):
-        alter_chain_table(table.branch("delta"), [SetOption(key="a", value="b")])
+def test_a_branch_is_altered_through_main(table: Table) -> None:
+    with pytest.raises(InvalidInputError, match="works on the whole table"):
+        alter(replace(table, name=f"{table.name}$branch_delta"), "set a=b")
 
 
 def test_other_differences_of_options_stay(table: Table) -> None:
@@ -125,7 +122,7 @@ def test_a_branch_that_cannot_take_it(table: Table) -> None:
         alter(table, "add column w INT")
     assert shape(table) == before
     with pytest.raises(InvalidInputError, match=r"is not a chain table .*alter_table"):
-        alter_chain_table(make_chain(f"memory://{uuid.uuid4()}/wh", options={}), [SetOption(key="a", value="b")])
+        alter(make_chain(f"memory://{uuid.uuid4()}/wh", options={}), "set a=b")
     table.store.delete_tree("branch/branch-snapshot")
     with pytest.raises(NotFoundError, match="'snapshot' does not exist"):
         alter(table, "add column w INT")

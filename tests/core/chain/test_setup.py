@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.setup import (
-    NewColumns,
-    create_chain_table,
-)
-from airflow_paimon.core.chain.setup_plan import ChainSettings
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -22,7 +18,7 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import open_table
-from tests.core.chain.setups import CONVERT, ENDS, HOURLY, NEW, plain_table, setup, shape, warehouse
+from tests.core.chain.setups import CONVERT, ENDS, HOURLY, NEW, made, plain_table, setup, shape, warehouse
 from tests.core.chain.tables import DAILY as CHAIN_OPTIONS
 from tests.core.chain.tables import add, alter_alone, make_chain
 from tests.core.tables import alter_table, run
@@ -59,21 +55,12 @@ def test_options_that_no_engine_knows_are_warned_of() -> None:
     assert "warnings" not in run(table, "alter_chain_table", change=["set target-file-size=1 mb"]).details
 
 
-def test_the_python_function() -> None:
-    folder = warehouse()
-    settings = ChainSettings(
-        snapshot_branch="full",
-        delta_branch="changes",
-        timestamp_pattern="$dt",
-        timestamp_formatter="yyyyMMdd",
-        sequence_field=("s",),
-        options={"bucket": "1"},
-    )
-    new = NewColumns(
-        columns=[("k", "INT"), ("s", "INT"), ("dt", "STRING")], primary_keys=["dt", "k"], partition_keys=["dt"]
-    )
-    table = create_chain_table(folder, "d.t", settings, new)
-    create_chain_table(folder, "d.t", settings)
+def test_other_names_of_the_branches() -> None:
+    folder, names = warehouse(), {"snapshot_branch": "full", "delta_branch": "changes"}
+    table = made(folder, **{**NEW, **names})
+    assert not setup(folder, **CONVERT, **names).changed
+    with pytest.raises(InvalidInputError, match="works on the whole table"):
+        run(replace(table, name="d.t$branch_full"), "create_chain_table", **CONVERT, **names)
     assert sorted(table.branch_names()) == ["changes", "full"]
     assert gather_chain(table).layout.snapshot_branch == "full"
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.setup import alter_chain_table
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import ConflictError, StorageError, UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.table.record_kinds import AUDIT
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
@@ -171,9 +169,9 @@ def test_only_a_merge_publishes_it(table: Table, operation: str) -> None:
 
 def test_the_columns_stay_those_of_the_chain(table: Table) -> None:
     put(branch_of(table), "20250811", (1, 3, "fix"))
-    alter_chain_table(table, [SetOption(key="target-file-size", value="64 mb")])
+    run(table, "alter_chain_table", change=["set target-file-size=64 mb"])
     run(table, "merge_branch", branch="fix", dry_run=True)
-    alter_chain_table(table, [AddColumn(name="w", type="INT")])
+    run(table, "alter_chain_table", change=["add column w INT"])
     with pytest.raises(UnsafeOperationError, match="alter the three of them with alter_chain_table"):
         run(table, "merge_branch", branch="fix")
 

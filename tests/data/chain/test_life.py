@@ -7,26 +7,22 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.chain.setup import NewColumns, alter_chain_table, create_chain_table
-from airflow_paimon.core.chain.setup_plan import ChainSettings
-from airflow_paimon.core.schema.schema_plan import AddColumn, RenameColumn
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from tests.core.chain.setups import made
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, outcomes
 
-SETTINGS = ChainSettings(
-    chain_partition_keys=("dt",),
-    timestamp_pattern="$dt",
-    timestamp_formatter="yyyyMMdd",
-    sequence_field=("s",),
-    options={"bucket": "2"},
-)
-NEW = NewColumns(
-    columns=[("region", "STRING"), ("dt", "STRING"), ("k", "INT"), ("s", "INT"), ("v", "STRING")],
-    primary_keys=["region", "dt", "k"],
-    partition_keys=["region", "dt"],
-)
+NEW: dict[str, Any] = {
+    "column": ["region STRING", "dt STRING", "k INT", "s INT", "v STRING"],
+    "primary_key": ["region", "dt", "k"],
+    "partition_key": ["region", "dt"],
+    "chain_partition_key": ["dt"],
+    "timestamp_pattern": "$dt",
+    "timestamp_formatter": "yyyyMMdd",
+    "sequence_field": ["s"],
+    "option": ["bucket=2"],
+}
 
 
 def put(branch: Table, region: str, day: str, *rows: tuple[Any, ...]) -> None:
@@ -48,7 +44,7 @@ def check(table: Table) -> dict[str, Any]:
 
 
 def test_the_life_of_a_chain_table() -> None:
-    table = create_chain_table(f"memory://{uuid.uuid4()}/wh", "d.t", SETTINGS, NEW)
+    table = made(f"memory://{uuid.uuid4()}/wh", **NEW)
     full, delta = table.branch("snapshot"), table.branch("delta")
     put(full, "CN", "01", (1, 1, "a"), (2, 1, "b"))
     put(delta, "CN", "02", (1, 2, "a2"), (3, 1, "c"))
@@ -67,7 +63,7 @@ def test_the_life_of_a_chain_table() -> None:
     assert day_of(table, "CN", "03", "v") == [(1, "a2"), (2, "b3"), (3, "late")]
     assert check(table)["stale"] == []
 
-    alter_chain_table(table, [AddColumn(name="w", type="INT"), RenameColumn(name="v", to_name="value")])
+    run(table, "alter_chain_table", change=["add column w INT", "rename column v to value"])
     put(delta, "CN", "04", (1, 9, "a9", 7))
     assert check(table)["findings"] == []
     assert day_of(table, "CN", "04", "value", "w") == [(1, "a9", 7), (2, "b3", None), (3, "late", None)]

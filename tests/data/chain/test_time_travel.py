@@ -7,9 +7,8 @@ import uuid
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.chain.setup import alter_chain_table
-from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.data import read_arrow, write_arrow
+from tests.core.tables import run
 from tests.data.chain.tables import Writes, chain_table, seen
 
 
@@ -22,7 +21,7 @@ def test_time_travel_across_an_alter_of_the_three_branches(main_has_rows: bool) 
     table = chain_table(f"memory://{uuid.uuid4()}/wh", writes)
     before = seen(table)
     moment = max(table.branch(branch).snapshot(1).time_millis for branch, _, _ in writes)
-    alter_chain_table(table, [parse_change("add column w STRING"), parse_change("rename column v to x")])
+    run(table, "alter_chain_table", change=["add column w STRING", "rename column v to x"])
     assert seen(table, timestamp=moment) == before
     schema = read_arrow(table).schema
     row = {"k": 3, "s": 1, "x": "c", "w": "w", "dt": "20250812"}

@@ -18,17 +18,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from airflow_paimon.core.chain.setup import NewColumns, alter_chain_table, create_chain_table
-from airflow_paimon.core.chain.setup_plan import ChainSettings
 from airflow_paimon.core.commit.files import drop_partitions
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.format.types import parse_type
-from airflow_paimon.core.schema.text import parse_change
 from airflow_paimon.core.table.partitions import format_partition
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import read_group
 from airflow_paimon.data.chain.splits import divide_split
 from airflow_paimon.data.files.arrow_types import arrow_type
+from tests.core.chain.setups import made
+from tests.core.tables import run
 from tests.data.chain.compactions import compact, outcomes
 from tests.data.chain.tables import planned_chain
 from tests.randomness import chance as chance_of
@@ -128,24 +127,24 @@ class Life:
             for names in (keys, sequence, self.partition_keys)
         )
         self.descending = chance.random() < 0.3
-        order = {"sequence.field.sort-order": "descending"} if self.descending else {}
-        settings = ChainSettings(
-            snapshot_branch="snapshot",
-            delta_branch="delta",
-            chain_partition_keys=tuple(self.partition_keys[len(self.groups[0]) :]),
+        options = {
+            "bucket": str(chance.randint(1, 3)),
+            "file.format": chance.choice(["parquet", "parquet", "orc", "avro"]),
+            "partition.legacy-name": "false",
+            **({"sequence.field.sort-order": "descending"} if self.descending else {}),
+            **ENGINES[self.engine],
+        }
+        self.table = made(
+            f"memory://{uuid.uuid4()}/wh",
+            column=[f"{name} {data_type}" for name, data_type in named],
+            primary_key=[*self.partition_keys, *keys],
+            partition_key=self.partition_keys,
+            chain_partition_key=self.partition_keys[len(self.groups[0]) :],
             timestamp_pattern=self.layout["form"][0],
             timestamp_formatter=self.layout["form"][1],
-            sequence_field=tuple(sequence),
-            options={
-                "bucket": str(chance.randint(1, 3)),
-                "file.format": chance.choice(["parquet", "parquet", "orc", "avro"]),
-                "partition.legacy-name": "false",
-                **order,
-                **ENGINES[self.engine],
-            },
+            sequence_field=list(sequence),
+            option=[f"{key}={value}" for key, value in options.items()],
         )
-        new = NewColumns(columns=named, primary_keys=[*self.partition_keys, *keys], partition_keys=self.partition_keys)
-        self.table = create_chain_table(f"memory://{uuid.uuid4()}/wh", "d.t", settings, new)
         self.next_number = 100
         self.held: dict[str, dict[Partition, list[Row]]] = {"main": {}, "snapshot": {}, "delta": {}}
 
@@ -230,7 +229,7 @@ class Life:
         }[kind]
         if (kind == "drop" and len(free) == 1) or (kind == "widen" and chosen.type not in WIDER):
             return
-        alter_chain_table(self.table, [parse_change(change)])
+        run(self.table, "alter_chain_table", change=[change])
         if kind in ("drop", "move"):
             self.columns.remove(chosen)
         if kind == "move":
