@@ -140,10 +140,13 @@ class _Source:
     def emit(self, *lines: str) -> None:
         self.lines += ["    " * self.depth + line for line in lines]
 
+    def null_in_required(self, name: str) -> None:
+        self.emit(f"raise FormatError({f'its field {name} is null'!r})")
+
     def compile(self) -> dict[str, Any]:
         namespace: dict[str, Any] = {
-            "tail": _long_tail, "array_size": _array_size, "nulls": _null_in_required, "refuse": _refuse,
-            "ended": _check_end, "float": struct.Struct("<f").unpack_from, "double": struct.Struct("<d").unpack_from,
+            "tail": _long_tail, "array_size": _array_size, "FormatError": FormatError, "refuse": _refuse,
+            "float": struct.Struct("<f").unpack_from, "double": struct.Struct("<d").unpack_from,
             **self.constants,
         }  # fmt: skip
         exec("\n".join(self.lines), namespace)
@@ -155,7 +158,7 @@ class _Source:
         if stored.parts > _MOST_PARTS:
             raise FormatError(f"its Avro schema has {stored.parts:,} parts, where metadata has less than a hundred")
         if stored.union:
-            self.branch(stored, lambda: self.emit("nulls('record')"), lambda: None)
+            self.branch(stored, lambda: self.null_in_required("record"), lambda: None)
         value = self.record(stored, wanted, outermost=True)
         start = [f"{m}, {m}_values = b'\\xff' * 99, ()" for m in self.memos]
         if self.columns is None:
@@ -167,7 +170,8 @@ class _Source:
         body, self.lines, self.depth = self.lines, ["def decode(b, number, out):"], 1
         self.emit("p = 0", *start, "for _ in range(number):")
         self.lines += body
-        self.emit("ended(b, p)")
+        torn = "it is truncated or corrupt: an Avro block doesn't end with its last record"
+        self.emit(f"if p != len(b): raise FormatError({torn!r})")
 
     def record(self, stored: AvroType, wanted: AvroType, *, outermost: bool = False) -> str:
         """Emit code that reads a record; returns the expression of its named tuple."""
@@ -261,7 +265,10 @@ class _Source:
         variable = self.new()
 
         def null() -> None:
-            self.emit(f"{variable} = None" if wanted.nullable else f"nulls({name!r})")
+            if wanted.nullable:
+                self.emit(f"{variable} = None")
+            else:
+                self.null_in_required(name)
 
         def other() -> None:
             self.emit(f"{variable} = {self.plain(stored, wanted, name)}")
@@ -393,15 +400,6 @@ def _long_tail(data: bytes, position: int, value: int) -> tuple[int, int]:
         return value + (b << 7) + (c << 14) + (d << 21) + (e << 28) - 0x10204080, position + 4
     zigzag, position = read_long(data, position - 1)
     return (zigzag << 1) ^ (zigzag >> 63), position
-
-
-def _check_end(data: bytes, position: int) -> None:
-    if position != len(data):
-        raise FormatError("it is truncated or corrupt: an Avro block doesn't end with its last record")
-
-
-def _null_in_required(name: str) -> None:
-    raise FormatError(f"its field {name} is null")
 
 
 def _refuse(name: str, value: int, allowed: tuple[int, ...]) -> None:

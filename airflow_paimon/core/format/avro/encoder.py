@@ -108,7 +108,7 @@ def _encoder(form: RecordForm, further: Further) -> Encoder:
     source.lines = ["def encode(out, r):", "    append = out.append"]
     source.record(parse_avro_schema(form.schema), "r")
     namespace: dict[str, Any] = {
-        "long": write_long, "table": _small_numbers(), "more": _one_more, "lacking": _lacking,
+        "long": write_long, "table": _small_numbers(), "OneMore": _OneMore, "lost": _lost,
     }  # fmt: skip
     exec("\n".join(source.lines), namespace)
     encode: Encoder = namespace["encode"]
@@ -145,14 +145,16 @@ class _Source:
             self.value(avro_type, name)
         added = [text for record, text in self.further if record == stored.name]
         if not added:
-            self.emit(f"if {unknown}: more({stored.name!r}, {unknown})")
+            self.emit(f"if {unknown}: raise OneMore({stored.name!r}, {unknown})")
             return
         self.emit(f"{unknown} = dict({unknown})")
         for text in added:
             stored_value = self.new()
+            why = "has a value in every record, which those of this release have not"
             self.emit(f"{stored_value} = {unknown}.pop({text!r}, {_null_of(text)!r})")
-            self.emit(f"out += lacking({text!r}) if {stored_value} is None else {stored_value}")
-        self.emit(f"if {unknown}: more({stored.name!r}, tuple({unknown}.items()))")
+            self.emit(f"if {stored_value} is None: raise lost({json.loads(text)['name']!r}, {why!r})")
+            self.emit(f"out += {stored_value}")
+        self.emit(f"if {unknown}: raise OneMore({stored.name!r}, tuple({unknown}.items()))")
 
     def value(self, stored: AvroType, value: str) -> None:
         if not stored.nullable:
@@ -190,11 +192,3 @@ def _null_of(text: str) -> bytes | None:
     if avro_type.kind == "null":
         return b""
     return None if avro_type.null_branch is None else write_long(avro_type.null_branch)
-
-
-def _one_more(record: str, unknown: Unknown) -> None:
-    raise _OneMore(record, unknown)
-
-
-def _lacking(text: str) -> bytes:
-    raise _lost(json.loads(text)["name"], "has a value in every record, which those of this release have not")
