@@ -53,13 +53,6 @@ def is_compact(data_type: DataType) -> bool:
     )
 
 
-def reserved_bytes(data_type: DataType) -> int:
-    """Return how many bytes of the variable-length part this type takes, null or not; 0 if the value decides."""
-    if data_type.root == "DECIMAL":
-        return 0 if is_compact(data_type) else 16
-    return 8 if data_type.root in _STAMPS and not is_compact(data_type) else 0
-
-
 def header_bytes(arity: int) -> int:
     """Return the bytes of the header (row kind and null bits): a multiple of 8."""
     return (arity + 71) // 64 * 8
@@ -81,9 +74,9 @@ def encode_row(values: Sequence[Any], types: Sequence[DataType]) -> bytes:
         slot = header + 8 * i
         if value is None:
             body[(i + 8) >> 3] |= 1 << (i & 7)
-            if reserved := reserved_bytes(data_type):
+            if data_type.root in ("DECIMAL", *_STAMPS) and not is_compact(data_type):
                 _SLOT.pack_into(body, slot, len(body) << 32)
-                body += bytes(reserved)
+                body += bytes(16 if data_type.root == "DECIMAL" else 8)
             continue
         try:
             _encode_value(body, slot, value, data_type)
@@ -208,7 +201,14 @@ def _decode_value(body: bytes, slot: int, data_type: DataType) -> Any:
     root = data_type.root
     if number := _NUMBERS.get(root):
         value = number.unpack_from(body, slot)[0]
-        return _date_of(value) if root == "DATE" else value
+        if root != "DATE":
+            return value
+        try:
+            return date.fromordinal(value + EPOCH_ORDINAL)
+        except (ValueError, OverflowError):
+            raise UnsupportedFeatureError(
+                f"The date {value} days from 1970 lies outside the years 1 to 9999 that Python can express"
+            ) from None
     if root in _TEXT:
         return _variable(body, slot).decode()
     if root in _BINARY:
@@ -226,15 +226,6 @@ def _decode_value(body: bytes, slot: int, data_type: DataType) -> Any:
         where = _SLOT.unpack_from(body, slot)[0]
         return Timestamp(_MILLIS.unpack_from(body, where >> 32)[0], where & 0xFFFFFFFF)
     raise UnsupportedFeatureError(f"A value of type {root} can't be read from a key, partition or statistic")
-
-
-def _date_of(days: int) -> date:
-    try:
-        return date.fromordinal(days + EPOCH_ORDINAL)
-    except (ValueError, OverflowError):
-        raise UnsupportedFeatureError(
-            f"The date {days} days from 1970 lies outside the years 1 to 9999 that Python can express"
-        ) from None
 
 
 def _variable(body: bytes, slot: int) -> bytes:

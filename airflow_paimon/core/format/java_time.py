@@ -69,13 +69,10 @@ class Element:
     def accepts(self, digits: str) -> bool:
         """Return whether these characters, by themselves, are a value of this field."""
         widest = self.min_width if self.exact else self.max_width
-        return self.min_width <= len(digits) <= widest and set(digits) <= _DIGITS and self._in_range(int(digits))
-
-    def _in_range(self, number: int) -> bool:
-        if self.letter in "yu" and self.max_width == 2:
-            return True
+        if not self.min_width <= len(digits) <= widest or not set(digits) <= _DIGITS:
+            return False
         low, high = _RANGES[_SAME_FIELD.get(self.letter, self.letter)]
-        return low <= number <= high
+        return (self.letter in "yu" and self.max_width == 2) or low <= int(digits) <= high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -190,9 +190,10 @@ def describe_manifest(
 ) -> ManifestFile:
     """Return the manifest list row of a manifest with these entries. All bounds are exact: readers prune by them."""
     added = sum(1 for e in entries if e.kind == FileKind.ADD)
-    row_ids = [_row_ids(e.file) for e in entries]
-    known = [r for r in row_ids if r is not None]
+    row_ids = [e.file.first_row_id for e in entries]
+    ends = [e.file.first_row_id + e.file.row_count - 1 for e in entries if e.file.first_row_id is not None]
     buckets, levels = [e.bucket for e in entries], [e.file.level for e in entries]
+    known = [number for number in row_ids if number is not None]
     all_known = bool(known) and len(known) == len(row_ids)
     return ManifestFile(
         file_name=file_name,
@@ -205,13 +206,9 @@ def describe_manifest(
         max_bucket=max(buckets, default=None),
         min_level=min(levels, default=None),
         max_level=max(levels, default=None),
-        min_row_id=min(r[0] for r in known) if all_known else None,
-        max_row_id=max(r[1] for r in known) if all_known else None,
+        min_row_id=min(known) if all_known else None,
+        max_row_id=max(ends) if all_known else None,
     )
-
-
-def _row_ids(file: DataFile) -> tuple[int, int] | None:
-    return None if file.first_row_id is None else (file.first_row_id, file.first_row_id + file.row_count - 1)
 
 
 INDEX_SCHEMA: Final = avro_schema([

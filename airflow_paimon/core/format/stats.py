@@ -64,20 +64,17 @@ def parse_stats_mode(text: str) -> StatsMode:
     raise InvalidInputError(f"Statistics mode {text!r} is unknown; use none, counts, full or truncate(16)")
 
 
-def _kept(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidInputError(
-            f"Table option metadata.stats-keep-first-n-columns should be a whole number, it is {text!r}"
-        ) from None
-
-
 def stats_modes(columns: Sequence[str], options: Mapping[str, str]) -> list[StatsMode]:
     """Return each column's mode: ``fields.<column>.stats-mode``, else the table's as far as
     ``metadata.stats-keep-first-n-columns`` reaches."""
     default = parse_stats_mode(options.get("metadata.stats-mode", "truncate(16)"))
-    keep = _kept(options.get("metadata.stats-keep-first-n-columns", "-1"))
+    text = options.get("metadata.stats-keep-first-n-columns", "-1")
+    try:
+        keep = int(text)
+    except ValueError:
+        raise InvalidInputError(
+            f"Table option metadata.stats-keep-first-n-columns should be a whole number, it is {text!r}"
+        ) from None
     modes = []
     for position, column in enumerate(columns):
         own = options.get(f"fields.{column}.stats-mode")
@@ -101,12 +98,8 @@ def truncate_max(value: Any, length: int) -> Any:
         short = value[:length].rstrip(b"\xff")
         return short[:-1] + bytes([short[-1] + 1]) if short else None
     text = value[:length].rstrip(chr(_MAX_CODE_POINT))
-    return text[:-1] + _next_code_point(text[-1]) if text else None
-
-
-def _next_code_point(char: str) -> str:
     # UTF-8 can't encode surrogates.
-    return "\ue000" if char == "\ud7ff" else chr(ord(char) + 1)
+    return text[:-1] + ("\ue000" if text[-1] == "\ud7ff" else chr(ord(text[-1]) + 1)) if text else None
 
 
 def order_key(value: Any) -> Any:

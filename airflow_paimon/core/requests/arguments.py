@@ -325,19 +325,13 @@ class _StrictParser(argparse.ArgumentParser):
             # a word with a space is a value, as argparse reads it; so is a negative number
             if not re.match("--?[A-Za-z]", flag) or " " in flag:
                 continue
-            near = _near_flag(flag, known)
-            self.error(f"there is no flag {flag}" + (f"; did you mean {near}?" if near else ""))
-
-
-def _near_flag(flag: str, known: Sequence[str]) -> str | None:
-    """Return the flag that was probably meant: one of nearly the same letters, or the one with the same meaning."""
-    begun = [name for name in known if len(flag) > 4 and name.startswith(flag)]
-    near = begun if len(begun) == 1 else get_close_matches(flag, known, 1, 0.75)
-    if near:
-        return near[0]
-    group = next((words for words in _SAME_THING if any(word in flag for word in words)), ())
-    alike = [name for name in known if any(word in name for word in group)]
-    return alike[0] if len(alike) == 1 else None
+            begun = [name for name in known if len(flag) > 4 and name.startswith(flag)]
+            near = begun if len(begun) == 1 else get_close_matches(flag, known, 1, 0.75)
+            if not near:  # the one with the same meaning
+                group = next((words for words in _SAME_THING if any(word in flag for word in words)), ())
+                alike = [name for name in known if any(word in name for word in group)]
+                near = alike if len(alike) == 1 else []
+            self.error(f"there is no flag {flag}" + (f"; did you mean {near[0]}?" if near else ""))
 
 
 class _Once(argparse.Action):

@@ -5,11 +5,11 @@ See ``opening_rules``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import AtomicType, DataField, DataType, MapType, types_within
-from airflow_paimon.core.schema.table_kind_rules import is_blob
+from airflow_paimon.core.format.types import AtomicType, DataType, MapType, types_within
+from airflow_paimon.core.schema.table_kind_rules import INLINE_BLOBS, is_blob
 from airflow_paimon.core.table.option_values import map_of
 from airflow_paimon.core.table.options import TableOptions
 
@@ -47,9 +47,12 @@ _CODECS = {
 def file_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     """Columns of types that the format of the table's files can't hold."""
     levels = map_of(options.given("file.format.per.level") or "")
-    for field in _in_data_files(schema, options):
+    own, inline = options.file_format, {n for k in INLINE_BLOBS for n in options.names(k)}
+    apart = options.given("vector.file.format") is not None
+    for field in schema.fields:
+        if (is_blob(field.type) and field.name not in inline) or (apart and field.type.root == "VECTOR"):
+            continue  # it has files of its own
         kinds = list(types_within(field.type))
-        own = options.file_format
         strange = [t for t in kinds if t.root in _IN_FILES.get(own, ()) or (own == "avro" and _too_fine(t))]
         for found in strange:
             yield f"file.format={own} can't store column {field.name!r}, which is or has {found}"
@@ -61,17 +64,6 @@ def file_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
 def _too_fine(found: DataType) -> bool:
     """Whether a time has more digits than Avro's."""
     return isinstance(found, AtomicType) and found.root in _AVRO_DIGITS and found.args[0] > _AVRO_DIGITS[found.root]
-
-
-def _in_data_files(schema: TableSchema, options: TableOptions) -> list[DataField]:
-    """Return the columns that don't have files of their own."""
-    inline = {n for k in ("blob-descriptor-field", "blob-view-field") for n in options.names(k)}
-    apart = options.given("vector.file.format") is not None
-    return [
-        f
-        for f in schema.fields
-        if not (is_blob(f.type) and f.name not in inline) and not (apart and f.type.root == "VECTOR")
-    ]
 
 
 def file_indexes(schema: TableSchema, options: TableOptions) -> Iterator[str]:
@@ -120,11 +112,8 @@ def shredding(schema: TableSchema, options: TableOptions) -> Iterator[str]:
     ratio = number(key, default)
     if not 0 <= ratio <= 1:
         yield f"{key}={options.given(key)} must be from 0 to 1"
-    if options.text("variant.shredding.inferenceMode").lower() == "adaptive":
-        yield from _adaptive(options, ratio, number)
-
-
-def _adaptive(options: TableOptions, ratio: float, number: Callable[[str, float], float]) -> Iterator[str]:
+    if options.text("variant.shredding.inferenceMode").lower() != "adaptive":
+        return
     rows, kept = "variant.shredding.adaptive.maxInferBufferRow", "variant.shredding.adaptive.retentionRatio"
     if options.number(rows, 1) < 1:
         yield f"{rows}={options.given(rows)} must be 1 at least"

@@ -21,6 +21,7 @@ _CLUSTERED, _ORDERING = "pk-clustering-override", "sequence.snapshot-ordering"
 _SORTED_INDEXES = ("pk-btree.index.columns", "pk-bitmap.index.columns", "pk-multivalue.index.columns")
 _ONE_COLUMN_INDEXES = {"pk-vector.index.columns": frozenset({"VECTOR"}), "pk-full-text.index.columns": _TEXTS}
 _LAYOUT = ".map.storage-layout"
+INLINE_BLOBS = ("blob-descriptor-field", "blob-view-field")
 
 
 def is_blob(data_type: DataType) -> bool:
@@ -66,7 +67,7 @@ def blobs(schema: TableSchema, options: TableOptions) -> Iterator[str]:
 
 
 def _blobs_of_keys(schema: TableSchema, options: TableOptions, own: list[DataField]) -> Iterator[str]:
-    inline = {*options.names("blob-descriptor-field"), *options.names("blob-view-field")}
+    inline = {name for key in INLINE_BLOBS for name in options.names(key)}
     used = {*schema.partition_keys}
     managed = {f.name for f in own if f.name not in inline} if schema.primary_keys else set()
     if managed:

@@ -117,7 +117,9 @@ class _Statement:
         if target is None or target.view not in self._views or kind not in ("MERGE", "INSERT"):
             return []
         if kind == "MERGE":
-            names = [*self._set_by_merge(), *self._inserted_by_merge()]
+            places = range(len(self._tokens))
+            inserts = [at for at in places if self._at(at).is_word("then") and self._at(at + 1).is_word("insert")]
+            names = [*self._set_by_merge(), *(token for at in inserts for token in self._listed(at + 2))]
         elif self._at(target.end).is_word("partition"):
             names = self._keys(target.end + 1)
         else:
@@ -160,13 +162,6 @@ class _Statement:
             begins = starts or (in_set and depth == 0 and token.is_mark(","))
             if begins and self._at(at + 1).names and self._at(at + 2).is_mark("="):
                 found.append(self._at(at + 1))
-        return found
-
-    def _inserted_by_merge(self) -> list[Token]:
-        found = []
-        for at in range(len(self._tokens)):
-            if self._at(at).is_word("then") and self._at(at + 1).is_word("insert"):
-                found += self._listed(at + 2)
         return found
 
     def bare(self) -> list[tuple[str, str]]:

@@ -216,10 +216,11 @@ def _fixed(tokens: Sequence[Token]) -> str:
     if not following or not following[0].is_mark("("):
         return ""
     end = next((i for i, t in enumerate(following) if t.is_mark(")")), len(following))
-    items = [i for i in split_at_commas(following[1:end]) if len(i) == 3 and i[1].is_mark("=")]
-    return ",".join(f"{item[0].text}={item[2].text}" for item in items if _is_read_the_same(item[2]))
-
-
-def _is_read_the_same(value: Token) -> bool:
-    """Whether a literal means in the text of a partition what it means in SQL: there nothing escapes."""
-    return value.kind == "number" or (value.kind == "text" and value.text[0] in "'\"" and "\\" not in value.text)
+    found = []
+    for item in split_at_commas(following[1:end]):
+        if len(item) == 3 and item[1].is_mark("="):
+            key, _, value = item
+            # a literal that means the same in the text of a partition, where nothing escapes
+            plain = value.kind == "text" and value.text[0] in "'\"" and "\\" not in value.text
+            found += [f"{key.text}={value.text}"] if plain or value.kind == "number" else []
+    return ",".join(found)

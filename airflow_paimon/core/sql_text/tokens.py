@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.masking import MASK
@@ -190,13 +189,8 @@ def check_nesting(sql: str) -> None:
     Raises:
         InvalidInputError: it is.
     """
-    if _sql_nests_too_deeply(sql):
+    if nests_too_deeply(tokens_of(sql, hints=True)):
         raise InvalidInputError(TOO_DEEP)
-
-
-@lru_cache(maxsize=4)  # a statement is parsed several times
-def _sql_nests_too_deeply(sql: str) -> bool:
-    return nests_too_deeply(tokens_of(sql, hints=True))
 
 
 def nests_too_deeply(tokens: Sequence[Token]) -> bool:

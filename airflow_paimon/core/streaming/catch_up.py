@@ -258,6 +258,8 @@ def gather(table: Table, condition: CatchUpCondition) -> CatchUpState:
             f"{table.name}: nothing to wait for: main can't lag behind itself. Name a branch, or give min_snapshot_id, "
             f"max_watermark_lag or max_commit_lag with reference_time, partitions or marked_partitions"
         )
+    from airflow_paimon.core.table.consumers import find_consumer  # here, as DAG files import this module
+
     view, branch = table.branch(MAIN), table.hinted_snapshot()
     if branch is None and condition.wait_for_branch and not table.exists():
         view.require()
@@ -273,7 +275,7 @@ def gather(table: Table, condition: CatchUpCondition) -> CatchUpState:
         main_head=_head(view, main, condition),
         partitions=_partitions(table, branch, compared, condition.partitions) if branch is not None else (),
         unmarked=_unmarked(table, condition.marked_partitions),
-        next_of_consumer=_next_of_consumer(table, condition.consumer),
+        next_of_consumer=None if condition.consumer is None else find_consumer(table, condition.consumer),
     )
 
 
@@ -288,14 +290,6 @@ def _unmarked(table: Table, specs: Sequence[str]) -> tuple[str, ...]:
     from airflow_paimon.core.table.success_files import unmarked  # most pokes need none of these
 
     return tuple(unmarked(table, specs))
-
-
-def _next_of_consumer(table: Table, name: str | None) -> int | None:
-    if name is None:
-        return None
-    from airflow_paimon.core.table.consumers import find_consumer
-
-    return find_consumer(table, name)
 
 
 def _head(view: Table, snapshot: Snapshot | None, condition: CatchUpCondition) -> Head | None:

@@ -114,11 +114,7 @@ class Difference:
 
     def only(self, holds: Callable[[bytes], bool]) -> Difference:
         """Return what differs in some partitions."""
-        return Difference(
-            {b: files for b, files in self.added.items() if holds(b.partition)},
-            {b: files for b, files in self.removed.items() if holds(b.partition)},
-            {b: entries for b, entries in self.index.items() if holds(b.partition)},
-        )
+        return self.within({bucket for bucket in self.buckets if holds(bucket.partition)})
 
     def within(self, buckets: Collection[BucketKey]) -> Difference:
         """Return what differs in some buckets."""

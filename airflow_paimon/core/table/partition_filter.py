@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest_blocks import Bounded
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataType
@@ -109,17 +109,9 @@ class _Tested(Selection):
         return self._known[stored]
 
     def may_be_in(self, part: Bounded) -> bool:
-        stats, types = part.partition_stats, self._stored.types
-        try:
-            low, high = decode_row(stats.min_values, types), decode_row(stats.max_values, types)
-        except PaimonError:
-            return True  # other columns, or values that we don't know
-        nulls = stats.null_counts or ()
-        counts = nulls if len(nulls) == len(types) else (None,) * len(types)
-        bounds = map(Bounds, low, map(_highest, high), counts)
-        return self._may_hold(dict(zip(self._stored.keys, bounds, strict=True)))
-
-
-def _highest(bound: Any) -> Any:
-    """Return a bound that holds as well if it was cut off without being rounded up."""
-    return bound + "\U0010ffff" * _LONGEST if isinstance(bound, str) else bound
+        bounds = self._stored.bounds(part)
+        if bounds is None:
+            return True
+        # an upper bound holds as well if it was cut off without being rounded up
+        safe = (replace(b, high=b.high + "\U0010ffff" * _LONGEST) if isinstance(b.high, str) else b for b in bounds)
+        return self._may_hold(dict(zip(self._stored.keys, safe, strict=True)))

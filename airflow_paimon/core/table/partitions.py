@@ -33,6 +33,7 @@ from airflow_paimon.core.table.partition_text import (
     parse_partition_text,
     partition_text,
 )
+from airflow_paimon.core.table.predicate import Bounds
 
 
 def double_text(value: float) -> str:
@@ -462,6 +463,18 @@ class StoredPartitions:
 
         return bucket_of
 
+    def bounds(self, part: Bounded) -> list[Bounds] | None:
+        """Return the bounds of the values in a manifest or a part of one; None: of other columns, or values that we
+        don't know.
+        """
+        stats = part.partition_stats
+        try:
+            low, high = self.values(stats.min_values), self.values(stats.max_values)
+        except PaimonError:
+            return None
+        nulls = stats.null_counts or ()
+        return list(map(Bounds, low, high, nulls if len(nulls) == len(self.types) else (None,) * len(self.types)))
+
     def text(self, stored: bytes) -> str:
         """Format a partition for people: ``dt=2025-01-01/h=3``; empty for a table without partitions."""
         return format_partition(self.values(stored), self.keys, self.types)
@@ -543,15 +556,8 @@ class PartitionSelection(Selection):
         """See ``Selection``."""
         if not self._specs:
             return False
-        types = self._partitions.types
-        try:
-            low = self._partitions.values(part.partition_stats.min_values)
-            high = self._partitions.values(part.partition_stats.max_values)
-        except PaimonError:
-            return True  # other columns, or values that we don't know
-        nulls = part.partition_stats.null_counts or ()
-        counts = nulls if len(nulls) == len(types) else (None,) * len(types)
-        return all(wanted.may_hold(low[i], high[i], counts[i]) for i, wanted in self._wanted.items())
+        bounds = self._partitions.bounds(part)
+        return bounds is None or all(wanted.may_hold(bounds[i]) for i, wanted in self._wanted.items())
 
     @cached_property
     def _wanted(self) -> dict[int, _Wanted]:
@@ -606,8 +612,9 @@ class _Wanted:
         self._null = any(v is None for v in values)
         self._sorted = sorted({v for v in values if v is not None})
 
-    def may_hold(self, low: Any, high: Any, nulls: int | None) -> bool:
-        """Whether rows within these bounds can have one of the values. ``nulls``: how many are null, None = unknown."""
+    def may_hold(self, bounds: Bounds) -> bool:
+        """Whether rows within these bounds can have one of the values."""
+        low, high, nulls = bounds.low, bounds.high, bounds.nulls
         if low is None or high is None or (self._null and nulls != 0):
             return True
         at = bisect_left(self._sorted, low)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
@@ -73,14 +73,6 @@ def unmarked(table: Table, texts: Sequence[str]) -> list[str]:
     return [text for text, path in paths.items() if path not in there]
 
 
-def partition_folder(schema: TableSchema, values: Sequence[Any]) -> str:
-    """Return the folder of a partition, or of all that begin with these values, relative to the table's.
-
-    Paimon puts its marks here, also where ``data-file.path-directory`` has the data elsewhere.
-    """
-    return partition_path(values, *_naming(schema, len(values)))
-
-
 def _naming(schema: TableSchema, count: int) -> tuple[Sequence[str], Sequence[DataType], str, bool]:
     options, types = TableOptions(schema.options), partition_types(schema)[:count]
     return schema.partition_keys[:count], types, options.partition_default_name, options.legacy_partition_name
@@ -102,14 +94,12 @@ def plan_unmark(view: Table, partitions: Iterable[bytes], before_ms: int) -> lis
     if not schema.partition_keys:
         return []
     values = StoredPartitions(schema).values
-    paths = [f"{partition_folder(schema, values(p))}/{NAME}" for p in partitions]
+    naming = _naming(schema, len(schema.partition_keys))  # here also where data-file.path-directory has the data
+    paths = [f"{partition_path(values(p), *naming)}/{NAME}" for p in partitions]
     there = read_existing(view.store, paths)
-    old = {p: data for p, data in there.items() if _is_older(data, p, before_ms)}
-    return [Delete(path=p, expected=data, reason="its partition was deleted") for p, data in old.items()]
-
-
-def _is_older(data: bytes, path: str, before_ms: int) -> bool:
-    try:
-        return modified_ms(data, path) <= before_ms
-    except FormatError:  # not one of Paimon's: Hadoop's are empty
-        return False
+    found = []
+    for path, data in there.items():
+        with suppress(FormatError):  # not one of Paimon's: Hadoop's are empty
+            if modified_ms(data, path) <= before_ms:
+                found.append(Delete(path=path, expected=data, reason="its partition was deleted"))
+    return found

@@ -127,7 +127,12 @@ def snapshot_in_set(table: Table, name: str, number: int | None) -> Snapshot:
         raise InvalidInputError(f"{table.label} was opened by its path: open it by warehouse and name to read a set")
     if table.branch_name != MAIN:
         raise InvalidInputError(f"{table.label}: table sets have snapshots of main; name no branch")
-    found = _remembered(table.catalog, name, number)
+    known, key = _PINNED.get(), f"{table.catalog.label}\0{name}"
+    found = known.get(key) if known is not None and number is None else None
+    if found is None:
+        found = find_set(table.catalog, name, number)
+    if known is not None and number is None:
+        known[key] = found
     pin = found.pin(table.name)
     tag = table.find_tag(found.tag)
     if tag is not None and tag.snapshot.identity == pin.identity:
@@ -153,13 +158,3 @@ def version_of_tag(view: Table, tag: Tag) -> TableSet | None:
         return None
     pin = None if found is None or found.abandoned is not None else found.tables.get(view.name)
     return found if pin is not None and pin.identity == tag.snapshot.identity else None
-
-
-def _remembered(catalog: Catalog, name: str, number: int | None) -> TableSet:
-    known = _PINNED.get()
-    if known is None or number is not None:
-        return find_set(catalog, name, number)
-    key = f"{catalog.label}\0{name}"
-    if key not in known:
-        known[key] = find_set(catalog, name)
-    return known[key]
