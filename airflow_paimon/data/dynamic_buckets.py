@@ -32,15 +32,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.dynamic_buckets_plan import (
-    FEW_BUCKETS,
     Assigner,
     BucketRules,
     ByBucket,
-    KnownBuckets,
     bucket_rules,
-    check_indexes,
     check_known,
-    known_hashes,
 )
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.manifest_entries import read_index_entries
@@ -72,11 +68,11 @@ class _ReadIndexes:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # several threads may write
-        self._known: OrderedDict[_Place, tuple[_Names, KnownBuckets]] = OrderedDict()
+        self._known: OrderedDict[_Place, tuple[_Names, ByBucket]] = OrderedDict()
         self._bytes = 0
         self._checked: OrderedDict[_Names, None] = OrderedDict()
 
-    def known(self, place: _Place, names: _Names) -> KnownBuckets | None:
+    def known(self, place: _Place, names: _Names) -> ByBucket | None:
         with self._lock:
             held, found = self._known.get(place, ((), None))
             if found is None or held != names:
@@ -84,7 +80,7 @@ class _ReadIndexes:
             self._known.move_to_end(place)
             return found
 
-    def keep(self, place: _Place, names: _Names, known: KnownBuckets) -> None:
+    def keep(self, place: _Place, names: _Names, known: ByBucket) -> None:
         with self._lock:
             self._drop(place)
             self._known[place] = names, known
@@ -154,7 +150,7 @@ class DynamicBuckets:
         # where keys are looked up, not hashes, a new key may go to another bucket than an old one with its hash
         sizes = self.sizes if self.places is None else self.places.sizes
         if sizes is not None:
-            return Assigner(np.empty(0, np.int64), sizes.get(partition, {}), self.rules)
+            return Assigner(ByBucket(), sizes.get(partition, {}), self.rules)
         entries = self.indexes.get(partition, ())
         if self.unindexed.get(partition):
             raise self._damaged(partition, f"bucket {self.unindexed[partition][0]} has data files but no hash index")
@@ -170,11 +166,11 @@ class DynamicBuckets:
         names = _names_of(entries)
         if len(entries) < 2 or _seen.is_checked(names):
             return
-        if self.checks and len(entries) <= FEW_BUCKETS:
+        if self.checks:
             self._known(partition, entries)  # which keeps them for the new index files
             return
         with self._whole(partition):
-            check_indexes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
+            check_known(self._read_all(partition, entries))
         _seen.note_checked(names)
 
     def shares(self, partition: bytes) -> int:
@@ -186,7 +182,7 @@ class DynamicBuckets:
         entries = self.indexes.get(partition, ())
         entry = next((e for e in entries if e.bucket == bucket), None)
         known = _seen.known(self._place(partition), _names_of(entries))
-        if isinstance(known, ByBucket):
+        if known is not None:
             return dict(known.parts).get(bucket, np.empty(0, np.int32))
         return np.empty(0, np.int32) if entry is None else self._read(partition, [entry])[0]
 
@@ -194,8 +190,8 @@ class DynamicBuckets:
         """Return the index of a partition if this process holds it, has checked it, and it is not small."""
         names = _names_of(self.indexes.get(partition, ()))
         known = _seen.known(self._place(partition), names)
-        worth = isinstance(known, ByBucket) and known.nbytes >= _LEAST_KEPT and _seen.is_checked(names)
-        return known if isinstance(known, ByBucket) and worth else None
+        worth = known is not None and known.nbytes >= _LEAST_KEPT and _seen.is_checked(names)
+        return known if worth else None
 
     def keep_extended(self, partition: bytes, written: Mapping[int, tuple[str, bytes]]) -> None:
         """Keep the index of a partition with the files of these buckets (name and content), which this process has
@@ -210,27 +206,27 @@ class DynamicBuckets:
         names = {e.bucket: e.file_name for e in entries}
         for bucket, (name, data) in written.items():
             parts[bucket], names[bucket] = read_hash_index(data, len(data) // 4, name=name), name
-        if len(parts) > FEW_BUCKETS:
-            _seen.drop(self._place(partition))
-            return
         now = tuple(sorted(names.values()))
         _seen.keep(self._place(partition), now, ByBucket(tuple(parts.items())))
         _seen.note_checked(now)
 
-    def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> KnownBuckets:
+    def _known(self, partition: bytes, entries: Sequence[IndexEntry]) -> ByBucket:
         if not entries:
-            return ByBucket(())
+            return ByBucket()
         place, names = self._place(partition), _names_of(entries)
         found = _seen.known(place, names)
         if found is None:
             _seen.drop(place)  # that of an earlier snapshot: its memory can hold this one
-            found = known_hashes(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
+            found = self._read_all(partition, entries)
         if self.checks and not _seen.is_checked(names):
             with self._whole(partition):
                 check_known(found)
             _seen.note_checked(names)
         _seen.keep(place, names, found)
         return found
+
+    def _read_all(self, partition: bytes, entries: Sequence[IndexEntry]) -> ByBucket:
+        return ByBucket.of(zip((e.bucket for e in entries), self._read(partition, entries), strict=True))
 
     def _place(self, partition: bytes) -> _Place:
         return self.store.uri, self.label, partition

@@ -34,7 +34,7 @@ from airflow_paimon.core.requests.findings import (
     ERROR,
     Finding,
 )
-from airflow_paimon.core.table.dynamic_buckets_plan import pack
+from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket, check_known
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -119,10 +119,9 @@ def _index_fault(view: Table, buckets: set[int], entries: Sequence[IndexEntry], 
     if not verify_files:
         return None
     try:
-        pack(
-            (entry.bucket, read_hash_index(data, entry.row_count, name=entry.file_name))
-            for entry, data in zip(entries, _index_data(view, entries), strict=True)
-        )
+        found = zip(entries, _index_data(view, entries), strict=True)
+        read = ((e.bucket, read_hash_index(data, e.row_count, name=e.file_name)) for e, data in found)
+        check_known(ByBucket.of(read))
     except NotFoundError:
         return "an index file is missing"
     except FormatError as error:
@@ -137,7 +136,7 @@ def _compare_with_rows(
     twice, lacking = dict[bytes, str](), dict[bytes, str]()
     for partition, hashes in rows:
         try:
-            pack(hashes.items())
+            check_known(ByBucket.of(hashes.items()))
         except FormatError as error:
             twice[partition] = error.message.replace("in the index of two buckets", "in files of two buckets")
             continue
@@ -192,7 +191,7 @@ def rebuild_hash_indexes(view: Table, partitions: Collection[bytes], key_hashes:
         stamp = uuid.uuid4()
         for partition, buckets in key_hashes(view, head, partitions):
             try:
-                pack(buckets.items())
+                check_known(ByBucket.of(buckets.items()))
             except FormatError as error:
                 where = StoredPartitions(view.schema()).text(partition) or "()"
                 raise UnsafeOperationError(

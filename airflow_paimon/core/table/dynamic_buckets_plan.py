@@ -18,17 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.hash_index import Hashes, distinct, is_rising, sorting_order, without_repeats
+from airflow_paimon.core.format.hash_index import Hashes, distinct, is_rising, sorting_order
 from airflow_paimon.core.table.options import TableOptions
 
 Packed = npt.NDArray[np.int64]
 """Sorted numbers: the hash, shifted left by 16 bits, and its bucket."""
 
-FEW_BUCKETS = 16
-"""Of so many the hashes are looked up one bucket after the other, which spares sorting them together."""
-
 _RANGES = 64
-"""Of the hashes of a few buckets, when it is checked that each is in one of them."""
+"""Of the hashes of all buckets, when it is checked that each is in one of them."""
 
 MOST_BUCKETS = 32767
 """Bucket numbers are 16 bits wide in Paimon's own assigner."""
@@ -78,83 +75,38 @@ def bucket_rules(options: TableOptions, *, tasks: int, tasks_share_buckets: bool
     )
 
 
-def pack(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
-    """Combine the hash indexes of a partition's buckets.
-
-    Raises:
-        FormatError: a hash is in two buckets.
-    """
-    packed = pack_all(indexes)
-    _refuse_twice(packed)
-    return packed
-
-
-def _refuse_twice(packed: Packed) -> None:
-    twice = np.flatnonzero((packed[1:] ^ packed[:-1]).view(np.uint64) <= BUCKET_MASK)
-    if len(twice):
-        one, other = (int(packed[at]) & BUCKET_MASK for at in (twice[0], twice[0] + 1))
-        raise FormatError(
-            f"{len(twice)} key hashes are in the index of two buckets, the first of them in {one} and {other}"
-        )
-
-
-def pack_all(indexes: Iterable[tuple[int, Hashes]]) -> Packed:
-    """Like ``pack``, where a hash may be in several buckets: ``look_up`` finds the lowest one."""
-    parts = list(indexes)
-    packed: Packed = np.empty(sum(len(hashes) for _, hashes in parts), np.int64)
-    at = 0
-    for bucket, hashes in parts:  # in place, as there may be many millions
-        own = packed[at : at + len(hashes)]
-        own[:] = hashes
-        own <<= BUCKET_BITS
-        own |= bucket
-        at += len(hashes)
-    packed.sort()
-    return without_repeats(packed)
-
-
 @dataclass(frozen=True, slots=True)
 class ByBucket:
-    """The sorted hashes of a few buckets."""
+    """The sorted hashes of the buckets of a partition, in which an ``Assigner`` looks them up: sorting them together
+    would take longer. Of a hash that is in two buckets one is found; see ``check_known``.
+    """
 
-    parts: tuple[tuple[int, Hashes], ...]
+    parts: tuple[tuple[int, Hashes], ...] = ()
+
+    @staticmethod
+    def of(indexes: Iterable[tuple[int, Hashes]]) -> ByBucket:
+        """Take the hash indexes of a partition, in whatever order their hashes are."""
+        return ByBucket(tuple((b, hashes if is_rising(hashes) else distinct(hashes)) for b, hashes in indexes))
 
     @property
     def nbytes(self) -> int:
         return sum(hashes.nbytes for _, hashes in self.parts)
 
 
-KnownBuckets = Packed | ByBucket
-
-
-def known_hashes(indexes: Iterable[tuple[int, Hashes]]) -> KnownBuckets:
-    """Return what an ``Assigner`` looks the hashes of a partition up in, with the least work.
-
-    Of a hash that is in two buckets one is found; see ``check_known``.
-    """
-    parts = list(indexes)
-    return pack_all(parts) if len(parts) > FEW_BUCKETS else _by_bucket(parts)
-
-
-def _by_bucket(parts: Iterable[tuple[int, Hashes]]) -> ByBucket:
-    return ByBucket(tuple((bucket, hashes if is_rising(hashes) else distinct(hashes)) for bucket, hashes in parts))
-
-
-def check_known(known: KnownBuckets) -> None:
+def check_known(known: ByBucket) -> None:
     """Check the index of a partition. This takes five times as long as reading it.
 
     Raises:
         FormatError: a hash is in two buckets.
     """
-    if not isinstance(known, ByBucket):
-        _refuse_twice(known)
-    elif _share_a_hash([hashes for _, hashes in known.parts]):
-        pack(known.parts)  # which says which
-
-
-def check_indexes(indexes: Iterable[tuple[int, Hashes]]) -> None:
-    """Like ``check_known``, where nothing is looked up."""
-    check_known(_by_bucket(indexes))
+    if not _share_a_hash([hashes for _, hashes in known.parts]):
+        return
+    packed = np.sort(np.concatenate([(hashes.astype(np.int64) << BUCKET_BITS) | b for b, hashes in known.parts]))
+    twice = np.flatnonzero((packed[1:] ^ packed[:-1]).view(np.uint64) <= BUCKET_MASK)
+    one, other = (int(packed[at]) & BUCKET_MASK for at in (twice[0], twice[0] + 1))
+    raise FormatError(
+        f"{len(twice)} key hashes are in the index of two buckets, the first of them in {one} and {other}"
+    )
 
 
 def _share_a_hash(buckets: Sequence[Hashes]) -> bool:
@@ -170,10 +122,8 @@ def _share_a_hash(buckets: Sequence[Hashes]) -> bool:
     return False
 
 
-def find_buckets(known: KnownBuckets, hashes: Hashes) -> npt.NDArray[np.int64]:
+def find_buckets(known: ByBucket, hashes: Hashes) -> npt.NDArray[np.int64]:
     """Return the bucket of each hash, -1 where it is unknown. ``hashes`` are sorted."""
-    if not isinstance(known, ByBucket):
-        return look_up(known, hashes)
     found = np.full(len(hashes), -1, np.int64)
     left = np.arange(len(hashes))
     for bucket, held in known.parts:
@@ -185,7 +135,7 @@ def find_buckets(known: KnownBuckets, hashes: Hashes) -> npt.NDArray[np.int64]:
     return found
 
 
-def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
+def _look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
     """Return the bucket of each hash, -1 where it is unknown. Sorted hashes are found several times as fast."""
     if not len(packed):
         return np.full(len(hashes), -1, np.int64)
@@ -197,7 +147,7 @@ def look_up(packed: Packed, hashes: Hashes) -> npt.NDArray[np.int64]:
 class Assigner:
     """Assigns the buckets of one partition and remembers the new hashes."""
 
-    def __init__(self, known: KnownBuckets, sizes: Mapping[int, int], rules: BucketRules) -> None:
+    def __init__(self, known: ByBucket, sizes: Mapping[int, int], rules: BucketRules) -> None:
         """``sizes``: how many hashes each bucket of the partition has, also those without one in ``known``."""
         self._rules = rules
         self._known = known
@@ -262,7 +212,7 @@ class Assigner:
     def _look_up(self, hashes: Hashes) -> npt.NDArray[np.int64]:
         found = find_buckets(self._known, hashes)
         for run in self._runs:
-            found = np.maximum(found, look_up(run, hashes))
+            found = np.maximum(found, _look_up(run, hashes))
         return found
 
     def _place(self, new: Hashes) -> npt.NDArray[np.int64]:

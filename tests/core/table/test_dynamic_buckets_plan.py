@@ -22,12 +22,8 @@ from airflow_paimon.core.table.dynamic_buckets_plan import (
     BucketRules,
     ByBucket,
     bucket_rules,
-    check_indexes,
     check_known,
     find_buckets,
-    known_hashes,
-    look_up,
-    pack,
 )
 from airflow_paimon.core.table.options import TableOptions
 from tests.randomness import chance
@@ -46,7 +42,7 @@ def rules(target: int = 5, most: int = 32767, shares: int = 1, *, tasks_share_bu
 
 
 def assigner(given: dict[int, Hashes], use: BucketRules) -> Assigner:
-    return Assigner(known_hashes(given.items()), sizes_of(given), use)
+    return Assigner(ByBucket.of(given.items()), sizes_of(given), use)
 
 
 def test_the_index_file_is_that_of_paimon() -> None:
@@ -105,39 +101,29 @@ def test_the_number_of_buckets_is_limited_and_a_hash_never_has_two() -> None:
 
 
 def test_hashes_of_several_buckets_are_found_on_both_sides_of_zero() -> None:
-    packed = pack([(4, hashes(-1, -(2**31), 7)), (1, hashes(0, -2, 2**31 - 1)), (9, hashes())])
-    assert look_up(packed, hashes(-(2**31), -2, -1, 0, 5, 7, 2**31 - 1)).tolist() == [4, 1, 4, 1, -1, 4, 1]
+    known = ByBucket.of([(4, hashes(-1, -(2**31), 7)), (1, hashes(0, -2, 2**31 - 1)), (9, hashes())])
+    assert find_buckets(known, hashes(-(2**31), -2, -1, 0, 5, 7, 2**31 - 1)).tolist() == [4, 1, 4, 1, -1, 4, 1]
 
 
 def test_a_hash_in_two_buckets_is_corrupt() -> None:
     with pytest.raises(FormatError, match=r"1 key hashes .* the first of them in 1 and 4"):
-        pack([(1, hashes(-7, 9)), (4, hashes(8, -7))])
+        check_known(ByBucket.of([(1, hashes(-7, 9)), (4, hashes(8, -7))]))
 
 
 @pytest.mark.parametrize("case", range(8))
-def test_few_buckets_are_looked_up_as_many_are(case: int) -> None:
-    """Whatever the order of an index file's hashes; a hash in two buckets is refused the same way."""
+def test_hashes_are_found_whatever_their_order_in_an_index(case: int) -> None:
     random = np.random.default_rng(chance(case).getrandbits(32))
     parts = np.array_split(distinct(random.integers(-(2**31), 2**31, 200).astype(np.int32)), int(random.integers(1, 9)))
     index = [(at, random.permutation(part) if at % 2 else part) for at, part in enumerate([*parts, hashes()])]
-    known, packed = known_hashes(index), pack(index)
+    known, model = ByBucket.of(index), {number: at for at, part in index for number in part.tolist()}
     check_known(known)
-    check_indexes(index)
-    assert isinstance(known, ByBucket)
     asked = np.sort(np.concatenate([*parts, random.integers(-(2**31), 2**31, 50).astype(np.int32)]))
-    assert find_buckets(known, asked).tolist() == look_up(packed, asked).tolist()
-    many = [(at, hashes(at)) for at in range(17)]
-    assert not isinstance(known_hashes(many), ByBucket)
+    assert find_buckets(known, asked).tolist() == [model.get(number, -1) for number in asked.tolist()]
     index.append((77, hashes(random.choice(np.concatenate(parts)))))
-    with pytest.raises(FormatError) as by_bucket:
-        check_known(known_hashes(index))
-    with pytest.raises(FormatError) as alone:
-        check_indexes(index)
-    with pytest.raises(FormatError) as together:
-        pack(index)
-    assert by_bucket.value.message == together.value.message == alone.value.message
+    with pytest.raises(FormatError, match="1 key hashes are in the index of two buckets"):
+        check_known(ByBucket.of(index))
     with pytest.raises(FormatError, match="the first of them in 3 and 20"):
-        check_known(known_hashes([*((at, hashes(at)) for at in range(17)), (20, hashes(3))]))
+        check_known(ByBucket.of([*((at, hashes(at)) for at in range(17)), (20, hashes(3))]))
 
 
 @pytest.mark.parametrize("number", [-(2**31), 2**31 - 1, 0, -1, 2**25, 2**25 - 1, 2**26])
@@ -145,7 +131,7 @@ def test_a_hash_in_two_buckets_is_found_at_the_ends_of_what_is_compared_at_once(
     others = np.arange(-50, 50, dtype=np.int32) * 40_000_000 + 3
     index = [(4, hashes(number)), (9, distinct(np.append(others, np.int32(number))))]
     with pytest.raises(FormatError, match="the first of them in 4 and 9"):
-        check_known(known_hashes(index))
+        check_known(ByBucket.of(index))
 
 
 @pytest.mark.parametrize("case", range(8))
@@ -168,7 +154,7 @@ def test_tasks_that_know_nothing_of_each_other_give_a_hash_one_bucket(case: int)
         owner: dict[int, int] = {}
         later, counts = dict(index), sizes_of(index)
         for number in np.unique(share).tolist():
-            task, told = assigner(index, use), Assigner(hashes().astype(np.int64), counts, use)
+            task, told = assigner(index, use), Assigner(ByBucket(), counts, use)
             for at in np.array_split(np.flatnonzero(share == number), 3):
                 part, found = rows[at], task.assign(rows[at])
                 assert told.assign(part, known[at]).tolist() == found.tolist()
@@ -180,7 +166,7 @@ def test_tasks_that_know_nothing_of_each_other_give_a_hash_one_bucket(case: int)
                 assert told.added()[bucket].tolist() == new.tolist()
         index = later
         assert sorted(np.concatenate(list(index.values())).tolist()) == sorted(model)
-        assert look_up(pack(index.items()), hashes(*model)).tolist() == list(model.values())
+        assert assigner(index, use).find(hashes(*model)).tolist() == list(model.values())
         assert max(index) < use.max_buckets
         full = [len(h) for h in index.values() if len(h) > use.target_rows]
         assert not full or len(index) == use.max_buckets or use.max_buckets < 9
