@@ -26,9 +26,10 @@ _MAX_WORDS = 1000
 
 def is_read_with_main(view: Table) -> bool:
     """Whether readers of the table see this branch: main, and those that main's options add, as of a chain table."""
+    if view.branch_name == MAIN:
+        return True
     options = view.branch(MAIN).schema().options
-    named = {options.get(key, "").strip().lower() for key in NAMES_BRANCH}
-    return view.branch_name == MAIN or view.branch_name.lower() in named
+    return view.branch_name.lower() in {options.get(key, "").strip().lower() for key in NAMES_BRANCH}
 
 
 def table_requires_four_eyes(table: Table) -> bool:

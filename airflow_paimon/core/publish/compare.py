@@ -97,8 +97,8 @@ def gather_sides(
     """
     reads: list[Callable[[], Any]] = [
         partial(snapshots_between, main, base.id, head.id),
-        partial(difference, branch, base, theirs),
-        partial(difference, main, base, head),
+        partial(difference, branch, base, theirs, schema),
+        partial(difference, main, base, head, schema),
         partial(snapshots_between, branch, base.id, theirs.id),
     ]
     between, their_diff, our_diff, history = run_parallel(main.store, reads)

@@ -59,13 +59,19 @@ def merge_branch_files(
     )
 
 
-def appended_on_main(main: Table, branch: Table, theirs: Snapshot, head: Snapshot) -> dict[str, Any] | None:
+def appended_on_main(
+    main: Table, branch: Table, base: Snapshot | None, theirs: Snapshot, head: Snapshot
+) -> dict[str, Any] | None:
     """Say what main got, after the branch was made, in partitions that the branch replaces, as the plan of its publish.
 
-    None: nothing; the table isn't merged by file; or it can't be told what main has of an earlier publish.
+    ``base``: the branch point, if it is known. None: nothing; the table isn't merged by file; or it can't be told what
+    main has of an earlier publish.
     """
-    schema, base = main.schema(), branch_point(main, branch)
-    if base is None or not merges_by_file(schema):
+    schema = main.schema()
+    if not merges_by_file(schema):
+        return None
+    base = base or branch_point(main, branch)
+    if base is None:
         return None
     compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, whole=False)
     if not compared.earlier_publishes_known:

@@ -149,10 +149,10 @@ def plan_publication(request: Publish, publication: Publication, *, writes_rows:
     Raises:
         FormatError: see ``renumber``.
     """
-    d = replace(publication, changes=left_on_their_levels(publication.changes, publication.target.schema()))
+    schema = publication.schema
+    d = replace(publication, changes=left_on_their_levels(publication.changes, schema))
     new = set(d.written) if d.key_merge_result is not None else set()
     returning = {e.file.file_name for c in d.changes for e in c.add if e.identifier not in new}
-    schema = d.schema
     index = None
     if d.changes and (d.head.index_manifest or d.source_snapshot.index_manifest):
         now = read_index_entries(d.target, d.head)

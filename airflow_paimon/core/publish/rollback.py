@@ -254,12 +254,12 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
     key_merge: KeyMergeRequest | None = None
     reach: Reach | None = None
     if request.keep_later:
-        changes, theirs, merge, key_merge = _undo_changes(target, request.tag, restored, head)
+        changes, theirs, merge, key_merge = _undo_changes(target, schema, request.tag, restored, head)
         reach = BucketReach(buckets=frozenset(theirs.buckets))
         if merge is not None:
             reach = FileReach(files=merge.relies_on, partitions=frozenset())
     else:
-        theirs = difference(target, head, restored)
+        theirs = difference(target, head, restored, schema)
         changes = state_buckets(theirs)
     if not request.writers_stopped:
         whose = f"snapshot {restored.id}"
@@ -269,7 +269,7 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
             replaced = {c.bucket for c in changes if c.delete} | (set() if key_merge is None else key_merge.buckets)
             refuse_open(target, schema, replaced, head, now_ms, "changed")
     _check_row_ids(target, schema, restored, changes)
-    option = _bucket_option(target, restored, head, changes)
+    option = _bucket_option(target, schema, restored, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []
     return Publication(
         target=target,
@@ -311,16 +311,18 @@ def _checks_that_return(target: Table, restored: Snapshot, *, keep_later: bool) 
     return {name: said[name] for name in (CHECKS_PROPERTY, CHECKS_FORCED_PROPERTY) if name in said}
 
 
-def _bucket_option(target: Table, restored: Snapshot, head: Snapshot, changes: Sequence[BucketChange]) -> int | None:
+def _bucket_option(
+    target: Table, schema: TableSchema, restored: Snapshot, head: Snapshot, changes: Sequence[BucketChange]
+) -> int | None:
     """Return the number that the option ``bucket`` had before the rescales of the whole table that are undone; None:
     there are none, or it was altered since.
     """
-    if not other_bucket_counts(changes, target.schema()):
+    if not other_bucket_counts(changes, schema):
         return None
     since = existing_snapshots(target, list(range(restored.id + 1, head.id + 1)))
     said = [s.values(DETAILS_PROPERTY, dict) for s in since if s.properties.get(OPERATION_PROPERTY) == RESCALE]
     set_by = [one for one in said if one.get("option") != one.get("option_before")]
-    if not set_by or set_by[-1]["option"] != TableOptions(target.schema().options).bucket:
+    if not set_by or set_by[-1]["option"] != TableOptions(schema.options).bucket:
         return None
     return int(set_by[0]["option_before"])
 
@@ -356,7 +358,7 @@ def _check_is_publish(target: Table, tag: str | None, restored: Snapshot, publis
 
 
 def _undo_changes(
-    target: Table, tag: str | None, restored: Snapshot, head: Snapshot
+    target: Table, schema: TableSchema, tag: str | None, restored: Snapshot, head: Snapshot
 ) -> tuple[list[BucketChange], Difference, FileMerge | None, KeyMergeRequest | None]:
     """Three-way: base = the publish right after the target, ours = the head, theirs = the target."""
     if restored.id >= head.id:
@@ -372,8 +374,7 @@ def _undo_changes(
             f"{f'tag {tag}' if tag else f'snapshot {restored.id}'}, and publish that. {_drops(restored)}"
         )
     _check_is_publish(target, tag, restored, publish)
-    theirs, ours = difference(target, publish, restored), difference(target, publish, head)
-    schema = target.schema()
+    theirs, ours = (difference(target, publish, other, schema) for other in (restored, head))
     try:
         if merges_by_file(schema):
             merge = undo_files(target, publish=publish, target=restored, head=head, schema=schema)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from airflow_paimon.core.errors import FormatError, LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store.base import batches, run_parallel
 from airflow_paimon.core.table.branch_record import matching_branch_record
@@ -37,16 +38,18 @@ _PAUSE_S = 0.05
 """As long as Paimon's expiry may take from a snapshot's manifests to the snapshot itself."""
 
 
-def difference(table: Table, before: Snapshot | None, after: Snapshot | None) -> Difference:
+def difference(
+    table: Table, before: Snapshot | None, after: Snapshot | None, schema: TableSchema | None = None
+) -> Difference:
     """Compare the live files of two snapshots, also of different branches: file names are unique in the table.
 
-    Reads only the manifests that the two don't share.
+    Reads only the manifests that the two don't share. ``schema``: one of the table's, if it is known.
     """
     if before is not None and after is not None and before.identity == after.identity:
         return Difference()
-    reads: list[Callable[[], Any]] = [*(partial(_manifests, table, s) for s in (before, after)), table.schema]
-    old, new, schema = run_parallel(table.store, reads)
-    stored = StoredPartitions(schema)
+    reads: list[Callable[[], Any]] = [partial(_manifests, table, s) for s in (before, after)]
+    old, new, known = run_parallel(table.store, [*reads, table.schema if schema is None else lambda: schema])
+    stored = StoredPartitions(known)
     added, removed = (
         {bucket: {e.identifier: e.added() for e in group} for bucket, group in stored.by_bucket(files.values()).items()}
         for files in changed_files(table, old, new)

@@ -249,15 +249,19 @@ def unchanged(plan: DiffPlan, found: Sequence[tuple[tuple[Any, ...], RowDifferen
     return out
 
 
-def _open_writers(context: Context, plan: DiffPlan) -> dict[str, Any]:
-    """Describe who may have the differing buckets open on the branch that this one would be published onto."""
+def _open_writers(context: Context, plan: DiffPlan, schema: TableSchema) -> dict[str, Any]:
+    """Describe who may have the differing buckets open on the branch that this one would be published onto.
+    ``schema``: main's.
+    """
     branch = plan.after.scan.table
     if branch.branch_name == MAIN or plan.before.name not in (MAIN, BASE):
         return {}
-    target = publish_target(context.table, branch)
+    target, head = publish_target(context.table, branch), plan.main_head
+    if target.branch_name != MAIN:
+        schema, head = target.schema(), target.latest_snapshot()
     bucket_of = StoredPartitions(plan.before.scan.schema).bucket
     buckets = {bucket_of(s) for s in plan.before.scan.splits}
-    found = describe_writers(target, target.schema(), buckets, target.latest_snapshot(), context.now_ms)
+    found = describe_writers(target, schema, buckets, head, context.now_ms)
     return {"open_writers": found}
 
 
@@ -265,7 +269,8 @@ def diff_result(context: Context, request: DiffBranches, plan: DiffPlan, found: 
     """Build the result, whose details ``shown.diff_markdown.render_markdown`` renders. A diff changes nothing."""
     record = read_branch_record(context.table, plan.after.scan.table.branch_name)
     about = {"about": ownership_details(record)} if record is not None else {}
-    details = diff_details(plan, found, request, context.table.schema()) | about | _open_writers(context, plan)
+    schema = context.table.schema()
+    details = diff_details(plan, found, request, schema) | about | _open_writers(context, plan, schema)
     snapshot = plan.after.scan.snapshot
     head = snapshot.id if snapshot is not None else None
     if snapshot is not None:

@@ -151,7 +151,7 @@ def plan_diff(context: Context, request: DiffBranches, version: Snapshot | None 
         hidden_after=_hidden(found.hidden_after),
         main_head=head,
         partitions_absent=tuple(t for t in request.partitions if not found.has(choose_partitions(schema, [t], t))),
-        appended_on_main=appended_on_main(main, branch, after, head)
+        appended_on_main=appended_on_main(main, branch, before if request.against == BASE else None, after, head)
         if after and head and branch.branch_name != MAIN
         else None,
         shared_row_ids=_shared_row_ids(main, branch, other, before, (schema, other_schema), found),
