@@ -5,4 +5,4 @@ Imports neither Airflow nor Spark, so that a worker, a trigger, a Spark driver a
 
 from airflow_paimon.core.commit.guards import register_guard
 
-register_guard("airflow_paimon.core.chain.guard:CHAIN_GUARD")
+register_guard("airflow_paimon.core.chain.guard:check_commit")

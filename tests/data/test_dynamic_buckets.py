@@ -15,9 +15,10 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.check.check import rebuild_hash_indexes
-from airflow_paimon.core.commit.committer import Draft, commit, restore_partitions
+from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
+from airflow_paimon.core.commit.restore import restore_partitions
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.hash_index import Hashes, extended_hash_index
 from airflow_paimon.core.format.manifest import IndexEntry

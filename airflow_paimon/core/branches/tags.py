@@ -324,9 +324,7 @@ def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None
     same = replaced is not None and now is not None and replaced.snapshot.identity == snapshot.identity
     end = replaced.expires_at() if replaced is not None else None
     kept = same and (end is None or now is None or end > now)
-    found = view.find_snapshot(snapshot.id)
-    held = kept or (found is not None and found.identity == snapshot.identity)
-    held = held or any(t.name != tag.name and t.snapshot.identity == snapshot.identity for t in view.tags())
+    held = kept or _is_kept_besides(view, tag)
     lost = lost_between(view, snapshot) if held else []
     if held and not lost:
         return
@@ -340,6 +338,17 @@ def check_held(view: Table, tag: Tag, replaced: Tag | None, now: datetime | None
     raise ConflictError(
         f"{view.label}: snapshot {snapshot.id} expired while it was tagged{why}, so it was not tagged; tag a later one"
     )
+
+
+def is_held(view: Table, tag: Tag) -> bool:
+    """Whether no expiry has taken the snapshot of a tag before that was set, see ``check_held``."""
+    return _is_kept_besides(view, tag) and not lost_between(view, tag.snapshot)
+
+
+def _is_kept_besides(view: Table, tag: Tag) -> bool:
+    found, identity = view.find_snapshot(tag.snapshot.id), tag.snapshot.identity
+    is_there = found is not None and found.identity == identity
+    return is_there or any(t.name != tag.name and t.snapshot.identity == identity for t in view.tags())
 
 
 def delete_tag(context: Context, request: DeleteTag) -> OperationResult:

@@ -48,7 +48,8 @@ from airflow_paimon.core.chain.write_plan import (
     anchor_interval,
     required_anchors,
 )
-from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.commit.draft import CommitOptions, Draft
+from airflow_paimon.core.commit.restore import restore_partitions
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError, first_few
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
@@ -58,7 +59,7 @@ from airflow_paimon.core.table.features import holds_chain_rows
 from airflow_paimon.core.table.history import touched_buckets
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import partition_types
+from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, plan_snapshot
 from airflow_paimon.core.table.table import Table
@@ -89,8 +90,32 @@ class DropCheck:
     def branch(self) -> str:
         return self.layout.snapshot_branch if self.role == ChainBranch.SNAPSHOT else self.layout.delta_branch
 
-    def run(self) -> LostPartitions | None:
-        """Return the partitions to restore because the other branch has lost their rows; None: none."""
+    def __call__(self, before: Snapshot | None, committed: Snapshot) -> UnsafeOperationError | None:
+        """Restore the dropped partitions whose rows the other branch has lost; return the error to report, if any."""
+        try:
+            lost = self._lost()
+        except PaimonError as error:
+            return self._not_made(error.message)
+        if lost is None:
+            return None
+        view = self.plan.table
+        chosen = StoredPartitions(self.plan.schema).where(lost.partitions.__contains__)
+        options = CommitOptions(guard_options=CHECKED_BY_CALLER)
+        # late rows add to deltas; a snapshot partition that exists again was reloaded
+        beside_appends = self.role == ChainBranch.DELTA
+        try:
+            done = restore_partitions(view, before, committed, chosen, options, beside_appends=beside_appends)
+        except PaimonError as error:
+            number = before.id if before is not None else None
+            way = f"run rollback_to --branch {self.branch} --snapshot {number}"
+            return self._dropped_error(lost, f"they can't be restored ({error.message}): {way}", number)
+        number = done.snapshot.id if done.snapshot is not None else None
+        back = "exist again" if number is None else f"are back with snapshot {number} of branch {self.branch}"
+        then = f"they {back}: find the other job that drops partitions, then run it again"
+        return self._dropped_error(lost, then, number)
+
+    def _lost(self) -> LostPartitions | None:
+        """Find the partitions to restore."""
         view, seen = self.other.table, self.other.snapshot
         head = view.latest_snapshot()
         if (seen.identity if seen else None) == (head.identity if head else None):
@@ -98,8 +123,16 @@ class DropCheck:
         now = partitions_in(plan_snapshot(view, head, view.schema()))
         return self._needed_anchors(now) if self.role == ChainBranch.SNAPSHOT else self._needed_deltas(now)
 
-    def not_made(self, why: str) -> UnsafeOperationError:
-        """Describe a commit that was made although ``run`` failed."""
+    def _dropped_error(self, lost: LostPartitions, then: str, snapshot_id: int | None) -> UnsafeOperationError:
+        texts = sorted(map(self.layout.text_of, lost.partitions))
+        return UnsafeOperationError(
+            f"{self.main.label}: {self.role} partitions {listed(texts)} were dropped at the same moment as {lost.why}; "
+            f"{then}",
+            details={"partitions": texts, "snapshot": snapshot_id},
+        )
+
+    def _not_made(self, why: str) -> UnsafeOperationError:
+        """Describe a commit that was made although the look at the other branch failed."""
         texts = sorted(map(self.layout.text_of, self.dropped))
         before = self.plan.snapshot.id if self.plan.snapshot is not None else None
         return UnsafeOperationError(
@@ -117,7 +150,7 @@ class DropCheck:
         missing = sorted({self.layout.text_of(m) for n in needed for m in n.missing if m is not None})
         branch = self.layout.delta_branch
         why = f"{listed(missing)} of branch {branch}" if missing else "deltas that build on them were added"
-        return LostPartitions(check=self, partitions=frozenset(n.values for n in needed), why=why)
+        return LostPartitions(frozenset(n.values for n in needed), why)
 
     def _needed_deltas(self, anchors: frozenset[Values]) -> LostPartitions | None:
         held = partitions_in(self.other)
@@ -130,41 +163,15 @@ class DropCheck:
             return None
         gone = sorted(self.layout.text_of(n.values) for n in needed if missing & set(n.missing))
         why = f"{listed(gone)} of branch {self.layout.snapshot_branch}, which held their rows"
-        return LostPartitions(check=self, partitions=frozenset(missing), why=why)
+        return LostPartitions(frozenset(missing), why)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LostPartitions:
     """Dropped partitions that are still needed; ``why`` follows their names in the message."""
 
-    check: DropCheck
     partitions: frozenset[Values]
     why: str
-    guard_options: ChainOptions = CHECKED_BY_CALLER
-
-    @property
-    def beside_appends(self) -> bool:
-        """True for deltas, which late rows add to; a snapshot partition that exists again was reloaded."""
-        return self.check.role == ChainBranch.DELTA
-
-    def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
-        """Describe the restoration. ``snapshot_id``: the one that restored them; None: another commit had."""
-        branch = self.check.branch
-        back = "exist again" if snapshot_id is None else f"are back with snapshot {snapshot_id} of branch {branch}"
-        return self._error(f"they {back}: find the other job that drops partitions, then run it again", snapshot_id)
-
-    def not_restored(self, before: int | None, why: str) -> UnsafeOperationError:
-        """Describe a failed restoration. ``before``: the snapshot that holds them."""
-        way = f"run rollback_to --branch {self.check.branch} --snapshot {before}"
-        return self._error(f"they can't be restored ({why}): {way}", before)
-
-    def _error(self, then: str, snapshot_id: int | None) -> UnsafeOperationError:
-        main, texts = self.check.main, sorted(map(self.check.layout.text_of, self.partitions))
-        return UnsafeOperationError(
-            f"{main.label}: {self.check.role} partitions {listed(texts)} were dropped at the same moment as "
-            f"{self.why}; {then}",
-            details={"partitions": texts, "snapshot": snapshot_id},
-        )
 
 
 def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFrom:
@@ -262,41 +269,36 @@ def check_chain_publish(target: Table, branch: Table, operation: str) -> None:
         )
 
 
-class ChainGuard:
-    """The guard of chain tables (a ``CommitGuard`` of ``core/commit/guards.py``)."""
+def check_commit(table: Table, head: Snapshot | None, draft: Draft) -> DropCheck | None:
+    """Be the guard of chain tables (``core/commit/guards.py``): check a commit, and write the records that must precede
+    it. Returns the check to run once it is committed.
 
-    def check(self, table: Table, head: Snapshot | None, draft: Draft) -> DropCheck | None:
-        """Check a commit, and write the records that must precede it. Returns the check to run once it is committed.
-
-        Raises:
-            UnsafeOperationError: a dropped anchor is required, or rows would be hidden. InvalidInputError: the branches
-                or the numbers of buckets differ, or a new partition has no partition time. NotFoundError: the other
-                branch does not exist.
-        """
-        options = draft.guard_options if isinstance(draft.guard_options, ChainOptions) else ChainOptions()
-        role, is_checked = chain_role(table, draft.schema), options.checked_by_caller
-        if role is None or role == ChainBranch.MAIN or draft.kind in NEUTRAL or not draft.entries:
-            return None
-        adds = {e.kind == FileKind.ADD for e in draft.entries}
-        if is_checked and role == ChainBranch.SNAPSHOT and adds == {True}:
-            return None  # made full by compaction: nothing is dropped, and its chain had one number of buckets
-        main = table.branch(MAIN)
-        main_schema = main.schema()
-        if chain_role(main, main_schema) is None:
-            return None  # being set up: not read as a chain yet
-        layout = chain_views(main)[0] if True in adds else chain_layout(main_schema, main.label)
-        change = _change(table, head, draft.schema, draft.entries)
-        if not is_checked and not draft.restores_own_files:
-            for values in change.added.keys() - change.before.keys():
-                layout.check_new(values)
-        on_stale = options.on_stale or ("refuse" if draft.kind == CommitKind.APPEND else "record")
-        other = _guard(main, layout, role, change, head, None if is_checked else on_stale)
-        if is_checked or change.before.keys() <= change.after:
-            return None
-        return DropCheck(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
-
-
-CHAIN_GUARD = ChainGuard()
+    Raises:
+        UnsafeOperationError: a dropped anchor is required, or rows would be hidden. InvalidInputError: the branches
+            or the numbers of buckets differ, or a new partition has no partition time. NotFoundError: the other
+            branch does not exist.
+    """
+    options = draft.guard_options if isinstance(draft.guard_options, ChainOptions) else ChainOptions()
+    role, is_checked = chain_role(table, draft.schema), options.checked_by_caller
+    if role is None or role == ChainBranch.MAIN or draft.kind in NEUTRAL or not draft.entries:
+        return None
+    adds = {e.kind == FileKind.ADD for e in draft.entries}
+    if is_checked and role == ChainBranch.SNAPSHOT and adds == {True}:
+        return None  # made full by compaction: nothing is dropped, and its chain had one number of buckets
+    main = table.branch(MAIN)
+    main_schema = main.schema()
+    if chain_role(main, main_schema) is None:
+        return None  # being set up: not read as a chain yet
+    layout = chain_views(main)[0] if True in adds else chain_layout(main_schema, main.label)
+    change = _change(table, head, draft.schema, draft.entries)
+    if not is_checked and not draft.restores_own_files:
+        for values in change.added.keys() - change.before.keys():
+            layout.check_new(values)
+    on_stale = options.on_stale or ("refuse" if draft.kind == CommitKind.APPEND else "record")
+    other = _guard(main, layout, role, change, head, None if is_checked else on_stale)
+    if is_checked or change.before.keys() <= change.after:
+        return None
+    return DropCheck(main=main, layout=layout, role=role, plan=change.plan, after=change.after, other=other)
 
 
 @dataclass(frozen=True, slots=True)

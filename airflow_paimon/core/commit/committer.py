@@ -31,14 +31,13 @@ from airflow_paimon.core.commit.draft import Draft as Draft
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
-from airflow_paimon.core.commit.guards import LostInputs, PostCommitCheck, check_draft
+from airflow_paimon.core.commit.guards import PostCommitCheck, check_draft
 from airflow_paimon.core.commit.latest_hint import refresh_hint
 from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
 from airflow_paimon.core.commit.read_back import head_is_unchanged, is_still_there, read_back
-from airflow_paimon.core.commit.restore import restore_draft
 from airflow_paimon.core.commit.staged import ChangeFiles, StagedSnapshot, discard, make_change_files, stage, write
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -48,7 +47,6 @@ from airflow_paimon.core.errors import (
     NotFoundError,
     OutcomeUnknownError,
     PaimonError,
-    UnsafeOperationError,
 )
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
@@ -56,7 +54,6 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.branch_record import BranchRecord, require_ready
 from airflow_paimon.core.table.features import check_known
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -345,11 +342,7 @@ def _run_checks(
     """Restore dropped partitions that are still needed. It is committed: the caller must not delete its files."""
     warnings = []
     for check in checks:
-        try:
-            lost = check.run()
-            problem = None if lost is None else _restore(table, before, committed, lost)
-        except PaimonError as error:
-            problem = check.not_made(error.message)
+        problem = check(before, committed)
         if problem is None:
             continue
         if all(e.kind != FileKind.ADD for e in draft.entries):
@@ -358,30 +351,3 @@ def _run_checks(
         log.warning("%s", problem.message)
         warnings.append(problem.message)
     return "; ".join(warnings) or None
-
-
-def _restore(table: Table, before: Snapshot | None, committed: Snapshot, lost: LostInputs) -> UnsafeOperationError:
-    chosen = StoredPartitions(table.schema()).where(lost.partitions.__contains__)
-    try:
-        options = CommitOptions(guard_options=lost.guard_options)
-        done = restore_partitions(table, before, committed, chosen, options, beside_appends=lost.beside_appends)
-    except PaimonError as error:
-        return lost.not_restored(before.id if before else None, error.message)
-    return lost.restored(done.snapshot.id if done.snapshot else None)
-
-
-def restore_partitions(
-    table: Table,
-    before: Snapshot | None,
-    dropped: Snapshot,
-    chosen: Selection,
-    options: CommitOptions | None = None,
-    *,
-    beside_appends: bool,
-) -> Receipt:
-    """Add again, by reference, files that the snapshot ``dropped`` took from ``before``, of the chosen partitions.
-
-    A partition that is not empty any more is skipped, unless it was only
-    appended to and ``beside_appends`` says that its old rows belong beside the new ones.
-    """
-    return commit(table, partial(restore_draft, table, before, dropped, chosen, beside_appends), options)

@@ -7,9 +7,9 @@ which Python runs before any module of the package, and is imported with the fir
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from airflow_paimon.core.commit.draft import Draft
@@ -20,51 +20,18 @@ if TYPE_CHECKING:
 _paths: list[str] = []
 
 
-class LostInputs(Protocol):
-    """Partitions that a commit dropped while a concurrent commit came to need them."""
-
-    @property
-    def partitions(self) -> frozenset[tuple[Any, ...]]:
-        """Their decoded values."""
-
-    @property
-    def beside_appends(self) -> bool:
-        """Whether they are restored even if rows were appended to them meanwhile."""
-
-    @property
-    def guard_options(self) -> object:
-        """The ``CommitOptions.guard_options`` of the commit that restores them."""
-
-    def restored(self, snapshot_id: int | None) -> UnsafeOperationError:
-        """Describe the restoration; ``snapshot_id`` restored them (None: another commit did)."""
-
-    def not_restored(self, before: int | None, why: str) -> UnsafeOperationError:
-        """Describe a failed restoration; ``before``: the snapshot that still holds them."""
-
-
-class PostCommitCheck(Protocol):
-    """A guard's check after the commit was committed."""
-
-    def run(self) -> LostInputs | None:
-        """Return the partitions to restore; None: none."""
-
-    def not_made(self, why: str) -> UnsafeOperationError:
-        """Describe a commit that was made although ``run`` failed: dropped partitions may be needed."""
-
-
-class CommitGuard(Protocol):
-    """Checks every attempt of every commit. It may write its own records, never a snapshot."""
-
-    def check(self, table: Table, head: Snapshot | None, draft: Draft) -> PostCommitCheck | None:
-        """Check a draft that is to go on top of ``head``.
-
-        Raises:
-            PaimonError: the commit is refused; nothing was published.
-        """
+PostCommitCheck = Callable[["Snapshot | None", "Snapshot"], "UnsafeOperationError | None"]
+"""Called with the snapshot before and the committed one. Restores partitions that the commit dropped while another one
+came to need them, and returns the error that says so, or that it could not; None: nothing was needed.
+"""
+CommitGuard = Callable[["Table", "Snapshot | None", "Draft"], PostCommitCheck | None]
+"""Checks every attempt of a commit: a draft that is to go on top of a head. Raises a ``PaimonError`` to refuse it.
+It may write its own records, never a snapshot.
+"""
 
 
 def register_guard(path: str) -> None:
-    """Register a guard for every commit: ``package.module:name`` of an object with the methods of ``CommitGuard``."""
+    """Register a guard for every commit: ``package.module:name`` of a ``CommitGuard``."""
     if path not in _paths:
         _paths.append(path)
         _loaded.cache_clear()
@@ -72,7 +39,7 @@ def register_guard(path: str) -> None:
 
 def check_draft(table: Table, head: Snapshot | None, draft: Draft) -> tuple[PostCommitCheck, ...]:
     """Call all guards; return the post-commit checks."""
-    found = [guard.check(table, head, draft) for guard in _loaded()]
+    found = [guard(table, head, draft) for guard in _loaded()]
     return tuple(check for check in found if check is not None)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import CommitOptions, Draft, Receipt
 from airflow_paimon.core.errors import ConflictError, LostMetadataError, NotFoundError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
@@ -16,7 +18,27 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 
 
-def restore_draft(
+def restore_partitions(
+    table: Table,
+    before: Snapshot | None,
+    dropped: Snapshot,
+    chosen: Selection,
+    options: CommitOptions | None = None,
+    *,
+    beside_appends: bool,
+) -> Receipt:
+    """Add again, by reference, files that the snapshot ``dropped`` took from ``before``, of the chosen partitions.
+
+    A partition that is not empty any more is skipped, unless it was only appended to and ``beside_appends`` says that
+    its old rows belong beside the new ones.
+
+    Raises:
+        ConflictError: what was appended to a partition has deletion vectors or hash indexes where its old rows have.
+    """
+    return commit(table, partial(_draft, table, before, dropped, chosen, beside_appends), options)
+
+
+def _draft(
     table: Table,
     before: Snapshot | None,
     dropped: Snapshot,
@@ -24,11 +46,6 @@ def restore_draft(
     beside_appends: bool,
     head: Snapshot | None,
 ) -> Draft | None:
-    """Plan ``restore_partitions`` on top of ``head``.
-
-    Raises:
-        ConflictError: what was appended to a partition has deletion vectors or hash indexes where its old rows have.
-    """
     if head is None:
         return None
     schema = table.schema()

@@ -23,13 +23,13 @@ from airflow_paimon.core.commit.committer import (
     find_committed,
     put_new,
     require_committable,
-    restore_partitions,
 )
 from airflow_paimon.core.commit.conditions import Condition
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import drop_if_unchanged
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity, name_of_try
 from airflow_paimon.core.commit.partition_contents import PartitionContent
+from airflow_paimon.core.commit.restore import restore_partitions
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -13,11 +13,11 @@ from airflow_paimon.core.table.table import split_version
 from airflow_paimon.core.table.table_set import SetMember, TableSet, claim_file, set_tag, version_file
 from airflow_paimon.core.table_sets.publish import (
     Sets,
+    check_retention,
     expire,
     make_version,
     members,
     open_sets,
-    parse_retention,
     pin_of,
     version_of,
 )
@@ -31,7 +31,7 @@ def create_table_set(context: Context, request: CreateTableSet) -> OperationResu
             readers see several branches, or a catalog that keeps the warehouse. ConflictError: a pipeline is publishing
             tables of the set.
     """
-    retention = parse_retention(request.keep, request.retention)
+    retained_ms = check_retention(request.keep, request.retention)
     sets = open_sets(request.warehouse, request.table_set, request.storage_options)
     named = members(request.member)
     if context.table.name not in named:
@@ -41,13 +41,13 @@ def create_table_set(context: Context, request: CreateTableSet) -> OperationResu
     if request.dry_run:
         return _planned(context, sets, _pins(sets, named))
     with attempt_of(context, commits=False) as tried:
-        found = version_of(sets, [str(request.operation_id)], context.now_ms) if tried.retried else None
+        found = version_of(sets, str(request.operation_id), context.now_ms) if tried.retried else None
         if found is not None:
             return _result(context, found, [], replayed=True)
         made = make_version(
             sets, lambda _: _pins(sets, named), request.operation_id, context.now_ms, abandon=request.abandon
         )
-    return _result(context, made, expire(sets, retention, context.now_ms))
+    return _result(context, made, expire(sets, request.keep, retained_ms, context.now_ms))
 
 
 def _pins(sets: Sets, named: Mapping[str, str]) -> dict[str, SetMember]:

@@ -14,10 +14,12 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 from airflow_paimon.core.branches.tag_files import deletion
-from airflow_paimon.core.branches.tags import check_deletable
+from airflow_paimon.core.branches.tags import check_deletable, is_held
 from airflow_paimon.core.catalogs import Catalog, open_catalog
 from airflow_paimon.core.commit.put import execute, put_new, require_committable
 from airflow_paimon.core.errors import (
@@ -34,8 +36,8 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Delete, PutNew
+from airflow_paimon.core.table.history import retained_snapshot
 from airflow_paimon.core.table.options import TableOptions, parse_duration, requested_duration
-from airflow_paimon.core.table.reachability import lost_between
 from airflow_paimon.core.table.record_kinds import CLAIMS
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.core.table.table_set import (
@@ -43,11 +45,9 @@ from airflow_paimon.core.table.table_set import (
     TableSet,
     claim_file,
     pins_file,
-    set_tag,
     version_file,
 )
 from airflow_paimon.core.table.table_sets import SetFolder, set_folder
-from airflow_paimon.core.table_sets.expiry_plan import expired_versions
 
 log = logging.getLogger(__name__)
 
@@ -58,23 +58,15 @@ _TRIES = 20
 Pins = Mapping[str, SetMember]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Retention:
-    """The newest ``keep`` versions stay, older ones for ``retained_ms`` after the next one took their place."""
-
-    keep: int
-    retained_ms: int
-
-
-def parse_retention(keep: int, retention: str) -> Retention:
-    """Check the two arguments.
+def check_retention(keep: int, retention: str) -> int:
+    """Return how long a version stays after the next one took its place, in milliseconds.
 
     Raises:
-        InvalidInputError: less than one version would stay, or it is no duration.
+        InvalidInputError: less than one version would stay (``keep``), or it is no duration.
     """
     if keep < 1:
         raise InvalidInputError(f"keep must be at least 1, got {keep}")
-    return Retention(keep=keep, retained_ms=int(requested_duration(retention, "retention").total_seconds() * 1000))
+    return int(requested_duration(retention, "retention").total_seconds() * 1000)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,54 +151,62 @@ def make_version(
     """
     mine, lost = operation_id or str(uuid.uuid4()), None
     for _ in range(_TRIES):
-        number, latest = _next(sets, (), now_ms, abandon=abandon)
-        claim = Claim(number=number, operation_id=mine, since_ms=now_ms, tables=choose(latest))
-        try:
-            put_new(sets.files, claim_file(number), claim.to_bytes())
-        except AlreadyExistsError:
+        claim = _claimed(sets, choose, mine, (), now_ms, abandon=abandon)
+        if claim is None:
             continue
         try:
             return finish(sets, claim, now_ms)
         except ConflictError as error:
             lost = error
-    raise lost or ConflictError(
-        f"Table set {sets.name!r}: other operations kept creating new versions; run it again when they have ended"
-    )
+    raise lost or _too_many(sets)
 
 
-def version_of(sets: Sets, operations: Collection[str], now_ms: int) -> TableSet | None:
-    """Find the newest version that one of these operations has made; finishes one that was only claimed."""
-    claims, ended = sets.folder.numbers()
-    if claims and claims[-1] not in ended:
-        claim = _read_claim(sets, claims[-1])
-        if claim is not None and claim.operation_id in operations and claim.tables is not None:
-            try:
-                return finish(sets, claim, now_ms)
-            except ConflictError as error:
-                log.warning("%s", error.message)
-    for number in reversed(ended):
-        found = sets.folder.ended(number)
-        if found is not None and found.operation_id in operations and found.abandoned is None:
-            return found
-    return None
+def version_of(sets: Sets, operation_id: str, now_ms: int) -> TableSet | None:
+    """Find the newest version that an operation has made; finishes one that was only claimed."""
+    ended, _ = _settled(sets, now_ms)
+    found = (sets.folder.ended(number) for number in reversed(ended))
+    return next((v for v in found if v is not None and v.operation_id == operation_id and v.abandoned is None), None)
 
 
-def _next(sets: Sets, mine: Collection[str], now_ms: int, *, abandon: bool = False) -> tuple[int, TableSet | None]:
-    """Return a number that is free, all before it have ended, and the newest version. Ends those of ``mine``."""
+def _settled(sets: Sets, now_ms: int) -> tuple[list[int], Claim | None]:
+    """Finish the newest claim if it lists its snapshots. Return the numbers that have ended, and the newest claim if
+    it is open; None: all numbers have ended.
+    """
     while True:
         claims, ended = sets.folder.numbers()
         newest = max([0, *claims, *ended])
         if newest == 0 or newest in ended:
-            return newest + 1, sets.folder.latest(ended)
-        claim = _read_claim(sets, newest)
-        if claim is None:
-            continue  # it has expired since
-        if claim.tables is not None:
+            return ended, None
+        claim = _read(sets, claim_file(newest))
+        if claim is not None and claim.tables is None:
+            claim = _read(sets, pins_file(newest)) or claim
+        if claim is not None and claim.tables is None:
+            return ended, claim
+        if claim is not None:  # else it has expired since
             try:
                 finish(sets, claim, now_ms)
             except ConflictError as error:
                 log.warning("%s", error.message)
-            continue
+
+
+def _claimed(
+    sets: Sets,
+    choose: Callable[[TableSet | None], Pins | None],
+    operation_id: str,
+    mine: Collection[str],
+    now_ms: int,
+    *,
+    abandon: bool = False,
+) -> Claim | None:
+    """Claim the next number, once all before it have ended; None: another one was faster. ``choose``: the snapshots, by
+    the newest version. Ends the open claim of one of ``mine``, and that of any operation that takes too long, or with
+    ``abandon``.
+
+    Raises:
+        ConflictError: another operation's claim is open.
+    """
+    ended, claim = _settled(sets, now_ms)
+    while claim is not None:
         old = now_ms - claim.since_ms > parse_duration(OPEN_FOR, "OPEN_FOR").total_seconds() * 1000
         if not (abandon or old or claim.operation_id in mine):
             raise ConflictError(
@@ -216,6 +216,20 @@ def _next(sets: Sets, mine: Collection[str], now_ms: int, *, abandon: bool = Fal
                 details={"operation_id": claim.operation_id, "number": claim.number},
             )
         give_up(sets, claim, "its publish did not end", now_ms)
+        ended, claim = _settled(sets, now_ms)
+    tables = choose(sets.folder.latest(ended))
+    new = Claim(number=max(ended, default=0) + 1, operation_id=operation_id, since_ms=now_ms, tables=tables)
+    try:
+        put_new(sets.files, claim_file(new.number), new.to_bytes())
+    except AlreadyExistsError:
+        return None
+    return new
+
+
+def _too_many(sets: Sets) -> ConflictError:
+    return ConflictError(
+        f"Table set {sets.name!r}: other operations kept creating new versions; run it again when they have ended"
+    )
 
 
 def finish(sets: Sets, claim: Claim, now_ms: int) -> TableSet:
@@ -225,32 +239,26 @@ def finish(sets: Sets, claim: Claim, now_ms: int) -> TableSet:
         ConflictError: it was given up.
     """
     assert claim.tables is not None
-    try:
-        for name, pin in claim.tables.items():
-            _tag(sets.table(name), set_tag(sets.name, claim.number), pin)
-    except (ConflictError, NotFoundError) as error:
-        give_up(sets, claim, error.message, now_ms)
-        found = sets.folder.ended(claim.number)
-        if found is not None and found.abandoned is None:
-            return found  # another process was through by then
-        raise ConflictError(f"Table set {sets.name!r}: version {claim.number} was given up: {error.message}") from error
     made = TableSet(name=sets.name, number=claim.number, tables=claim.tables, created_ms=now_ms,
                     operation_id=claim.operation_id)  # fmt: skip
-    return _end(sets, made)
-
-
-def _end(sets: Sets, made: TableSet) -> TableSet:
-    """Put how a number ends; another process may have been first."""
+    why = None
     try:
+        for name, pin in claim.tables.items():
+            _tag(sets.table(name), made.tag, pin)
         put_new(sets.files, version_file(made.number), made.to_bytes())
         return made
     except AlreadyExistsError:
-        found = sets.folder.ended(made.number)
-    if found is None or found.abandoned is not None:
+        pass  # another process has ended it
+    except (ConflictError, NotFoundError) as error:
+        why = error.message
+        give_up(sets, claim, why, now_ms)
+    found = sets.folder.ended(made.number)
+    if found is not None and found.abandoned is None:
+        return found
+    if why is None:
         _delete_tags(sets, made)
-        why = "it has expired" if found is None else found.abandoned
-        raise ConflictError(f"Table set {sets.name!r}: version {made.number} was given up meanwhile: {why}")
-    return found
+        why = (found and found.abandoned) or "it has expired"
+    raise ConflictError(f"Table set {sets.name!r}: version {made.number} was given up: {why}")
 
 
 def give_up(sets: Sets, claim: Claim, reason: str, now_ms: int) -> None:
@@ -262,17 +270,6 @@ def give_up(sets: Sets, claim: Claim, reason: str, now_ms: int) -> None:
     except AlreadyExistsError:
         return
     _delete_tags(sets, ended)
-
-
-def _open_claim(sets: Sets) -> Claim | None:
-    """Return the newest claim if it has not ended."""
-    claims, ended = sets.folder.numbers()
-    return _read_claim(sets, claims[-1]) if claims and claims[-1] not in ended else None
-
-
-def _read_claim(sets: Sets, number: int) -> Claim | None:
-    claim = _read(sets, claim_file(number))
-    return claim if claim is None or claim.tables is not None else _read(sets, pins_file(number)) or claim
 
 
 def _read(sets: Sets, file: str) -> Claim | None:
@@ -295,40 +292,29 @@ def _tag(view: Table, name: str, pin: SetMember) -> None:
             execute(view, [action])
         except AlreadyExistsError:
             raise ConflictError(f"{view.name}: tag {name!r} was set by another process in the meantime") from None
-    _require_held(view, tag)
-
-
-def _require_held(view: Table, tag: Tag) -> None:
-    """Check that no expiry has taken the snapshot before the tag was there: see ``check_held``.
-
-    Raises:
-        ConflictError: it may have.
-    """
-    snapshot = tag.snapshot
-    now = view.find_snapshot(snapshot.id)
-    held = now is not None and now.identity == snapshot.identity
-    held = held or any(t.name != tag.name and t.snapshot.identity == snapshot.identity for t in view.tags())
-    if not held or lost_between(view, snapshot):
-        raise ConflictError(f"{view.name}: snapshot {snapshot.id} expired while it was tagged")
+    if not is_held(view, tag):
+        raise ConflictError(f"{view.name}: snapshot {tag.snapshot.id} expired while it was tagged")
 
 
 def _pinned(view: Table, pin: SetMember) -> Snapshot:
     found = view.find_snapshot(pin.snapshot_id)
-    if found is not None and found.identity == pin.identity:
-        return found
-    held = next((t.snapshot for t in view.tags() if t.snapshot.identity == pin.identity), None)
-    if held is None:
+    if found is None or found.identity != pin.identity:
+        found = next((t.snapshot for t in view.tags() if t.snapshot.identity == pin.identity), None)
+    if found is None:
         raise ConflictError(f"{view.name}: snapshot {pin.snapshot_id} expired before it was tagged")
-    return held
+    return found
 
 
 def pin_of(view: Table, version: int | str | None = None) -> SetMember:
-    """Return the pin of a table's newest snapshot, or of a snapshot id or a tag of main.
+    """Return the pin of a table's newest snapshot, or of a snapshot id (a tag may be all that is left of it) or a tag
+    of main.
 
     Raises:
         NotFoundError: there is none.
     """
-    found, snapshot = resolve_version(view, version)
+    found, snapshot = (
+        (view, retained_snapshot(view, version)) if isinstance(version, int) else resolve_version(view, version)
+    )
     if snapshot is None:
         raise NotFoundError(f"{view.name} has no snapshot yet, so that it can't be in a table set; write it first")
     if found.branch_name != view.branch_name:
@@ -349,20 +335,13 @@ def begin(sets: Sets, operation_id: str, earlier: Collection[str], now_ms: int) 
             which the next one would have as well, is gone.
     """
     for _ in range(_TRIES):
-        found = _open_claim(sets)
+        _, found = _settled(sets, now_ms)
         if found is not None and found.operation_id == operation_id:
             return found
-        number, latest = _next(sets, [*earlier, operation_id], now_ms)
-        _require_whole(sets, latest)
-        claim = Claim(number=number, operation_id=operation_id, since_ms=now_ms)
-        try:
-            put_new(sets.files, claim_file(number), claim.to_bytes())
-        except AlreadyExistsError:
-            continue
-        return claim
-    raise ConflictError(
-        f"Table set {sets.name!r}: other operations kept creating new versions; run it again when they have ended"
-    )
+        claim = _claimed(sets, partial(_require_whole, sets), operation_id, [*earlier, operation_id], now_ms)
+        if claim is not None:
+            return claim
+    raise _too_many(sets)
 
 
 def _require_whole(sets: Sets, latest: TableSet | None) -> None:
@@ -388,29 +367,22 @@ def complete(sets: Sets, claim: Claim, published: Pins, now_ms: int) -> TableSet
         return {**(latest.tables if latest else {}), **{n: _newer(sets, latest, n, p) for n, p in published.items()}}
 
     if sets.folder.ended(claim.number) is None:
+        pinned = replace(claim, tables=choose(sets.folder.latest()))
+        try:  # from now on whoever comes next can finish it
+            put_new(sets.files, pins_file(claim.number), pinned.to_bytes())
+        except AlreadyExistsError:
+            pinned = _read(sets, pins_file(claim.number)) or pinned
         try:
-            return finish(sets, _with_pins(sets, claim, choose(sets.folder.latest())), now_ms)
+            return finish(sets, pinned, now_ms)
         except ConflictError as error:
             log.warning("%s", error.message)
     return make_version(sets, choose, claim.operation_id, now_ms)
 
 
-def _with_pins(sets: Sets, claim: Claim, tables: Pins) -> Claim:
-    """List the snapshots of an open claim: from now on whoever comes next can finish it."""
-    if claim.tables is not None:
-        return claim
-    pinned = replace(claim, tables=tables)
-    try:
-        put_new(sets.files, pins_file(claim.number), pinned.to_bytes())
-    except AlreadyExistsError:
-        return _read(sets, pins_file(claim.number)) or claim
-    return pinned
-
-
 def give_up_own(sets: Sets, operations: Collection[str], reason: str, now_ms: int) -> None:
     """End the open claim of one of these operations, which will publish nothing more."""
-    claim = _open_claim(sets)
-    if claim is not None and claim.tables is None and claim.operation_id in operations:
+    _, claim = _settled(sets, now_ms)
+    if claim is not None and claim.operation_id in operations:
         give_up(sets, claim, reason, now_ms)
 
 
@@ -426,11 +398,24 @@ def _newer(sets: Sets, latest: TableSet | None, name: str, pin: SetMember) -> Se
 # -- expiry ------------------------------------------------------------------------------------------------------------
 
 
-def expire(sets: Sets, retention: Retention, now_ms: int) -> list[int]:
+def expired_versions(ended: Sequence[TableSet], *, keep: int, retained_ms: int, now_ms: int) -> list[TableSet]:
+    """Choose from the numbers that have ended, ascending.
+
+    The newest ``keep`` versions stay. An older one stays for ``retained_ms`` from when the next one took its place, not
+    from when it was made: who began to read the newest version has as long to finish. The greatest number stays, so
+    that none is given twice; a number that was given up goes by its age.
+    """
+    versions = [one for one in ended if one.abandoned is None]
+    replaced = {one.number: following.created_ms for one, following in pairwise(versions)}
+    kept = {one.number for one in (*versions[max(len(versions) - keep, 0) :], *ended[-1:])}
+    since = {one.number: replaced.get(one.number, one.created_ms) for one in ended}
+    return [one for one in ended if one.number not in kept and since[one.number] < now_ms - retained_ms]
+
+
+def expire(sets: Sets, keep: int, retained_ms: int, now_ms: int) -> list[int]:
     """Delete the versions that are over, with their tags; returns their numbers. What fails is left for next time."""
     try:
-        ended = sets.folder.versions()
-        over = expired_versions(ended, keep=retention.keep, retained_ms=retention.retained_ms, now_ms=now_ms)
+        over = expired_versions(sets.folder.versions(), keep=keep, retained_ms=retained_ms, now_ms=now_ms)
         return [one.number for one in over if _expire(sets, one)]
     except (StorageError, OutcomeUnknownError, FormatError) as error:
         log.warning("Table set %s: old versions could not be deleted (%s)", sets.name, error)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.catalogs import Catalog
-from airflow_paimon.core.errors import FormatError, NotFoundError, UnsupportedCatalogError
+from airflow_paimon.core.errors import FormatError, UnsupportedCatalogError
 from airflow_paimon.core.requests.requests import SET_KEEP, SET_RETENTION
-from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.table_set import SetMember, TableSet
 from airflow_paimon.core.table.table_sets import set_folder, set_names
 from airflow_paimon.core.table_sets.publish import (
     Sets,
     begin,
+    check_retention,
     complete,
     expire,
     give_up_own,
     open_sets,
-    parse_retention,
     pin_of,
     version_of,
 )
@@ -46,21 +45,21 @@ class SeveralSets:
         for sets in self._open():
             for table in tables:
                 sets.member(table)
-            if version_of(sets, [self.operation_id], _now()) is None:
+            if version_of(sets, self.operation_id, _now()) is None:
                 begin(sets, self.operation_id, self.earlier, _now())
 
     def complete(self, published: Mapping[str, int | None]) -> list[dict[str, Any]]:
         """Make the versions; returns what each has. ``published``: the snapshot of each table, None = its newest."""
-        return [self._complete(sets, published) for sets in self._open()]
-
-    def _complete(self, sets: Sets, published: Mapping[str, int | None]) -> dict[str, Any]:
-        found = version_of(sets, [self.operation_id], _now())
-        if found is not None:
-            return found.to_json()
-        pins = {name: _published(sets.table(name), at) for name, at in published.items()}
-        made: TableSet = complete(sets, begin(sets, self.operation_id, self.earlier, _now()), pins, _now())
-        expired = expire(sets, parse_retention(SET_KEEP, SET_RETENTION), _now())
-        return {**made.to_json(), "expired": expired}
+        out = []
+        for sets in self._open():
+            if (made := version_of(sets, self.operation_id, _now())) is not None:
+                out.append(made.to_json())
+                continue
+            pins = {name: pin_of(sets.table(name), at) for name, at in published.items()}
+            made = complete(sets, begin(sets, self.operation_id, self.earlier, _now()), pins, _now())
+            expired = expire(sets, SET_KEEP, check_retention(SET_KEEP, SET_RETENTION), _now())
+            out.append({**made.to_json(), "expired": expired})
+        return out
 
     def give_up(self, reason: str) -> None:
         """Let others make versions again: this operation publishes nothing more."""
@@ -71,32 +70,19 @@ class SeveralSets:
         return [open_sets(self.warehouse, name, self.storage_options) for name in self.names]
 
 
-def _published(view: Table, snapshot_id: int | None) -> SetMember:
-    """Return the pin of what was published; a tag may be all that is left of it."""
-    try:
-        return pin_of(view, snapshot_id)
-    except NotFoundError:
-        held = next((t.snapshot for t in view.tags() if t.snapshot.id == snapshot_id), None)
-        if held is None:
-            raise
-        return SetMember(held.id, held.identity)
-
-
 def sets_made_by(catalog: Catalog, operations: Collection[str]) -> list[str]:
     """Return the sets of which one of these operations has made a version; none where the catalog has no sets."""
     try:
         names = set_names(catalog)
     except UnsupportedCatalogError:
         return []
-    return [name for name in names if _made_by(catalog, name, operations)]
-
-
-def _made_by(catalog: Catalog, name: str, operations: Collection[str]) -> bool:
-    try:
-        versions = set_folder(catalog, name).versions()
-    except FormatError:
-        return False  # a damaged record is no reason to undo nothing
-    return any(one.operation_id in operations and one.abandoned is None for one in versions)
+    found = []
+    for name in names:
+        with suppress(FormatError):  # a damaged record is no reason to undo nothing
+            versions = set_folder(catalog, name).versions()
+            if any(one.operation_id in operations and one.abandoned is None for one in versions):
+                found.append(name)
+    return found
 
 
 def _now() -> int:

@@ -19,7 +19,8 @@ def test_a_commit_is_guarded_when_only_the_committer_was_imported(tmp_path: Path
     add(table.branch("delta"), "20250103")
     code = f"""
         import sys
-        from airflow_paimon.core.commit.committer import Draft, UnsafeOperationError, commit
+        from airflow_paimon.core.commit.committer import Draft, commit
+        from airflow_paimon.core.errors import UnsafeOperationError
         from airflow_paimon.core.table.live_entries import live_entries
         from airflow_paimon.core.format.snapshot import CommitKind
         from airflow_paimon.core.table.table import open_table

@@ -29,8 +29,7 @@ from airflow_paimon.core.table.table import open_table, resolve_version
 from airflow_paimon.core.table.table_set import SetMember, TableSet, parse_set_version
 from airflow_paimon.core.table.table_sets import find_set, same_versions, set_folder, set_names
 from airflow_paimon.core.table_sets import publish
-from airflow_paimon.core.table_sets.expiry_plan import expired_versions
-from airflow_paimon.core.table_sets.publish import begin, complete, give_up_own, open_sets, pin_of
+from airflow_paimon.core.table_sets.publish import begin, complete, expired_versions, give_up_own, open_sets, pin_of
 from airflow_paimon.execution import run_operation
 from tests.clock import next_millisecond
 from tests.core.tables import append, make_table, rewrite, run
