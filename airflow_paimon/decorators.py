@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["paimon_correct_task", "paimon_sql_task"]
 
-_FIELDS = (*DecoratedOperator.template_fields, *CorrectBranchOperator.template_fields)
-_RENDERERS = {**DecoratedOperator.template_fields_renderers, **CorrectBranchOperator.template_fields_renderers}
 _IN_SPARK = ("spark", "branch", "main")
 """What a correction's function may take besides its own arguments and the views that the task names."""
 _MODULE = '''"""Made of a task's function by airflow-paimon."""
@@ -57,14 +55,21 @@ def corrected(spark, views):
 '''
 
 
-class _PaimonSqlOperator(DecoratedOperator, CorrectBranchOperator):
-    """A ``CorrectBranchOperator`` whose SQL is what the function returns."""
+class _DecoratedCorrection(DecoratedOperator, CorrectBranchOperator):
+    """A ``CorrectBranchOperator`` made of a function."""
 
-    template_fields: Sequence[str] = _FIELDS
+    template_fields: Sequence[str] = (*DecoratedOperator.template_fields, *CorrectBranchOperator.template_fields)
     native_fields: ClassVar[Collection[str]] = DecoratedOperator.template_fields
-    template_fields_renderers: ClassVar[dict[str, str]] = _RENDERERS
-    custom_operator_name = "@task.paimon_sql"
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **DecoratedOperator.template_fields_renderers, **CorrectBranchOperator.template_fields_renderers
+    }  # fmt: skip
     overwrite_rtif_after_execution = True
+
+
+class _PaimonSqlOperator(_DecoratedCorrection):
+    """Its SQL is what the function returns."""
+
+    custom_operator_name = "@task.paimon_sql"
 
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         if {"sql", "function"} & set(kwargs):
@@ -87,14 +92,10 @@ class _PaimonSqlOperator(DecoratedOperator, CorrectBranchOperator):
         return super()._from_outside(context) | {"sql"}
 
 
-class _PaimonCorrectOperator(DecoratedOperator, CorrectBranchOperator):
-    """A ``CorrectBranchOperator`` whose function is the decorated one, shipped with the job."""
+class _PaimonCorrectOperator(_DecoratedCorrection):
+    """Its function is the decorated one, shipped with the job."""
 
-    template_fields: Sequence[str] = _FIELDS
-    native_fields: ClassVar[Collection[str]] = DecoratedOperator.template_fields
-    template_fields_renderers: ClassVar[dict[str, str]] = _RENDERERS
     custom_operator_name = "@task.paimon_correct"
-    overwrite_rtif_after_execution = True
 
     def __init__(self, *, python_callable: Callable[..., Any], **kwargs: Any) -> None:
         if {"sql", "function"} & set(kwargs):

@@ -121,10 +121,10 @@ def _module(title: str, named: dict[str, str]) -> str:
         imports.add("from airflow_paimon.settings import SAMPLE")
     abstract = [name for name in ("Mapping", "Sequence") if f"{name}[" in text]
     standard = [f"from collections.abc import {', '.join(abstract)}"] * bool(abstract) + ["from typing import Any"]
-    listed = "".join(f'    "{name}",\n' for name in sorted(named.values()))
+    listed = "\n".join(packed([f'"{name}"' for name in sorted(named.values())]))
     return (
         f'"""{title}.\n\n{MADE}\n"""\n\n# fmt: off\nfrom __future__ import annotations\n\n'
-        + "\n".join([*standard, "", *_merged(imports), "", f"__all__ = [\n{listed}]\n\n\n"])
+        + "\n".join([*standard, "", *_merged(imports), "", f"__all__ = [\n{listed}\n]\n\n\n"])
         + text
     )
 
@@ -194,7 +194,7 @@ def _package() -> str:
         modules[name] = [one for one in _all_of(FOLDER / f"{name}.py") if one.endswith("Operator")]
     typed = "".join(f"    from airflow_paimon.operators.{name} import *  # noqa: F403\n" for name in sorted(modules))
     listed = "".join(
-        f'    "{name}": (\n' + "".join(f'        "{one}",\n' for one in modules[name]) + "    ),\n"
+        f'    "{name}": (\n' + "\n".join(packed([f'"{one}"' for one in modules[name]], 8)) + "\n    ),\n"
         for name in sorted(modules)
     )
     return _PACKAGE.format(made=MADE, typed=typed, listed=listed)

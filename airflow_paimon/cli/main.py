@@ -339,9 +339,7 @@ def _look_up(options: argparse.Namespace) -> Any:
     given = getattr(options, "limit", None)
     limit = given if given is not None else 0 if options.json else _DEFAULT_LIMIT
     if options.what == "sets":
-        from airflow_paimon.shown import table_sets
-
-        return table_sets.sets(options.warehouse, storage, limit, options.name)
+        return lookups.sets(options.warehouse, storage, limit, options.name)
     if options.what == "audit":
         from airflow_paimon.cli.audit import audit
 

@@ -34,43 +34,18 @@ _VALUE = re.compile(r"-?[A-Za-z0-9.]{1,32}")
 _CONF = frozenset(
     f"spark.{name}"
     for name in (
-        "cores.max",
-        "default.parallelism",
-        "driver.cores",
-        "driver.maxResultSize",
-        "driver.memory",
-        "driver.memoryOverhead",
-        "driver.memoryOverheadFactor",
-        "dynamicAllocation.enabled",
-        "dynamicAllocation.executorIdleTimeout",
-        "dynamicAllocation.initialExecutors",
-        "dynamicAllocation.maxExecutors",
-        "dynamicAllocation.minExecutors",
-        "executor.cores",
-        "executor.heartbeatInterval",
-        "executor.instances",
-        "executor.memory",
-        "executor.memoryOverhead",
-        "executor.memoryOverheadFactor",
-        "executor.pyspark.memory",
-        "memory.fraction",
-        "memory.offHeap.enabled",
-        "memory.offHeap.size",
-        "memory.storageFraction",
-        "network.timeout",
-        "speculation",
-        "sql.adaptive.advisoryPartitionSizeInBytes",
-        "sql.adaptive.coalescePartitions.enabled",
-        "sql.adaptive.enabled",
-        "sql.adaptive.skewJoin.enabled",
-        "sql.autoBroadcastJoinThreshold",
-        "sql.broadcastTimeout",
-        "sql.files.maxPartitionBytes",
-        "sql.shuffle.partitions",
-        "task.cpus",
+        "cores.max", "default.parallelism", "driver.cores", "driver.maxResultSize", "driver.memory",
+        "driver.memoryOverhead", "driver.memoryOverheadFactor", "dynamicAllocation.enabled",
+        "dynamicAllocation.executorIdleTimeout", "dynamicAllocation.initialExecutors", "dynamicAllocation.maxExecutors",
+        "dynamicAllocation.minExecutors", "executor.cores", "executor.heartbeatInterval", "executor.instances",
+        "executor.memory", "executor.memoryOverhead", "executor.memoryOverheadFactor", "executor.pyspark.memory",
+        "memory.fraction", "memory.offHeap.enabled", "memory.offHeap.size", "memory.storageFraction", "network.timeout",
+        "speculation", "sql.adaptive.advisoryPartitionSizeInBytes", "sql.adaptive.coalescePartitions.enabled",
+        "sql.adaptive.enabled", "sql.adaptive.skewJoin.enabled", "sql.autoBroadcastJoinThreshold",
+        "sql.broadcastTimeout", "sql.files.maxPartitionBytes", "sql.shuffle.partitions", "task.cpus",
         "task.maxFailures",
     )
-)
+)  # fmt: skip
 """Spark settings that only say how much, and how often."""
 
 _KEYS = ("locked", "spark_options", "spark_conf", "functions", "folders", "sql")

@@ -6,6 +6,8 @@ import os
 import pwd
 import threading
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,7 +20,6 @@ from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.object_client import RequestError
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.hooks._catalog_check import check_catalog_access, no_table_note, shortened, tables_of
-from airflow_paimon.hooks._masks_check import check_masks
 from airflow_paimon.notify import choose_notifiers
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ PATIENCE_SECONDS = 20.0
 _ONE_TRY = {"connect_timeout": 4, "read_timeout": 8, "retries": {"mode": "standard", "total_max_attempts": 1}}
 _MOST_FOLDERS = 20
 """Folders that are looked into, for tables or for databases."""
+_MOST_TABLES = 1000
+"""Names that patterns of ``masked_columns`` are compared with."""
 _SUFFIX = ".db"
 _SPARK_TYPES = ("spark", "spark_connect")
 _OF_TABLES = frozenset({"schema", "snapshot", "manifest"})
@@ -111,20 +114,20 @@ def check_connection(hook: PaimonHook) -> tuple[bool, str]:
         choose_notifiers(hook.notify, None, hook.paimon_conn_id)
         if hook.catalog_type != "filesystem":
             return within(
-                PATIENCE_SECONDS, hook.get_catalog().label, lambda: _then_check_masks(hook, _check_other_catalog(hook))
+                PATIENCE_SECONDS, hook.get_catalog().label, lambda: _then__check_masks(hook, _check_other_catalog(hook))
             )
         way_out = _UNREACHABLE if hook.storage == "s3" else _UNHEARD
-        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _then_check_masks(hook, _look(_store(hook))), way_out)
+        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _then__check_masks(hook, _look(_store(hook))), way_out)
     except InvalidInputError as error:  # perhaps there is no warehouse whose kind of storage could be named
         return False, error.message
     except PaimonError as error:
         return False, _with_advice(hook.storage, error)
 
 
-def _then_check_masks(hook: PaimonHook, found: tuple[bool, str]) -> tuple[bool, str]:
+def _then__check_masks(hook: PaimonHook, found: tuple[bool, str]) -> tuple[bool, str]:
     """Look for what the connection hides, where the rest is right."""
     if found[0]:
-        check_masks(hook)
+        _check_masks(hook)
     return found
 
 
@@ -311,3 +314,54 @@ def _over_hdfs(error: PaimonError) -> str:
     if "RPCError(" in f"{error.__cause__}":
         return "The name node's log shows the cause"
     return "Check the host and port in Warehouse, and that this machine reaches them"
+
+
+def _check_masks(hook: PaimonHook) -> None:
+    """Look for the tables and columns that the connection hides: a name that nothing has hides nothing.
+
+    Raises:
+        InvalidInputError: names one that isn't there.
+    """
+    for pattern, columns in hook.masked.items():
+        known = _columns_of(hook, pattern, {c.strip().lower() for c in columns})
+        missing = [c for c in columns if c.strip().lower() not in known]
+        if missing:
+            near = get_close_matches(missing[0].lower(), known, 1)
+            meant = f" (did you mean {near[0]}?)" if near else ""
+            raise InvalidInputError(
+                f"masked_columns: {pattern} has no column {missing[0]}{meant}, so nothing is hidden there. Correct the "
+                f"name, or leave it out"
+            )
+
+
+def _columns_of(hook: PaimonHook, pattern: str, wanted: set[str]) -> set[str]:
+    """Return the columns of the tables that a pattern names, all versions of them, in lower case; not of further
+    tables once all that are ``wanted`` are found.
+    """
+    if any(c in pattern for c in "*?["):
+        names = [name for name in _table_names(hook) if fnmatchcase(name.lower(), pattern.strip().lower())]
+    else:
+        names = [pattern.strip()]
+    found: set[str] = set()
+    opened = 0
+    for name in names:
+        if wanted <= found and opened:
+            break
+        try:
+            schemas = hook.get_table(name).require().schemas()
+            found |= {field.name.lower() for schema in schemas for field in schema.fields}
+            opened += 1
+        except PaimonError:  # none, one of another format, or one that this user may not read
+            continue
+    if not opened:
+        raise InvalidInputError(
+            f"masked_columns: there is no table {pattern} that can be read, so nothing is hidden there. Correct the "
+            f"name, or leave it out"
+        )
+    return found
+
+
+def _table_names(hook: PaimonHook) -> Sequence[str]:
+    catalog = hook.get_catalog()
+    every = (f"{database}.{table}" for database in catalog.databases() for table in catalog.tables(database))
+    return list(islice(every, _MOST_TABLES))

@@ -40,7 +40,6 @@ from airflow_paimon.hooks._kubernetes import (
     require_client,
 )
 from airflow_paimon.hooks._supervisor_watch import supervised
-from airflow_paimon.hooks._tracking import tracking_url
 from airflow_paimon.hooks._yarn import ADDRESS, YarnSubmission
 from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
@@ -52,6 +51,12 @@ __all__ = ["SparkJobHook"]
 
 _PROGRESS = re.compile(r"airflow_paimon\.spark\.progress: (\d+ % of step .*?) \(")
 _CONNECT_SECONDS = 5.0
+_HISTORY_SERVER = "spark.yarn.historyServer.address"
+"""Spark's own setting; here it counts on every master."""
+_NAMED = re.compile(r"(?:tracking URL:|SparkUI\b.*started at|Web UI available at) *(https?://\S+)")
+_UI_PORT = re.compile(r"Successfully started service 'SparkUI' on port (\d+)")
+"""All that Spark 4 says of its UI; the driver that says it in our log runs on this machine."""
+_APPLICATION = re.compile(r"\b(application_\d+_\d+|app-\d{14}-\d{4}|spark-[0-9a-f]{32}|local-\d{13})\b")
 _KILL_SECONDS = 4.0
 """Airflow follows its SIGTERM with SIGKILL after 5 seconds."""
 _OWN_OPTIONS = frozenset({"self", "conf", "conn_id", "application_args"})
@@ -397,6 +402,22 @@ def check_options(options: Mapping[str, Any]) -> None:
 def _escaped(value: Any) -> str:
     """Write a value for a Java properties file."""
     return str(value).replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+
+
+def tracking_url(line: str, settings: Mapping[str, Any]) -> str | None:
+    """Return where to look at the application, as a line of Spark's log tells it; None when it tells nothing.
+
+    With a history server in the settings it is that one's page of the application: it is there when the application is
+    gone.
+    """
+    server = str(settings.get(_HISTORY_SERVER) or "").rstrip("/")
+    if server:
+        found = _APPLICATION.search(line)
+        return f"{server if '://' in server else 'http://' + server}/history/{found[1]}" if found else None
+    if port := _UI_PORT.search(line):
+        return f"http://{settings.get('spark.driver.host') or socket.gethostname()}:{port[1]}"
+    named = _NAMED.search(line)
+    return named[1].rstrip(".,") if named else None
 
 
 def _check_masters(conn_id: str, master: str) -> None:

@@ -13,13 +13,10 @@ from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.table import open_table as open_core_table
-from airflow_paimon.notebook.frames import copied, installed
+from airflow_paimon.notebook.frames import RowReads
 from airflow_paimon.shown.html import facts_html
 
 if TYPE_CHECKING:
-    import duckdb
-    import pandas
-    import polars
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -28,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, repr=False)
-class ReadableTable(Table):
+class ReadableTable(RowReads, Table):
     """A view of one branch of a table, whose rows can be read in this process and which a notebook shows.
 
     Nothing is read before it is asked for, and nothing is kept: each call sees the newest snapshot. What the reads have
@@ -77,52 +74,6 @@ class ReadableTable(Table):
             raise InvalidInputError(f"{view.label}: limit is a number of rows from 0 on, not {limit!r}")
         condition = where_argument(view, where, version, moment)
         return read_batches(view, version, moment, columns, condition, gap_policy, chain_read, limit)
-
-    def to_arrow(
-        self, columns: Sequence[str] | None = None, where: str | pc.Expression | None = None, **more: Any
-    ) -> pa.Table:
-        """Read as an Arrow table. ``more``: the further arguments of ``to_batches``."""
-        import pyarrow as pa
-
-        reader = self.to_batches(columns, where, **more)
-        return pa.Table.from_batches(reader, reader.schema)
-
-    def to_pandas(
-        self, columns: Sequence[str] | None = None, where: str | pc.Expression | None = None, **more: Any
-    ) -> pandas.DataFrame:
-        """Read as a data frame of pandas, if that is installed. ``more``: as for ``to_batches``."""
-        installed("to_pandas", "pandas")
-        frame: pandas.DataFrame = self.to_arrow(columns, where, **more).to_pandas()
-        return frame
-
-    def to_polars(
-        self, columns: Sequence[str] | None = None, where: str | pc.Expression | None = None, **more: Any
-    ) -> polars.DataFrame:
-        """Read as a data frame of Polars, if that is installed. ``more``: as for ``to_batches``."""
-        frames = installed("to_polars", "polars")
-        frame: polars.DataFrame = frames.from_arrow(self.to_arrow(columns, where, **more))
-        return frame
-
-    def to_duckdb(
-        self,
-        columns: Sequence[str] | None = None,
-        where: str | pc.Expression | None = None,
-        *,
-        name: str | None = None,
-        connection: duckdb.DuckDBPyConnection | None = None,
-        **more: Any,
-    ) -> duckdb.DuckDBPyRelation:
-        """Copy the rows, batch by batch, into a temporary table of DuckDB, if that is installed, and return it.
-
-        ``name``: of the temporary table, by default the table's name without the database; one of that name is
-        replaced. ``connection``: where to make it, by default a new database in memory. ``more``: as for
-        ``to_batches``.
-        """
-        engine = installed("to_duckdb", "duckdb")
-        rows = self.to_batches(columns, where, **more)
-        made = engine.connect() if connection is None else connection
-        relation: duckdb.DuckDBPyRelation = copied(made, name or self.name.rpartition(".")[2], rows)
-        return relation
 
     def count(
         self,

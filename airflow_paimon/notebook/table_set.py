@@ -11,20 +11,18 @@ from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.table_set import TableSet, parse_set_version
 from airflow_paimon.core.table.table_sets import find_set
+from airflow_paimon.notebook.frames import RowReads
 from airflow_paimon.notebook.table import ReadableTable, open_table
 
 if TYPE_CHECKING:
-    import duckdb
-    import pandas
-    import polars
     import pyarrow as pa
     import pyarrow.compute as pc
 
     from airflow_paimon.shown.listing import Listing
 
 
-@dataclass(frozen=True, slots=True)
-class SetTable:
+@dataclass(frozen=True)
+class SetTable(RowReads):
     """A table as a version of a set has it. The reads are those of ``open_table``; none takes another version.
 
     ``table`` is the table itself, with its history and branches, and ``version`` what other reads take as ``version``.
@@ -33,6 +31,11 @@ class SetTable:
     table: ReadableTable
     version: str
     snapshot_id: int
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self.table.name
 
     def to_batches(
         self,
@@ -43,47 +46,6 @@ class SetTable:
     ) -> pa.RecordBatchReader:
         """Read as a stream of Arrow batches."""
         return self.table.to_batches(columns, where, tag=self.version, limit=limit)
-
-    def to_arrow(
-        self,
-        columns: Sequence[str] | None = None,
-        where: str | pc.Expression | None = None,
-        *,
-        limit: int | None = None,
-    ) -> pa.Table:
-        """Read as an Arrow table."""
-        return self.table.to_arrow(columns, where, tag=self.version, limit=limit)
-
-    def to_pandas(
-        self,
-        columns: Sequence[str] | None = None,
-        where: str | pc.Expression | None = None,
-        *,
-        limit: int | None = None,
-    ) -> pandas.DataFrame:
-        """Read as a data frame of pandas, if that is installed."""
-        return self.table.to_pandas(columns, where, tag=self.version, limit=limit)
-
-    def to_polars(
-        self,
-        columns: Sequence[str] | None = None,
-        where: str | pc.Expression | None = None,
-        *,
-        limit: int | None = None,
-    ) -> polars.DataFrame:
-        """Read as a data frame of Polars, if that is installed."""
-        return self.table.to_polars(columns, where, tag=self.version, limit=limit)
-
-    def to_duckdb(
-        self,
-        columns: Sequence[str] | None = None,
-        where: str | pc.Expression | None = None,
-        *,
-        name: str | None = None,
-        connection: duckdb.DuckDBPyConnection | None = None,
-    ) -> duckdb.DuckDBPyRelation:
-        """Copy the rows into a temporary table of DuckDB, if that is installed, and return it."""
-        return self.table.to_duckdb(columns, where, name=name, connection=connection, tag=self.version)
 
     def count(self, where: str | pc.Expression | None = None) -> int:
         """Count the rows as a reader sees them."""

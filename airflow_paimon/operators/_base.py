@@ -25,8 +25,10 @@ from airflow_paimon.core.requests.requests import (
     Approved,
     CheckBranchData,
     DiffBranches,
+    ExpirePartitions,
     Publish,
     Request,
+    RollbackTo,
     argument_name,
 )
 from airflow_paimon.core.table.paths import parse_identifier
@@ -35,11 +37,17 @@ from airflow_paimon.forms.policy import FIELDS
 from airflow_paimon.lineage.branches import branches_to_read, branches_to_write, branches_written
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, UndoLink, store_links
 from airflow_paimon.metrics import send_failure, send_success
-from airflow_paimon.operators._approval import with_requester
 from airflow_paimon.operators._arguments import with_parameters
 from airflow_paimon.operators._dry_run import shortened
 from airflow_paimon.operators._log_lines import log_lines
-from airflow_paimon.task_run import PROGRESS_KEY, RAN_ON_KEY, in_airflows_terms, operation_id, result_name
+from airflow_paimon.task_run import (
+    PROGRESS_KEY,
+    RAN_ON_KEY,
+    in_airflows_terms,
+    operation_id,
+    result_name,
+    triggering_user,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperatorLink, Context
@@ -359,7 +367,21 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         request = build_request(self.operation, values)
         if isinstance(request, CheckBranchData | DiffBranches):
             request = dataclasses.replace(request, mask=(*request.mask, *hook.masks))
-        return with_requester(request, hook, context) if isinstance(request, Approved) else request
+        return self._with_requester(request, hook, context) if isinstance(request, Approved) else request
+
+    def _with_requester(self, request: Approved, hook: PaimonHook, context: Context) -> Approved:
+        """Take the user who triggered the run as the one who asked for it, even if the argument names another; ask for
+        four eyes where the connection does.
+        """
+        four_eyes = request.four_eyes
+        if hook.four_eyes and not four_eyes:
+            from airflow_paimon.core.publish.approval import changes_readers_rows  # not for every DAG that is parsed
+
+            branch = request.branch if isinstance(request, RollbackTo | ExpirePartitions) else "main"
+            four_eyes = changes_readers_rows(request, hook.get_table(request.table, branch))
+        user = triggering_user(context)
+        by = request.requested_by if user is None else user
+        return dataclasses.replace(request, four_eyes=four_eyes, requested_by=by)
 
     def _restricted_request(self, hook: PaimonHook, context: Context) -> Request:
         """Return the request, after a look at what came from outside the DAG's code, such as a trigger form.

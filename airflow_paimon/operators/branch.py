@@ -15,21 +15,9 @@ from airflow_paimon.operators._publish import MergingOperator, PublishingOperato
 from airflow_paimon.settings import SAMPLE
 
 __all__ = [
-    "AlterBranchOperator",
-    "CorrectBranchOperator",
-    "CreateBranchOperator",
-    "CreateTagOperator",
-    "DeleteBranchOperator",
-    "DeleteTagOperator",
-    "DiffBranchesOperator",
-    "FastForwardOperator",
-    "MergeBranchOperator",
-    "PlanCorrectionOperator",
-    "RebaseBranchOperator",
-    "RenameBranchOperator",
-    "RenameTagOperator",
-    "ReplaceMainOperator",
-    "ReplaceTagOperator",
+    "AlterBranchOperator", "CorrectBranchOperator", "CreateBranchOperator", "CreateTagOperator", "DeleteBranchOperator",
+    "DeleteTagOperator", "DiffBranchesOperator", "FastForwardOperator", "MergeBranchOperator", "PlanCorrectionOperator",
+    "RebaseBranchOperator", "RenameBranchOperator", "RenameTagOperator", "ReplaceMainOperator", "ReplaceTagOperator",
     "RollbackOperator",
 ]
 

@@ -12,10 +12,7 @@ from typing import Any
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 
 __all__ = [
-    "AlterChainTableOperator",
-    "ChainCompactOperator",
-    "CheckChainTableOperator",
-    "CreateChainTableOperator",
+    "AlterChainTableOperator", "ChainCompactOperator", "CheckChainTableOperator", "CreateChainTableOperator",
 ]
 
 

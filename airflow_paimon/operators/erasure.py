@@ -11,8 +11,7 @@ from typing import Any
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 
 __all__ = [
-    "EraseRowsOperator",
-    "FindRowsOperator",
+    "EraseRowsOperator", "FindRowsOperator",
 ]
 
 

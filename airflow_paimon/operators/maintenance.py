@@ -12,24 +12,11 @@ from typing import Any
 from airflow_paimon.operators._base import PaimonOperator, keeps_arguments
 
 __all__ = [
-    "AlterTableOperator",
-    "BranchExpireOperator",
-    "ChangelogExpireOperator",
-    "CheckTableOperator",
-    "ClearConsumersOperator",
-    "CompactManifestOperator",
-    "CompactOperator",
-    "MarkPartitionDoneOperator",
-    "PartitionExpireOperator",
-    "RemoveOrphanFilesOperator",
-    "RepairTableOperator",
-    "RescaleOperator",
-    "ResetConsumerOperator",
-    "SnapshotExpireOperator",
-    "StorageUsageOperator",
-    "TableHealthOperator",
-    "TagAutomaticCreationOperator",
-    "TagExpireOperator",
+    "AlterTableOperator", "BranchExpireOperator", "ChangelogExpireOperator", "CheckTableOperator",
+    "ClearConsumersOperator", "CompactManifestOperator", "CompactOperator", "MarkPartitionDoneOperator",
+    "PartitionExpireOperator", "RemoveOrphanFilesOperator", "RepairTableOperator", "RescaleOperator",
+    "ResetConsumerOperator", "SnapshotExpireOperator", "StorageUsageOperator", "TableHealthOperator",
+    "TagAutomaticCreationOperator", "TagExpireOperator",
 ]
 
 

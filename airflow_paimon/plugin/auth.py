@@ -44,20 +44,10 @@ def readable_connections(user: BaseUser, more: Iterable[str]) -> set[str]:
     return allowed
 
 
-def may_read_runs(user: BaseUser, dag_id: str) -> bool:
-    """Say whether the user may see the runs of a DAG."""
-    return get_auth_manager().is_authorized_dag(
-        method="GET",
-        access_entity=DagAccessEntity.RUN,
-        details=DagDetails(id=dag_id, **of_team(DagModel, dag_id)),
-        user=user,
-    )
-
-
-def may_read_dag(user: BaseUser, dag_id: str) -> bool:
-    """Say whether the user may see a DAG."""
-    details = DagDetails(id=dag_id, **of_team(DagModel, dag_id))
-    return get_auth_manager().is_authorized_dag(method="GET", details=details, user=user)
+def may_read_dag(user: BaseUser, dag_id: str, *, runs: bool = False) -> bool:
+    """Say whether the user may see a DAG, or its ``runs``."""
+    details, part = DagDetails(id=dag_id, **of_team(DagModel, dag_id)), DagAccessEntity.RUN if runs else None
+    return get_auth_manager().is_authorized_dag(method="GET", access_entity=part, details=details, user=user)
 
 
 def of_team(model: type[Connection] | type[DagModel], name: str) -> dict[str, str]:

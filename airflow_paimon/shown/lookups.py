@@ -17,10 +17,12 @@ from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, find_databases, find_tables, matching_tables
+from airflow_paimon.core.table.table_set import TableSet
+from airflow_paimon.core.table.table_sets import find_set, set_folder, set_names
 from airflow_paimon.shown import branches as shown_branches
 from airflow_paimon.shown import glance, lists, live_files
 from airflow_paimon.shown.commits import commit_of, commits
-from airflow_paimon.shown.listing import Listing, heads, limited
+from airflow_paimon.shown.listing import Listing, heads, limited, utc_time
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -123,6 +125,33 @@ def files(table: Table, limit: int, at: Snapshot | None = None) -> Listing:
 def storage(table: Table, limit: int) -> Listing:
     """List what holds files of the table, of all branches, with what its end would free, the most first."""
     return lists.holders(read_usage(table, _now_ms())).first(limit)
+
+
+def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, name: str | None = None) -> Listing:
+    """List the sets of a warehouse with their newest versions, or the versions of one set, newest first.
+
+    Raises:
+        NotFoundError: no set of that name has a version, or there is no such warehouse. UnsupportedCatalogError: the
+            catalog has no sets.
+    """
+    catalog = open_catalog(warehouse, storage_options)
+    if name is None:
+        newest = (set_folder(catalog, one).latest() for one in set_names(catalog))
+        found = [one for one in newest if one is not None]
+        if not found:
+            find_databases(catalog)
+    else:
+        find_set(catalog, name)
+        found = [one for one in set_folder(catalog, name).versions() if one.abandoned is None][::-1]
+    shown, left = limited(found, limit)
+    columns = heads("table set | number: number | created: utc | tag | tables")
+    return Listing(title="table sets" if name is None else "versions", columns=columns,
+                   rows=[_of_set(one) for one in shown], left=left)  # fmt: skip
+
+
+def _of_set(one: TableSet) -> list[Any]:
+    tables = [f"{name}@{pin.snapshot_id}" for name, pin in one.tables.items()]
+    return [one.name, one.number, utc_time(one.created_ms), one.tag, tables]
 
 
 def _now_ms() -> int:

@@ -12,20 +12,8 @@ URL_PREFIX = "/paimon"
 DOCS = "/_docs"
 """Where the documentation is, below the page's own prefix; a connection of that name could not be opened."""
 TABS = (
-    "history",
-    "branches",
-    "tags",
-    "schemas",
-    "partitions",
-    "files",
-    "options",
-    "storage",
-    "health",
-    "plan",
-    "grid",
-    "corrections",
-    "audit",
-    "check",
+    "history", "branches", "tags", "schemas", "partitions", "files", "options",
+    "storage", "health", "plan", "grid", "corrections", "audit", "check",
 )  # fmt: skip
 """``grid`` is of chain tables; of an ordinary table it says so."""
 

@@ -12,9 +12,8 @@ from starlette.testclient import TestClient
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.arguments import SESSION_IS_READY
 from airflow_paimon.get_provider_info import get_provider_info
-from airflow_paimon.hooks._tracking import tracking_url
 from airflow_paimon.hooks.spark_connect_job import open_job_hook
-from airflow_paimon.hooks.spark_job import SparkJobHook
+from airflow_paimon.hooks.spark_job import SparkJobHook, tracking_url
 from airflow_paimon.operators.branch import CreateTagOperator, RollbackOperator
 from airflow_paimon.operators.correction import PublishApprovalOperator
 from airflow_paimon.operators.maintenance import CheckTableOperator

@@ -49,7 +49,7 @@ def used(path: Path) -> set[str]:
 def test_the_private_members_that_are_used_are_listed_and_there() -> None:
     theirs = own_members(spark_submit)
     assert METHODS.keys() | ATTRIBUTES <= theirs
-    ours = set().union(*(used(HOOKS / f"{name}.py") for name in ("spark_job", "_drivers", "_tracking", "_yarn")))
+    ours = set().union(*(used(HOOKS / f"{name}.py") for name in ("spark_job", "_drivers", "_kubernetes", "_yarn")))
     assert ours & theirs == METHODS.keys() | ATTRIBUTES
     assert used(HOOKS / "spark_connect_job.py") & own_members(spark_connect) == {"_conn_id"}
 

@@ -41,7 +41,7 @@ _EXPECTED = (Kind.CORRECTION, Kind.UNDO, Kind.CLEANUP, Kind.ERASURE)
 def show(context: PageContext) -> Panel:
     """Show the runs that the user may read, and the forms."""
     known = known_dags(context)
-    allowed = [dag for dag in known if auth.may_read_runs(context.user, dag.dag_id)]
+    allowed = [dag for dag in known if auth.may_read_dag(context.user, dag.dag_id, runs=True)]
     name, conn_id = context.main.name, context.conn_id
     ids = (dag.dag_id for dag in allowed)
     found = context.read("runs", conn_id, *ids, make=partial(runs.runs_of, name, conn_id, allowed), fresh=1.0)
