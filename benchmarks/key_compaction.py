@@ -27,8 +27,7 @@ from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit
 from airflow_paimon.spark.compaction import _groups
 from airflow_paimon.spark.jobs import run_spark_operation
-from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import cores_of, map_tasks
+from airflow_paimon.spark.tasks import SCHEMA, collect, cores_of, map_tasks, ship
 from benchmarks._connector import connector
 from benchmarks.spark_read_write import BUCKETS, DELTAS, ROWS, in_turns, report, rows, session
 

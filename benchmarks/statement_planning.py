@@ -26,7 +26,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import commit_statement
-from airflow_paimon.spark.statements.tables import warehouse_tables
+from airflow_paimon.spark.statements.tables import NamedTables
 from benchmarks.metadata import new_file
 from benchmarks.spark_read_write import session
 from tests.stores import CountingStore
@@ -72,7 +72,7 @@ def run(spark: SparkSession, warehouse: str, table: Table, text: str) -> tuple[f
     view, started = Table(store, table.name), time.process_time()
     statement = parse_statement(spark, text)
     assert statement is not None
-    named = warehouse_tables(spark, warehouse, None, text, view)
+    named = NamedTables(spark, warehouse, None, text, view)
     commit_statement(spark, statement, view, named, CommitOptions(), lambda outcome: {})
     return time.process_time() - started, store.tally.requests, store.tally.bytes_read / 1e6
 

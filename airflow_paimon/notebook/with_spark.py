@@ -83,11 +83,11 @@ def check_branch_data(
         return perform("check_branch_data", given, run)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "rules.json"
-        file.write_text(json.dumps(list(rules)), encoding="utf-8")
+        file.write_text(json.dumps(list(rules), default=str), encoding="utf-8")
         return perform("check_branch_data", {**given, "rules": str(file)}, run)
 
 
 def _run(spark: Any, request: Request, processes: int) -> OperationResult:
-    from airflow_paimon.spark.jobs.in_session import run_in_session
+    from airflow_paimon.spark.jobs.before_spark import run_in_session
 
     return run_in_session(request, spark)

@@ -1,8 +1,9 @@
-"""Arrow tables to DataFrames and back, which Spark has had functions for since 4.0."""
+"""Arrow tables to DataFrames and back, which Spark has had functions for since 4.0; few rows of this process as one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -48,3 +49,16 @@ def collect_arrow(frame: DataFrame) -> pa.Table:
     # One by one: Arrow refuses the cast of a struct to its own type where a null has fields that can't be null.
     columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(found.columns, schema, strict=True)]
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+def arrow_frame(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """Return the rows of an Arrow table; times without a zone stay so."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    schema = pa.schema([f.with_type(pa.timestamp("us")) if pa.types.is_timestamp(f.type) else f for f in rows.schema])
+    return spark.createDataFrame(rows.cast(schema).to_pylist(), from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+
+def text_frame(spark: SparkSession, columns: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> DataFrame:
+    """Return rows with these columns, each with its type in Spark's notation."""
+    return spark.createDataFrame(list(rows), ", ".join(f"`{name}` {kind}" for name, kind in columns.items()))

@@ -9,8 +9,7 @@ from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskO
 from airflow_paimon.data.scan import fits_in_process
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
-from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import OPEN_COST_BYTES, TASK_BYTES, cores_of, map_tasks, pack
+from airflow_paimon.spark.tasks import OPEN_COST_BYTES, SCHEMA, TASK_BYTES, collect, cores_of, map_tasks, pack, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

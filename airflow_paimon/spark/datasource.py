@@ -22,7 +22,6 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt, digest_of
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
-from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import read_storage_options
 from airflow_paimon.core.sql_text.condition import parse_condition
@@ -46,6 +45,7 @@ from airflow_paimon.data.task_messages import merged_messages
 from airflow_paimon.data.where import to_expression
 from airflow_paimon.data.write import TableWrite, WriteMode, discard_files, plan_write, write_rows
 from airflow_paimon.spark.char_columns import schema_with_chars
+from airflow_paimon.spark.filters import to_predicate
 from airflow_paimon.spark.rows_in import check_columns, conform_for
 from airflow_paimon.spark.shares import read_share, task_shares
 from airflow_paimon.spark.source_api import (
@@ -58,7 +58,6 @@ from airflow_paimon.spark.source_api import (
     WriterCommitMessage,
     require_data_sources,
 )
-from airflow_paimon.spark.source_filters import to_predicate
 from airflow_paimon.spark.spark_types import spark_schema
 from airflow_paimon.spark.streaming.sink import OTHER_ROWS, SPARK_OPTIONS, plan_stream_writer
 from airflow_paimon.spark.streaming.source import READ_OPTIONS, PaimonStreamReader, flag, parse_stream_options
@@ -122,7 +121,7 @@ class PaimonDataSource(DataSource):
     @forgetting_zip_importers()
     def schema(self) -> StructType:
         self._check(ANY_OPTION)
-        schema, system = self._table_schema(), self._system_table()
+        schema, system = read_schema(self._open(), self._version(), self._get("timestamp")), self._system_table()
         shown = with_row_columns(schema).fields
         if system is not None:
             shown = system_fields(check_system_table(self._open(), system), schema)
@@ -251,9 +250,6 @@ class PaimonDataSource(DataSource):
 
     def _columns(self) -> list[str]:
         return [c.strip() for c in (self._get("columns") or "").split(",") if c.strip()]
-
-    def _table_schema(self) -> TableSchema:
-        return read_schema(self._open(), self._version(), self._get("timestamp"))
 
     def _mode(self, overwrite: bool) -> str:
         mode = self._get("mode")

@@ -16,6 +16,7 @@ from typing import Any
 from airflow_paimon.core import errors
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, StorageError
 from airflow_paimon.core.sql_text.tokens import TOO_DEEP
+from airflow_paimon.core.table.internal_columns import INTERNAL_PREFIX
 from airflow_paimon.spark.jvm import is_instance
 
 _RAISED = re.compile(r"airflow_paimon\.core\.errors\.(\w+): (.+)")
@@ -35,6 +36,12 @@ _OVERFLOW_OR_DIVISION = (
 _POSITION = re.compile(r"== SQL.*\(line (\d+), position (\d+)\) ==")
 _BARE_POSITION = re.compile(r";? \(?line (\d+),? pos (\d+)\)?;?$", re.MULTILINE)
 """How errors of parsing and of analysis say it, the position counted from 0."""
+_OWN_NAME = rf"(?:`[^`]+`\.)*`{INTERNAL_PREFIX}\w+`"
+_OWN_NAMES = re.compile(f", {_OWN_NAME}|{_OWN_NAME}, ")
+"""Columns that rows are found by: among the names that Spark suggests for an unknown one."""
+_UNKNOWN_TABLE = "[TABLE_OR_VIEW_NOT_FOUND]"
+_NO_SUCH_NAME = (_UNKNOWN_TABLE, "[REQUIRES_SINGLE_PART_NAMESPACE]")
+"""What Spark says of a name that only its own catalogs could have."""
 
 
 @contextmanager
@@ -52,24 +59,31 @@ def task_errors() -> Iterator[None]:
 
 
 @contextmanager
-def query_errors(what: str) -> Iterator[None]:
-    """Like ``task_errors``; also raise ``InvalidInputError`` for faults of the user's query or function, in one line.
+def query_errors(what: str, missing: type[PaimonError] = InvalidInputError, hint: str = "") -> Iterator[None]:
+    """Like ``task_errors``; also raise ``InvalidInputError`` for faults of the user's SQL or function.
 
-    ``what`` names it: ``--sql`` or ``--function module:name``.
+    In one line, with the position in the statement. ``what`` comes before it: ``--sql``, ``--function module:name``,
+    ``UPDATE on db.t``. ``missing``: the error for a table that neither the warehouse nor Spark has; ``hint``: what to
+    do then.
     """
     from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
+    from pyspark.errors import AnalysisException, PySparkException
 
     try:
         yield
+    except RecursionError:
+        raise InvalidInputError(f"{what}: {TOO_DEEP}") from None
     except (PySparkException, Py4JJavaError) as error:
-        found = known_error(str(error))
+        text = str(error)
+        found = known_error(text)
         if found is not None:
             raise found from error
-        fault = fault_of_query(error)
+        fault = first_line(text) if isinstance(error, AnalysisException) else fault_of_query(error)
         if fault is None:
             raise
-        raise InvalidInputError(f"{what}: {fault}") from None
+        kind = missing if fault.startswith(_UNKNOWN_TABLE) else InvalidInputError
+        way_out = hint if fault.startswith(_NO_SUCH_NAME) else ""
+        raise kind(f"{what}: {_OWN_NAMES.sub('', fault_at(text, fault))}{way_out}") from None
 
 
 @contextmanager

@@ -12,9 +12,12 @@ import json
 import logging
 import math
 import os
+import select
 import shutil
 import signal
+import stat
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -52,7 +55,6 @@ from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.execution import run_operation
 from airflow_paimon.spark.connect import connect_session, uses_connect
-from airflow_paimon.spark.parent_watch import end_with_parent
 
 log = logging.getLogger("airflow_paimon")
 
@@ -69,6 +71,9 @@ _OTHERWISE_IN_SPARK = (StorageError, UnsupportedStorageError, MemoryError, Modul
 """What may fail in this process alone: on another machine, or spread over tasks, the same work may succeed."""
 
 
+_PARENT_POLL_MS = 1000
+
+
 class _Terminated(BaseException):
     """SIGTERM or SIGINT arrived. No ``Exception``: nothing that handles failures may swallow it."""
 
@@ -81,7 +86,7 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
     collect_seldom()
     stdout = _claim_stdout()
     if "PYSPARK_GATEWAY_PORT" in os.environ:
-        end_with_parent()
+        _end_with_parent()
     formatter = _start_log()
     outcome = _run_job(operation, arguments, formatter)
     try:
@@ -145,7 +150,7 @@ def _run(arguments: JobArguments) -> JobOutcome:
             f"{request.operation} was stopped by a signal while it ran: the commit may have succeeded. Run it again "
             f"with the same operation id, which checks first"
         )
-        return JobOutcome(failure_json(request.operation, request.table, interrupted), interrupted.exit_code)
+        return _failure(request, interrupted)
     except NeedsSparkError as error:
         return _needs_spark(request, str(error))
     except Exception as error:  # the last line is a result, whatever went wrong; the traceback goes to stderr
@@ -165,8 +170,8 @@ _WITHOUT_SPARK = "Small compactions and rescales need no Spark: local_execution 
 
 
 def _failed(request: Request, error: Exception) -> JobOutcome:
+    missing = None
     if isinstance(error, ModuleNotFoundError):
-        log.exception("%s failed", request.operation)
         needed = "a cluster needs pyarrow, numpy, fsspec, fastavro and, below Python 3.14, backports.zstd"
         if error.name in ("pyspark", "py4j"):
             needed = f"{request.operation} runs in Spark (pip install pyspark), or submit the job with spark-submit. "
@@ -174,19 +179,21 @@ def _failed(request: Request, error: Exception) -> JobOutcome:
         missing = UnsupportedFeatureError(
             f"The Python that runs this job ({sys.executable}) has no package {error.name}; install it there: {needed}"
         )
-        return JobOutcome(failure_json(request.operation, request.table, missing), missing.exit_code)
-    if "[JAVA_GATEWAY_EXITED]" in str(error):
-        log.exception("%s failed", request.operation)
+    elif "[JAVA_GATEWAY_EXITED]" in str(error):
         missing = UnsupportedFeatureError(
             f"{request.operation} runs in Spark, which could not be started here: it needs Java (JAVA_HOME; the log "
             f"has Spark's own message), or submit the job with spark-submit. {_WITHOUT_SPARK}"
         )
-        return JobOutcome(failure_json(request.operation, request.table, missing), missing.exit_code)
-    if isinstance(error, PaimonError):
+    elif isinstance(error, PaimonError):
         log.error("%s of %s failed (%s): %s", request.operation, request.table, error.kind, error.message)
-        return JobOutcome(failure_json(request.operation, request.table, error), error.exit_code)
+        return _failure(request, error)
     log.exception("%s failed", request.operation)
-    return JobOutcome(failure_json(request.operation, request.table, error), PaimonError.exit_code)
+    return _failure(request, missing or error)
+
+
+def _failure(request: Request, error: Exception) -> JobOutcome:
+    code = error.exit_code if isinstance(error, PaimonError) else PaimonError.exit_code
+    return JobOutcome(failure_json(request.operation, request.table, error), code)
 
 
 class _NoPandas(importlib.abc.MetaPathFinder):
@@ -218,41 +225,32 @@ def _without_pandas(request: Request) -> Iterator[None]:
 @same_versions()
 @cached_reads()
 def _run_operation(arguments: JobArguments) -> OperationResult:
-    with _without_pandas(arguments.request), running_in_spark() if _is_submitted() else nullcontext():
-        return _run_where_it_belongs(arguments)
-
-
-def _run_where_it_belongs(arguments: JobArguments) -> OperationResult:
     request = arguments.request
-    if not operation_of(request.operation).needs_spark:
-        return _run_on_metadata(request)
-    if not _in_yarn_cluster():
-        from airflow_paimon.spark.jobs.before_spark import run_before_spark
-
-        # Of a submitted job this process does nothing itself: whoever submits it wants Spark.
-        local = NONE if _is_submitted() else arguments.local_execution
-        if (done := run_before_spark(request, local, without_spark=arguments.without_spark)) is not None:
+    with _without_pandas(request), running_in_spark() if _is_submitted() else nullcontext():
+        needs_spark = operation_of(request.operation).needs_spark
+        if not needs_spark and not _in_yarn_cluster():
+            return run_operation(request)
+        done = _run_before_spark(arguments) if needs_spark and not _in_yarn_cluster() else None
+        if done is not None:
             return done
-        if arguments.without_spark:
-            raise NeedsSparkError(f"it is more than {MEMORY_BYTES >> 20:,} MiB allow, or Spark's own work")
-    from airflow_paimon.spark.jobs import run_spark_operation
+        from airflow_paimon.spark.jobs import run_spark_operation
 
-    spark = _session(request)
-    try:
-        result: OperationResult = run_spark_operation(spark, request)
-        return result
-    finally:
-        _stop(spark)
-
-
-def _run_on_metadata(request: Request) -> OperationResult:
-    """Run an operation that reads and writes no rows."""
-    spark = _session(request) if _in_yarn_cluster() else None
-    try:
-        return run_operation(request)
-    finally:
-        if spark is not None:
+        spark = _session(request)
+        try:
+            return run_spark_operation(spark, request) if needs_spark else run_operation(request)
+        finally:
             _stop(spark)
+
+
+def _run_before_spark(arguments: JobArguments) -> OperationResult | None:
+    from airflow_paimon.spark.jobs.before_spark import run_before_spark
+
+    # Of a submitted job this process does nothing itself: whoever submits it wants Spark.
+    local = NONE if _is_submitted() else arguments.local_execution
+    done = run_before_spark(arguments.request, local, without_spark=arguments.without_spark)
+    if done is None and arguments.without_spark:
+        raise NeedsSparkError(f"it is more than {MEMORY_BYTES >> 20:,} MiB allow, or Spark's own work")
+    return done
 
 
 def _is_submitted() -> bool:
@@ -279,11 +277,8 @@ def _session(request: Request) -> Any:
 
         if (home := find_java(Path(".java"))) is not None:
             os.environ["JAVA_HOME"] = str(home)
-    _choose_python()
     builder = SparkSession.builder.appName(name)
-    if isinstance(request, CorrectBranch) and request.engine == "connector":
-        _switch_extensions_on(builder)
-    _leave_ui_out(builder)
+    _configure(builder, request)
     spark = builder.getOrCreate()
     log.info(SESSION_IS_READY)
     if spark.conf.get("spark.log.level", None) is None:
@@ -292,43 +287,32 @@ def _session(request: Request) -> Any:
     return spark
 
 
-def _choose_python() -> None:
-    """Let the tasks of a local master run in this Python; Spark's default is the first ``python3`` of the PATH."""
-    if "PYSPARK_PYTHON" in os.environ:
-        return
+def _configure(builder: Any, request: Request) -> None:
+    """Complete the settings of ``spark-submit`` and of the cluster, which are the JVM's."""
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # the settings of spark-submit and of the cluster are the JVM's
+    SparkContext._ensure_initialized()
     conf = SparkConf()
     if not conf.contains("spark.pyspark.python"):
         os.environ.update(default_python(os.environ, conf.get("spark.master", None) or "local[*]"))
+    if isinstance(request, CorrectBranch) and request.engine == "connector":
+        from airflow_paimon.spark.jobs.correct_by_connector import EXTENSIONS_CONF, with_extensions
+
+        # no session takes extensions later
+        builder.config(EXTENSIONS_CONF, with_extensions(conf.get(EXTENSIONS_CONF, None)))
+    if (conf.get("spark.master", None) or "local").startswith("local") and not conf.contains("spark.ui.enabled"):
+        # a web UI is a tenth of what a session's start costs
+        builder.config("spark.ui.enabled", "false")
 
 
 def default_python(environment: Mapping[str, str], master: str) -> dict[str, str]:
-    """Return the variables that make a local master's tasks run in this Python; none if one is configured."""
+    """Return the variables that make a local master's tasks run in this Python; none if one is configured.
+
+    Spark's default is the first ``python3`` of the PATH.
+    """
     if not master.startswith("local") or "PYSPARK_PYTHON" in environment:
         return {}
     return {n: sys.executable for n in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON") if n not in environment}
-
-
-def _switch_extensions_on(builder: Any) -> None:
-    """Add Paimon's SQL extensions to those that the cluster's settings name: no session takes them later."""
-    from pyspark import SparkConf, SparkContext
-
-    from airflow_paimon.spark.jobs.correct_by_connector import EXTENSIONS_CONF, with_extensions
-
-    SparkContext._ensure_initialized()  # the settings of spark-submit and of the cluster are the JVM's
-    builder.config(EXTENSIONS_CONF, with_extensions(SparkConf().get(EXTENSIONS_CONF, None)))
-
-
-def _leave_ui_out(builder: Any) -> None:
-    """Start no web UI for a local master unless the settings name it: it is a tenth of what a session's start costs."""
-    from pyspark import SparkConf, SparkContext
-
-    SparkContext._ensure_initialized()  # the settings of spark-submit and of the cluster are the JVM's
-    conf = SparkConf()
-    if (conf.get("spark.master", None) or "local").startswith("local") and not conf.contains("spark.ui.enabled"):
-        builder.config("spark.ui.enabled", "false")
 
 
 def _in_yarn_cluster() -> bool:
@@ -378,20 +362,17 @@ def _report(arguments: JobArguments, destination: _Destination, outcome: JobOutc
         destination.write(outcome)
     except PaimonError as error:
         log.error("The result file %s can't be written: %s", arguments.result_uri, error.message)
-        if outcome.exit_code or request.dry_run:
-            return outcome if outcome.exit_code else _storage_failure(request, arguments.result_uri, error)
-        unknown = OutcomeUnknownError(
+        if outcome.exit_code:
+            return outcome
+        failure: PaimonError = OutcomeUnknownError(
             f"{request.operation} is done, but its result could not be written to {arguments.result_uri}: "
             f"{error.message}. Run it again with the same operation id, which gives that result",
             details={"result": dict(outcome.result)},
         )
-        return JobOutcome(failure_json(request.operation, request.table, unknown), unknown.exit_code)
+        if request.dry_run:
+            failure = StorageError(f"The result could not be written to {arguments.result_uri}: {error.message}")
+        return _failure(request, failure)
     return outcome
-
-
-def _storage_failure(request: Request, uri: str | None, error: PaimonError) -> JobOutcome:
-    failure = StorageError(f"The result could not be written to {uri}: {error.message}")
-    return JobOutcome(failure_json(request.operation, request.table, failure), failure.exit_code)
 
 
 def _without_secrets(result: Mapping[str, Any], storage_options: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -436,3 +417,22 @@ def _on_signals(handler: Any) -> None:
 
 def _terminate(number: int, frame: object) -> NoReturn:
     raise _Terminated
+
+
+def _end_with_parent() -> None:
+    """Watch the parent in a daemon thread and kill this process (SIGKILL) when it is gone.
+
+    For a driver that ``spark-submit`` started: its stdin is a pipe that the JVM holds, so even a parent that ended
+    before this call is noticed. Nothing is read from it.
+    """
+    poll = select.poll()
+    if stat.S_ISFIFO(os.fstat(0).st_mode):
+        poll.register(0, 0)  # POLLHUP comes unasked
+    parent = os.getppid()
+    threading.Thread(target=_watch, args=(poll, parent), name="parent-watch", daemon=True).start()
+
+
+def _watch(poll: select.poll, parent: int) -> None:
+    while os.getppid() == parent and not poll.poll(_PARENT_POLL_MS):
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)

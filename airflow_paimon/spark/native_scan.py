@@ -143,19 +143,23 @@ def divide(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) ->
             for file in files:
                 found = RawFile(part.bucket.values, f"{root}/{folder}", file)
                 stored = tuple(f.name for f in stored_row_fields(file) if f.name in row_columns)
-                native.setdefault(ScanGroup(file.schema_id, vectors.scan_of(file), stored), []).append(found)
+                scan = vectors.scans.get(file.file_name, 0)
+                native.setdefault(ScanGroup(file.schema_id, scan, stored), []).append(found)
         else:
             merged.append(part)
     return Division({key: vectors.put_in(files) if key.vectors else files for key, files in native.items()}, merged)
 
 
 class _VectorsInReach:
-    """The deletion vectors of the files that Spark's reader gets: as many as their bitmaps may take memory."""
+    """The deletion vectors of the files that Spark's reader gets: as many as their bitmaps may take memory.
+
+    ``scans``: which of the scans with vectors gets a file, by its name.
+    """
 
     def __init__(self, read: TableRead) -> None:
         self._read = read
         self._taken: dict[str, DeletionVectorPlace] = {}
-        self._scans: dict[str, int] = {}
+        self.scans: dict[str, int] = {}
         self._rows = 0
 
     def take(self, part: ReadSplit) -> bool:
@@ -166,13 +170,10 @@ class _VectorsInReach:
         rows = sum(f.row_count for f in part.files if f.file_name in names)
         if self._rows + rows > MAX_BITMAP_ROWS:
             return False
-        self._scans |= dict.fromkeys(names, 1 + self._rows // MAX_SCAN_ROWS)
+        self.scans |= dict.fromkeys(names, 1 + self._rows // MAX_SCAN_ROWS)
         self._rows += rows
         self._taken |= {where.data_file: (path, where) for path, where in part.deletions}
         return True
-
-    def scan_of(self, file: DataFile) -> int:
-        return self._scans.get(file.file_name, 0)
 
     def put_in(self, files: Sequence[RawFile]) -> list[RawFile]:
         """Read the vectors of these files."""
@@ -246,12 +247,9 @@ def _fits(source: DataField | None, target: DataField) -> bool:
         return True
     if isinstance(source.type, AtomicType) and isinstance(target.type, AtomicType):
         is_wider = target.type.root in _WIDER.get(source.type.root, ())
-        return _is_exact(source.type) and (is_wider or _same_atom(source.type, target.type))
+        is_same = (source.type.root, source.type.args) == (target.type.root, target.type.args)
+        return _is_exact(source.type) and (is_wider or is_same)
     return arrow_type(source.type) == arrow_type(target.type) and nested_ids(source.type) == nested_ids(target.type)
-
-
-def _same_atom(source: AtomicType, target: AtomicType) -> bool:
-    return source.root == target.root and source.args == target.args
 
 
 def _is_exact(data_type: DataType) -> bool:

@@ -29,16 +29,11 @@ def plan_text(frame: DataFrame) -> str | None:
     It contains literals, names, operators and the arguments of ``read_table``, but not local rows of the program or the
     current files of a source.
     """
-    text = analyzed_text(frame)
-    return None if text is None else _SEEDS.sub(r"\1()", _MADE_UP.sub("", "\n".join(_above_reads(text.splitlines()))))
-
-
-def analyzed_text(frame: DataFrame) -> str | None:
-    """Return the analyzed plan as Spark prints it, with all columns; None over Spark Connect."""
     if not has_jvm(frame.sparkSession):
         return None
     with temporary_conf(frame.sparkSession, _ALL_FIELDS):
-        return str(analyzed(frame).toString())
+        lines = str(analyzed(frame).toString()).splitlines()
+    return _SEEDS.sub(r"\1()", _MADE_UP.sub("", "\n".join(_above_reads(lines))))
 
 
 def _above_reads(lines: list[str]) -> list[str]:

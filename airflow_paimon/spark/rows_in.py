@@ -112,15 +112,15 @@ def _holds_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_time32(kind)) or any(_holds_time(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def distributed(frame: DataFrame, write: TableWrite, wanted: TableSchema | None = None) -> DataFrame:
+def distributed(frame: DataFrame, write: TableWrite) -> DataFrame:
     """Distribute rows so that all rows of a bucket are in one task, and all of a key in a table with dynamic buckets.
 
     If a row's bucket is not fixed, the rows of a partition are distributed to few tasks; without partitions rows are
     not moved.
     """
-    schema = wanted or write.schema
+    keys = write.schema.partition_keys
     if write.default_buckets <= 0 and write.dynamic is None:
-        return rebalanced(frame, schema.partition_keys) if schema.partition_keys else frame
+        return rebalanced(frame, keys) if keys else frame
     return by_bucket(frame, write)
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.format.manifest import EMPTY_STATS
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.data.chain.read import read_chain_split
-from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, Inputs, divide_split
+from airflow_paimon.data.chain.splits import ChainSplit, Inputs, divide_split
 from airflow_paimon.data.merge.sections import Run
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import GroupPlan, ReadPlan, packed, unpacked
@@ -21,7 +21,9 @@ from airflow_paimon.spark.tasks import LEAST_TASKS, OPEN_COST_BYTES, TASK_BYTES,
 
 FILES_A_TASK = 500
 """Files that a task of a read of very many files gets at most, about: opening one counts less than in a small read."""
-_EMPTY = b""
+_WITHOUT_PLANNING: dict[str, Any] = {
+    "min_key": b"", "max_key": b"", "key_stats": EMPTY_STATS, "value_stats": EMPTY_STATS, "embedded_file_index": None,
+}  # fmt: skip
 _Split = ReadSplit | ChainSplit
 
 
@@ -146,20 +148,13 @@ def _slim_chain(split: ChainSplit) -> ChainSplit:
     names = {f.file_name for f in split.files}
     return replace(
         split,
-        sections=tuple(_slim_section(s) for s in split.sections),
+        sections=tuple(
+            replace(s, base=tuple(map(_slim_run, s.base)), changes=tuple(map(_slim_run, s.changes)))
+            for s in split.sections
+        ),
         part_of={n: at for n, at in split.part_of.items() if n in names},
     )
 
 
-def _slim_section(section: ChainSection) -> ChainSection:
-    return replace(section, base=tuple(map(_slim_run, section.base)), changes=tuple(map(_slim_run, section.changes)))
-
-
 def _slim_run(run: Run) -> Run:
-    return tuple(map(_slim_file, run))
-
-
-def _slim_file(file: DataFile) -> DataFile:
-    return file._replace(
-        min_key=_EMPTY, max_key=_EMPTY, key_stats=EMPTY_STATS, value_stats=EMPTY_STATS, embedded_file_index=None
-    )
+    return tuple(file._replace(**_WITHOUT_PLANNING) for file in run)

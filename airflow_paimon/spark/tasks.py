@@ -1,4 +1,7 @@
-"""Divides work into tasks: each gets its own part of a plan and yields Arrow batches."""
+"""Divides work into tasks: each gets its own part of a plan and yields Arrow batches.
+
+Where that isn't rows, it is results, pickled for the driver: values, or errors that a retry would not change.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import sys
 import zipimport
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.spark.jvm import has_jvm, mapped_in_arrow
 from airflow_paimon.spark.spark_types import sql_name
 
@@ -19,6 +24,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 T = TypeVar("T")
+SCHEMA = "value binary"
+"""Of results."""
+_ARROW = pa.schema([pa.field("value", pa.binary())])
 
 TASK_BYTES = 128 * 1024 * 1024
 _CORES_UNKNOWN = 16
@@ -111,3 +119,37 @@ def forgetting_zip_importers() -> Iterator[None]:
         for path, importer in list(sys.path_importer_cache.items()):
             if isinstance(importer, zipimport.zipimporter):
                 del sys.path_importer_cache[path]
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    error: PaimonError
+
+
+def ship(make: Callable[[], Iterable[Any]]) -> Iterator[pa.RecordBatch]:
+    """Yield the results of ``make`` as rows of a task. A refusal is a value too, as Spark would retry the task."""
+    with forgetting_zip_importers():
+        try:
+            values = list(make())
+        except PaimonError as error:
+            if error.retryable:
+                raise
+            values = [_Refusal(error)]
+        pickled = [pickle.dumps(v, pickle.HIGHEST_PROTOCOL) for v in values]
+        yield pa.RecordBatch.from_arrays([pa.array(pickled, pa.binary())], schema=_ARROW)
+
+
+def collect(frame: DataFrame, refused: Callable[[list[Any]], None] | None = None) -> list[Any]:
+    """Run the tasks and return their values. ``refused`` takes those of the other tasks when one refuses.
+
+    Raises:
+        PaimonError: a task refused.
+    """
+    values: Sequence[Any] = [pickle.loads(row.value) for row in frame.collect()]
+    made = [v for v in values if not isinstance(v, _Refusal)]
+    for value in values:
+        if isinstance(value, _Refusal):
+            if refused is not None:
+                refused(made)
+            raise value.error
+    return made

@@ -45,8 +45,7 @@ from airflow_paimon.spark.rows_in import (
     temporary_conf,
     without_group,
 )
-from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import cores_of, map_in_arrow
+from airflow_paimon.spark.tasks import SCHEMA, collect, cores_of, map_in_arrow, ship
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -54,7 +54,7 @@ def update(*columns: str, kind: Any = "MERGE") -> Statement:
     clauses = (
         Clause(
             action="update",
-            assignments=tuple(Assignment(key=(c,), at=Fragment(line=1, column=9), value=Fragment()) for c in columns),
+            assignments=tuple(Assignment(key=(c,), value=Fragment(line=1, column=9)) for c in columns),
         ),
         Clause(action="delete"),
     )
@@ -261,12 +261,12 @@ def test_columns_are_found_with_the_targets_name_before_them_and_nothing_else(tm
     statement = update("s", kind="UPDATE")
 
     def found(*key: str) -> str:
-        return column_of(statement, Assignment(key=key, at=Fragment(line=2, column=5), value=Fragment()), schema)
+        return column_of(statement, Assignment(key=key, value=Fragment(line=2, column=5)), schema)
 
     assert [found("s"), found("T", "S"), found("d", "t", "dt")] == ["s", "s", "dt"]
     with pytest.raises(InvalidInputError, match=r"no column 'x\.s' \(line 2, position 5\)"):
         found("x", "s")
-    assert path_of(statement, Assignment(key=("T", "r", "A"), at=Fragment(), value=Fragment()), schema) == ("r", "a")
+    assert path_of(statement, Assignment(key=("T", "r", "A"), value=Fragment()), schema) == ("r", "a")
     for refused, message in {("r", "x"): "'r' has no field 'x' .line 2.*fields: a", ("s", "a"): "it is a"}.items():
         with pytest.raises(InvalidInputError, match=message):
             found(*refused)

@@ -9,9 +9,8 @@ import pyspark
 import pytest
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
-from airflow_paimon.spark import register, source_api
+from airflow_paimon.spark import register, require_spark, source_api
 from airflow_paimon.spark.streaming.source import PaimonStreamReader
-from airflow_paimon.spark.versions import require_spark
 
 VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
 

@@ -18,11 +18,11 @@ from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.jobs import query_views
-from airflow_paimon.spark.statements import select, target_files
+from airflow_paimon.spark.statements import select, tables, target_files
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import evaluate
-from airflow_paimon.spark.statements.tables import warehouse_tables
+from airflow_paimon.spark.statements.tables import NamedTables
 from tests.core.table.test_stored_partitions import manifests_read
 from tests.core.tables import run
 from tests.spark.jobs.operations import correct
@@ -74,7 +74,7 @@ def make(warehouse: Path, kind: str) -> Table:
 def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> StatementOutcome:
     statement = parse_statement(spark, text)
     assert statement is not None
-    return evaluate(spark, statement, table, warehouse_tables(spark, str(warehouse), None, text, table), dry_run=True)
+    return evaluate(spark, statement, table, NamedTables(spark, str(warehouse), None, text, table), dry_run=True)
 
 
 @pytest.mark.every(2)
@@ -169,7 +169,7 @@ def test_a_select_reads_the_manifests_of_its_partitions(
         counting.append(CountingStore(found.store))
         return replace(found, store=counting[-1])
 
-    monkeypatch.setattr(select, "open_table", opened)
+    monkeypatch.setattr(tables, "open_table", opened)
     for text, manifests in QUERIES.items():
         query = text.format("d.t")
         expected = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))

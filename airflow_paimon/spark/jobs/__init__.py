@@ -14,8 +14,8 @@ from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.execution import run_each
+from airflow_paimon.spark import require_spark
 from airflow_paimon.spark.jobs.correction_sources import as_asked
-from airflow_paimon.spark.versions import require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,7 +65,7 @@ def function_of(operation: str) -> Callable[..., OperationResult]:
 
             return diff_branches
         case "erase_rows":
-            from airflow_paimon.spark.jobs.erase_rows import erase_rows
+            from airflow_paimon.spark.jobs.compact import erase_rows
 
             return erase_rows
         case "replay_branch":
@@ -73,7 +73,7 @@ def function_of(operation: str) -> Callable[..., OperationResult]:
 
             return replay_branch
         case "rescale":
-            from airflow_paimon.spark.jobs.rescale import rescale
+            from airflow_paimon.spark.jobs.compact import rescale
 
             return rescale
     raise InvalidInputError(f"{operation} reads and writes no rows: run it without Spark")

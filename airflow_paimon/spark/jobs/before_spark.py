@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.idempotency import once
@@ -37,11 +38,15 @@ from airflow_paimon.data.local import compact, compact_chain_table, erase_rows, 
 from airflow_paimon.data.planner import read_schema
 from airflow_paimon.data.rescale import rescale_fits
 from airflow_paimon.execution import run_here
+from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import as_asked, divided, further_views, read_sql
 from airflow_paimon.spark.jobs.replay_check import check_replay
 from airflow_paimon.spark.statements.views import viewed_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @cached_reads()
@@ -59,6 +64,20 @@ def run_before_spark(request: Request, local: str = ALL, *, without_spark: bool 
         return run_here(request) if request.dry_run else None
     context = _opened(request) if without_spark else open_context(request)
     return once(context, partial(_run, context, request, local, without_spark), as_asked)
+
+
+def run_in_session(request: Request, spark: SparkSession | None = None) -> OperationResult:
+    """Check a request, do what needs no session, and else run it in ``spark``; None: a session is found or started.
+
+    Raises:
+        PaimonError: as the operation does.
+    """
+    done = run_before_spark(request)
+    if done is not None:
+        return done
+    from pyspark.sql import SparkSession
+
+    return run_spark_operation(spark or SparkSession.builder.getOrCreate(), request)
 
 
 def _run(context: Context, request: Request, local: str, without_spark: bool) -> OperationResult | None:

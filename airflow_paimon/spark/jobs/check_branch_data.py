@@ -14,18 +14,18 @@ from airflow_paimon.core.errors import PaimonError, UnsafeOperationError, Unsupp
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.rules.required import required_rules
-from airflow_paimon.core.rules.results import SKIPPED, RuleResult, outcome_of
+from airflow_paimon.core.rules.results import SKIPPED, RuleResult
 from airflow_paimon.core.rules.rules import VIEWS, ColumnRule, Drift, Function, Relationships, RowLimits, Rule, Sql
 from airflow_paimon.core.table.masking import columns_to_mask, masks_of
 from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.scan import DiffPlan
 from airflow_paimon.spark.failures import query_errors, without_values
 from airflow_paimon.spark.jobs.check_results import (
-    KEPT,
     counts_of,
     evaluate,
     inexact_partitions,
     limits_result,
+    rule_result,
     rules_of,
     totals_result,
 )
@@ -188,11 +188,5 @@ class _Checks:
         self, rule: Rule, first: list[dict[str, Any]], show: Show, count: Callable[[], int] | None = None
     ) -> RuleResult:
         broken = count() if count is not None else len(first)
-        return RuleResult(
-            name=rule.name,
-            digest=rule.digest,
-            outcome=outcome_of(rule, broken),
-            broken=broken,
-            said=f"{broken:,} row{'s' * (broken != 1)} break{'s' * (broken == 1)} it" if broken else KEPT,
-            rows=tuple(show(row) for row in first[: self._request.sample]),
-        )
+        said = f"{broken:,} row{'s' * (broken != 1)} break{'s' * (broken == 1)} it"
+        return rule_result(rule, broken, said, map(show, first[: self._request.sample]))

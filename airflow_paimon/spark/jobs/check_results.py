@@ -6,7 +6,7 @@ Imports no pyspark.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError, first_few
@@ -35,7 +35,6 @@ from airflow_paimon.data.memory_plan import DEFAULT_BYTES
 from airflow_paimon.spark.jobs.correction_sources import further_views
 
 _LISTED = 3
-KEPT = "kept"
 
 
 def rules_of(context: Context, request: CheckBranchData) -> tuple[Rule, ...]:
@@ -142,16 +141,14 @@ def _refuse_failed(plan: DiffPlan, head: Snapshot, results: Sequence[RuleResult]
     failed = [r for r in results if r.outcome == FAILED]
     if not failed:
         return
-    said = first_few([f"{r.name!r}: {r.said}{_example(r)}" for r in failed], _LISTED, "; ")
+    examples = [f", such as {json.dumps(r.rows[0], ensure_ascii=False)}" if r.rows else "" for r in failed]
+    faults = [f"{r.name!r}: {r.said}{example}" for r, example in zip(failed, examples, strict=True)]
+    said = first_few(faults, _LISTED, "; ")
     raise UnsafeOperationError(
         f"{plan.after.scan.table.label}, snapshot {head.id}, breaks {len(failed)} of {len(results)} rules: {said}. "
         f"Correct the branch and check it again, or change the rule",
         details={"branch_snapshot": head.id, "rules": [r.to_json() for r in results]},
     )
-
-
-def _example(result: RuleResult) -> str:
-    return f", such as {json.dumps(result.rows[0], ensure_ascii=False)}" if result.rows else ""
 
 
 def limits_result(rule: RowLimits, request: CheckBranchData, counts: Sequence[Counts]) -> RuleResult:
@@ -161,13 +158,19 @@ def limits_result(rule: RowLimits, request: CheckBranchData, counts: Sequence[Co
 
 def totals_result(rule: Rule, request: CheckBranchData, broken: list[dict[str, Any]], what: str) -> RuleResult:
     """Return what a rule about totals says; ``broken``: where it is, ``what`` is wrong there."""
+    said = f"{what} in {len(broken)} case{'s' * (len(broken) != 1)}"
+    return rule_result(rule, len(broken), said, broken[: request.sample])
+
+
+def rule_result(rule: Rule, broken: int, said: str, rows: Iterable[dict[str, Any]]) -> RuleResult:
+    """Return the result of a rule that is broken so often; ``said``: what is told then."""
     return RuleResult(
         name=rule.name,
         digest=rule.digest,
-        outcome=outcome_of(rule, len(broken)),
-        broken=len(broken),
-        said=f"{what} in {len(broken)} case{'s' * (len(broken) != 1)}" if broken else KEPT,
-        rows=tuple(broken[: request.sample]),
+        outcome=outcome_of(rule, broken),
+        broken=broken,
+        said=said if broken else "kept",
+        rows=tuple(rows),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
+from operator import and_, or_
 from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow_paimon.core.errors import InvalidInputError
@@ -21,12 +22,12 @@ from airflow_paimon.core.rules.rules import (
 from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.spark.failures import fault_at, without_values
-from airflow_paimon.spark.jobs.check_diff import CHANGE
+from airflow_paimon.spark.failures import without_values
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
 from airflow_paimon.spark.jobs.correction_sources import call_function, import_function, may_mention, spark_query
+from airflow_paimon.spark.jobs.diff_branches import CHANGE
 from airflow_paimon.spark.jvm import has_jvm
-from airflow_paimon.spark.statements.tables import warehouse_tables
+from airflow_paimon.spark.statements.tables import NamedTables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -56,7 +57,7 @@ def broken_by_columns(rule: ColumnRule, views: CheckViews) -> DataFrame | None:
 def _breaking(rule: NotNull | AcceptedValues | Relationships, views: CheckViews) -> Callable[[DataFrame], DataFrame]:
     """Return what leaves the rows that break a rule."""
     if isinstance(rule, NotNull):
-        return lambda rows: rows.where(_any([rows[c].isNull() for c in rule.columns]))
+        return lambda rows: rows.where(reduce(or_, [rows[c].isNull() for c in rule.columns]))
     if isinstance(rule, AcceptedValues):
         return lambda rows: rows.where(~rows[rule.column].isin(list(rule.values)))
     if not isinstance(rule, Relationships):
@@ -77,21 +78,13 @@ def broken_by_sql(rule: Sql, views: CheckViews, *, restricted: bool) -> tuple[Da
     """Return the rows that a rule's SELECT gives, to be run while its views are registered; and the tables it names.
 
     ``restricted``: refuse what reaches beyond the tables.
-
-    Raises:
-        InvalidInputError: Spark refuses it.
     """
-    from pyspark.errors import AnalysisException, ParseException
-
     spark, branch = views.spark, views.plan.after.scan.table
-    try:
-        if not has_jvm(spark):
-            return spark_query(spark, rule.sql), ()
-        warehouse, options = views.request.warehouse, views.request.storage_options
-        tables = warehouse_tables(spark, warehouse, options, rule.sql, branch, restricted=restricted)
-        return tables.query(rule.sql, lambda: views.named("branch", rule.sql)), tables.named
-    except (AnalysisException, ParseException) as error:
-        raise InvalidInputError(f"Rule {rule.name!r}: Spark refuses its SELECT: {fault_at(str(error))}") from None
+    if not has_jvm(spark):
+        return spark_query(spark, rule.sql), ()
+    warehouse, options = views.request.warehouse, views.request.storage_options
+    tables = NamedTables(spark, warehouse, options, rule.sql, branch, restricted=restricted)
+    return tables.query(rule.sql, lambda: views.named("branch", rule.sql)), tables.named
 
 
 def sql_views(rule: Sql, views: CheckViews) -> dict[str, DataFrame]:
@@ -172,9 +165,5 @@ def _repeated(rule: Unique, views: CheckViews) -> DataFrame | None:
     return repeated.join(changed, list(rule.columns), "left_semi")
 
 
-def _any(conditions: list[Column]) -> Column:
-    return reduce(lambda a, b: a | b, conditions)
-
-
 def _all(conditions: list[Column]) -> Column:
-    return reduce(lambda a, b: a & b, conditions)
+    return reduce(and_, conditions)

@@ -19,7 +19,7 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.diff.keyed import json_value
 from airflow_paimon.data.planner import read_schema
-from airflow_paimon.spark.jobs.check_diff import BEFORE
+from airflow_paimon.spark.jobs.diff_branches import BEFORE
 from airflow_paimon.spark.jvm import analyzed, has_jvm, id_of, kind_of, sequence_items
 from airflow_paimon.spark.statements.views import viewed_table
 

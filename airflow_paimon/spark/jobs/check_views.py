@@ -12,9 +12,8 @@ from airflow_paimon.core.table.scan import with_planned_files
 from airflow_paimon.data.diff.scan import DiffPlan, DiffSide
 from airflow_paimon.data.diff.unkeyed import COUNT
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.spark.jobs.check_diff import BEFORE, CHANGE, diff_frame
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
-from airflow_paimon.spark.jobs.diff_unkeyed import surplus
+from airflow_paimon.spark.jobs.diff_branches import BEFORE, CHANGE, diff_frame, surplus
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.statements.views import plan_view, view_columns
@@ -62,7 +61,8 @@ class CheckViews:
         Without a primary key a changed row is a deleted and an added one.
         """
         if self._diff is None:
-            self._diff = self._differing()
+            plan = self.plan
+            self._diff = diff_frame(self.spark, plan) if plan.keys else _differing(self.spark, plan)
             if self.keeps_diff:  # it is small beside what it is computed from
                 self._diff.persist()
         return self._diff
@@ -85,24 +85,18 @@ class CheckViews:
         chosen = with_planned_files(side.scan, partitions)
         return view_frame(self.spark, [plan_read(chosen, columns=columns)])
 
-    def _differing(self) -> DataFrame:
-        plan = self.plan
-        if plan.keys:
-            return diff_frame(self.spark, plan)
-        before, after = (
-            view_frame(self.spark, [plan_read(side.scan, columns=plan.columns)]) for side in (plan.before, plan.after)
-        )
-        return _as_multisets(before, after, plan.columns)
 
-
-def _as_multisets(before: DataFrame, after: DataFrame, columns: Sequence[str]) -> DataFrame:
+def _differing(spark: SparkSession, plan: DiffPlan) -> DataFrame:
     """Return each row as often as one side has it more often than the other, as ``diff_branches`` counts them."""
     from pyspark.sql import functions as sf
 
-    found = surplus(before, after, columns)
+    before, after = (
+        view_frame(spark, [plan_read(side.scan, columns=plan.columns)]) for side in (plan.before, plan.after)
+    )
+    found = surplus(before, after, plan.columns)
     times, added = sf.sequence(sf.lit(1).cast("long"), sf.abs(found[COUNT])), found[COUNT] > 0
     return found.select("*", sf.explode(times)).select(
-        *map(sql_name, columns),
+        *map(sql_name, plan.columns),
         sf.when(added, "added").otherwise("deleted").alias(CHANGE),
-        sf.when(~added, sf.struct(*map(sql_name, columns))).alias(BEFORE),
+        sf.when(~added, sf.struct(*map(sql_name, plan.columns))).alias(BEFORE),
     )

@@ -27,17 +27,17 @@ from airflow_paimon.core.table.partitions import StoredPartitions, shown_partiti
 from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import invisible_files
-from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS, StatementViews
+from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS, view_frames
 from airflow_paimon.spark.jobs.correction import CorrectionBase, made_of, properties, read_heads, result_of
-from airflow_paimon.spark.jobs.correction_sources import MAIN_VIEW
+from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jvm import planned_frame
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.spark_types import sql_name
-from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import is_dynamic
 from airflow_paimon.spark.statements.parse import parse_plan, with_target
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
-from airflow_paimon.spark.statements.tables import warehouse_tables
+from airflow_paimon.spark.statements.tables import NamedTables, names_of
 from airflow_paimon.spark.statements.views import registered
 from airflow_paimon.spark.truncated_times import refuse_finer
 
@@ -62,10 +62,10 @@ def correct_by_connector(
     request: CorrectBranch,
     branch: Table,
     statement: Statement,
-    views: StatementViews,
+    views: Mapping[str, str],
     identity: CommitIdentity,
 ) -> OperationResult:
-    """Run a statement on the branch, as one commit. The other ``views`` leave out main's, too.
+    """Run a statement on the branch, as one commit.
 
     Raises:
         InvalidInputError: what Spark or the connector says is wrong. ConflictError: the branch was written meanwhile.
@@ -87,9 +87,10 @@ def correct_by_connector(
         branch_rows = _rows(spark, catalog, branch, base.head)
         own = {
             MAIN_VIEW: _rows(spark, catalog, branch.branch(MAIN), base.main_head),
-            **dict.fromkeys(views.own, branch_rows),
+            **dict.fromkeys({BRANCH_VIEW, *names_of(branch, views)}, branch_rows),
         }
-        with registered(spark, {**views.others(base), **own}, marked=request.restricted_sql), progress(spark, what):
+        frames = view_frames(spark, request, statement, views, own)
+        with registered(spark, {**frames, **own}, marked=request.restricted_sql), progress(spark, what):
             _execute(spark, request, base, statement, branch_rows, _parts(catalog, staging.view))
         _require_compacted(staging, base)
         taken = take_over(staging, identity=identity, properties=described)
@@ -118,8 +119,8 @@ def _execute(
         return branch_rows
 
     options, restricted = request.storage_options, request.restricted_sql
-    tables = warehouse_tables(spark, request.warehouse, options, statement.text, base.table, restricted=restricted)
-    with statement_errors(statement):
+    tables = NamedTables(spark, request.warehouse, options, statement.text, base.table, restricted=restricted)
+    with query_errors(statement.title):
         try:
             plan = with_target(parse_plan(spark, statement.text), target)
             tables.check(statement, own)

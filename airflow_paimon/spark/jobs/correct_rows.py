@@ -1,14 +1,12 @@
-"""What becomes of the rows that correct the partitions, or the keys, of a branch: with Spark and without it.
-
-Who computes the rows brings them to ``correct_buckets``, in tasks or in one process; here are the state of the branch
-before that, and the commit after it.
-"""
+"""What becomes of the rows that correct the partitions, or the keys, of a branch: the state before, and the commit."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import chain_part, is_chain_rows
 from airflow_paimon.core.commit.committer import CommitIdentity
@@ -17,7 +15,6 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import UnsafeOperationError
-from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
@@ -30,9 +27,19 @@ from airflow_paimon.data.moving_keys import check_corrected
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
-from airflow_paimon.spark.jobs.correction import CorrectionBase, properties, result_of
-from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult
-from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets
+from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.jobs.correction import CorrectionBase, properties, result_of, rows_to_read
+from airflow_paimon.spark.jobs.correction_sources import read_sql, source_name
+from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult, live_buckets, run_buckets
+from airflow_paimon.spark.jobs.query_views import is_large
+from airflow_paimon.spark.jobs.small_input import few_rows
+from airflow_paimon.spark.progress import progress
+from airflow_paimon.spark.rows_in import BATCH_CONF, check_frame, temporary_conf
+from airflow_paimon.spark.statements.target_files import partitions_of
+from airflow_paimon.spark.tasks import cores_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,49 @@ class CorrectionBaseWithFiles(CorrectionBase):
     limits: dict[BucketKey, int]
 
 
+def write_rows(
+    spark: SparkSession,
+    context: Context,
+    request: CorrectBranch,
+    found: CorrectionBase,
+    rows: DataFrame,
+    identity: CommitIdentity,
+    made: Mapping[str, str] | None = None,
+) -> OperationResult:
+    """Write the rows of a DataFrame into a branch, as one commit. ``made``: snapshot properties of what gave them.
+
+    Raises:
+        InvalidInputError: the rows don't fit, lie outside the partitions, or hold a key twice. ConflictError: the
+            branch changed in a bucket while that was rewritten; nothing was published.
+    """
+    label = found.table.label
+    check_frame(rows, found.schema, label)
+    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)):
+        few = few_rows(rows)
+    base = with_files(context, found, cores_of(spark), only=_written_by(request, found, few))
+    correction = correction_on(request, base)
+
+    def expected() -> int | None:
+        sql = read_sql(request) if request.sql is not None else None
+        return rows_to_read(base.live, base.choice, sql, request.mode)
+
+    what = f"correct_branch {label}: {len(base.live.splits)} buckets live in what is to be corrected"
+    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what, rows=expected):
+        results = run_buckets(rows, few, base.live, correction)
+    return finish(context, request, base, results, identity, made)
+
+
+def _written_by(request: CorrectBranch, base: CorrectionBase, few: pa.Table | None) -> frozenset[bytes] | None:
+    """Return the partitions that an upsert of few rows writes, in canonical form; None: the chosen ones, or all.
+
+    Where the row of a key may be in any partition, all have to be known.
+    """
+    schema = base.schema
+    if few is None or request.mode != "upsert" or base.choice.specs or schema.crosses_partitions:
+        return None
+    return partitions_of(few, base.table, schema) if is_large(base) else None
+
+
 def with_files(
     context: Context, found: CorrectionBase, cores: int, only: frozenset[bytes] | None = None
 ) -> CorrectionBaseWithFiles:
@@ -52,7 +102,7 @@ def with_files(
     ``cores``: how many tasks write at once. ``only``: the partitions that get rows, if known.
     """
     branch, schema, head = found.table, found.schema, found.head
-    key_of = bucket_keys(schema)
+    key_of = StoredPartitions(schema).bucket
     chosen = found.choice.selection(schema) if only is None else StoredPartitions(schema).those(only)
     base = head if chain_part(branch) is not None else branch_point(context.table, branch)
     at_base = plan_snapshot(branch, base, schema, chosen)
@@ -84,7 +134,11 @@ def _refuse_lost_deletes(base: CorrectionBaseWithFiles) -> None:
     """
     if not is_chain_rows(base.table):
         return
-    held = {shown_partition(base.schema, s.values) for s in base.live.splits if any(map(_may_hold_deletes, s.files))}
+    held = {
+        shown_partition(base.schema, s.values)
+        for s in base.live.splits
+        if any(f.delete_row_count != 0 for f in s.files)
+    }
     if held:
         names = sorted(held)
         raise UnsafeOperationError(
@@ -93,10 +147,6 @@ def _refuse_lost_deletes(base: CorrectionBaseWithFiles) -> None:
             "overwrite replaces deletes, too",
             details={"partitions": names[:100]},
         )
-
-
-def _may_hold_deletes(file: DataFile) -> bool:
-    return file.delete_row_count is None or file.delete_row_count > 0
 
 
 def correction_on(request: CorrectBranch, base: CorrectionBaseWithFiles) -> BucketCorrection:
@@ -166,7 +216,7 @@ def _messages(
     request: CorrectBranch, base: CorrectionBaseWithFiles, results: Sequence[BucketResult]
 ) -> list[CommitMessage]:
     """Say for each bucket which files it loses and which it gets; several tasks may have written one of them."""
-    key_of = bucket_keys(base.schema)
+    key_of = StoredPartitions(base.schema).bucket
     live = {key_of(s): s for s in base.live.splits}
     written: dict[BucketKey, list[CommitMessage]] = {}
     for result in results:

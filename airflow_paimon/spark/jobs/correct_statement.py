@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, sh
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.correction_files import selection_for
+from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.jobs.correct_rows import write_rows
 from airflow_paimon.spark.jobs.correction import (
     CorrectionBase,
     made_of,
@@ -34,35 +36,23 @@ from airflow_paimon.spark.jobs.correction import (
     result_of,
     rows_to_read,
 )
-from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW
+from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, may_mention
+from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.progress import progress
-from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
-from airflow_paimon.spark.statements.parse import TAKEN, is_command, parse_statement
+from airflow_paimon.spark.statements.parse import TAKEN, is_command_plan, parse_plan, parse_statement
 from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
-from airflow_paimon.spark.statements.tables import NamedTables, own_rows, warehouse_tables
+from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows
 from airflow_paimon.spark.statements.target_files import Limits
-from airflow_paimon.spark.statements.views import registered
+from airflow_paimon.spark.statements.views import plan_view, registered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ALL_ROWS = "--all-rows"
-
-
-@dataclass(frozen=True, slots=True)
-class StatementViews:
-    """The names that a statement may use: ``own`` of the branch, and what the ``others`` are beside a state of it."""
-
-    own: Collection[str]
-    others: Callable[[CorrectionBase], Mapping[str, DataFrame]]
-
-
-Rows = Callable[[CorrectionBase], AbstractContextManager["DataFrame"]]
-"""Returns the rows of an INSERT OVERWRITE on a state of the branch, to be run inside the context."""
 
 
 def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -> Statement | None:
@@ -92,7 +82,7 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
 
 def _refuse_command(spark: SparkSession, sql: str) -> None:
     """Refuse what is no query, such as ``DROP TABLE``, before its partitions are asked for."""
-    if is_call(sql) or is_command(spark, sql):
+    if is_call(sql) or is_command_plan(parse_plan(spark, sql)):
         words = " ".join(sql.split()[:2])
         raise InvalidInputError(
             f"sql (--sql): {words!r} does not give rows for a branch: give one SELECT, or one {TAKEN} on {BRANCH_VIEW}"
@@ -105,11 +95,10 @@ def correct_by_statement(
     request: CorrectBranch,
     branch: Table,
     statement: Statement,
-    views: StatementViews,
-    overwrite: Callable[[CorrectBranch, CommitIdentity, Rows], OperationResult],
+    views: Mapping[str, str],
     identity: CommitIdentity,
 ) -> OperationResult:
-    """Run a statement on the branch. ``overwrite`` writes the rows of an INSERT OVERWRITE as those of a SELECT.
+    """Run a statement on the branch. The rows of an INSERT OVERWRITE are written as those of a SELECT.
 
     Raises:
         InvalidInputError: what Spark or ``check_statement`` says is wrong; nothing was changed.
@@ -119,16 +108,34 @@ def correct_by_statement(
     dynamic = is_dynamic(spark)
     check_statement(statement, base.schema, all_rows=request.all_rows, flag=ALL_ROWS, dynamic=dynamic)
     what = f"correct_branch {branch.label}: {statement.kind}"
+    own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
     options, restricted = request.storage_options, request.restricted_sql
-    tables = warehouse_tables(
-        spark, request.warehouse, options, statement.text, branch, views.own, restricted=restricted
-    )
-    named = registered(spark, views.others(base), marked=restricted)
+    tables = NamedTables(spark, request.warehouse, options, statement.text, branch, own, restricted=restricted)
+    named = registered(spark, view_frames(spark, request, statement, views, own), marked=restricted)
     with named, progress(spark, what, rows=partial(_rows_to_read, base, statement)):
-        if statement.kind == "INSERT OVERWRITE":
-            as_select = _as_select(request, statement, base, dynamic)
-            return overwrite(as_select, identity, lambda found: _inserted(spark, statement, found, tables))
-        return _change(spark, context, request, statement, base, tables, identity)
+        if statement.kind != "INSERT OVERWRITE":
+            return _change(spark, context, request, statement, base, tables, identity)
+        as_select = _as_select(request, statement, base, dynamic)
+        found = read_heads(context, as_select, branch)
+        made = made_of(as_select, branch, statement.text)
+        with _inserted(spark, statement, found, tables) as rows:
+            return write_rows(spark, context, as_select, found, rows, identity, made)
+
+
+def view_frames(
+    spark: SparkSession,
+    request: CorrectBranch,
+    statement: Statement,
+    views: Mapping[str, str],
+    without: Collection[str],
+) -> dict[str, DataFrame]:
+    """Return the rows of the views that a statement can mean, each of one snapshot, but for those ``without``."""
+    warehouse, options, sql = request.warehouse, request.storage_options, statement.text
+    return {
+        name: view_frame(spark, plan_view(warehouse, table, options, sql))
+        for name, table in {MAIN_VIEW: request.table, **views}.items()
+        if name not in without and may_mention(sql, name)
+    }
 
 
 def _rows_to_read(base: CorrectionBase, statement: Statement) -> int | None:
@@ -141,11 +148,10 @@ def _rows_to_read(base: CorrectionBase, statement: Statement) -> int | None:
 def _inserted(
     spark: SparkSession, statement: Statement, base: CorrectionBase, tables: NamedTables
 ) -> Iterator[DataFrame]:
-
     def own() -> DataFrame:
         return own_rows(spark, statement.text, plan_snapshot(base.table, base.head, base.schema))
 
-    with statement_errors(statement), tables.bound(statement, own) as bound:
+    with query_errors(statement.title), tables.bound(statement, own) as bound:
         yield insert_rows(spark, bound, base.schema)
 
 
@@ -221,6 +227,5 @@ def _details(statement: Statement, base: CorrectionBase, outcome: StatementOutco
         **({"notes": notes} if notes else {}),
         "changed_partitions": names[:100],
         "partition_count": len(names),
-        "branch_snapshot": base.head.id,
-        "main_snapshot": base.main_head.id if base.main_head is not None else None,
+        **base.heads,
     }

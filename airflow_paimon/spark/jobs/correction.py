@@ -58,6 +58,12 @@ class CorrectionBase:
     main_head: Snapshot | None
     choice: PartitionChoice
 
+    @property
+    def heads(self) -> dict[str, Any]:
+        """The snapshots that were looked at, for the result."""
+        main = self.main_head.id if self.main_head is not None else None
+        return {"branch_snapshot": self.head.id, "main_snapshot": main}
+
     def details(self, request: CorrectBranch, rows: Mapping[str, int], **figures: int) -> dict[str, Any]:
         """Say what the correction writes. ``rows``: how many rows of the user came to each partition."""
         names = sorted(rows)
@@ -67,8 +73,7 @@ class CorrectionBase:
             "partitions": {name: rows[name] for name in names[:_NAMED_PARTITIONS]},
             "partition_count": len(names),
             **figures,
-            "branch_snapshot": self.head.id,
-            "main_snapshot": self.main_head.id if self.main_head is not None else None,
+            **self.heads,
         }
 
     def figures(self, removed: Sequence[ManifestEntry], added: Sequence[ManifestEntry]) -> dict[str, Any]:
@@ -82,8 +87,7 @@ class CorrectionBase:
             "bytes_rewritten": sum(e.file.file_size for e in removed),
             "changed_partitions": names[:_NAMED_PARTITIONS],
             "partition_count": len(names),
-            "branch_snapshot": self.head.id,
-            "main_snapshot": self.main_head.id if self.main_head is not None else None,
+            **self.heads,
         }
 
     def result(
@@ -189,11 +193,6 @@ def rows_to_read(scan: ScanPlan, choice: PartitionChoice, sql: str | None, mode:
     if sql is None or set(scope.relations) - {BRANCH}:
         return None
     return correction_files(scan, scope, mode=mode, choice=choice).reads.rows or None
-
-
-def with_column_sources(result: OperationResult, sources: Mapping[str, list[str]]) -> OperationResult:
-    """Add which columns the written ones come from, where known; it is part neither of the plan nor of the commit."""
-    return dataclasses.replace(result, details={**result.details, COLUMN_SOURCES: dict(sources)}) if sources else result
 
 
 def made_of(request: CorrectBranch, branch: Table, sql: str | None) -> dict[str, str]:

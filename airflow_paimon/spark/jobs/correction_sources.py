@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import inspect
 import logging
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,7 +19,7 @@ from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch
 from airflow_paimon.core.requests.text_files import sql_text
 from airflow_paimon.core.sql_text import checks
 from airflow_paimon.data.row_columns import with_row_columns
-from airflow_paimon.spark.failures import fault_at, fault_of_query, first_line
+from airflow_paimon.spark.failures import fault_of_query, first_line, query_errors
 from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
@@ -129,12 +130,17 @@ def rows_of(
         InvalidInputError: Spark refuses the query, or the function is not there or returns no DataFrame.
     """
     with registered(spark, views, marked=request.restricted_sql):
-        yield _query(query, sql) if sql is not None else _call(spark, str(request.function), views)
+        if sql is None:
+            yield _call(spark, str(request.function), views)
+            return
+        with query_errors("sql (--sql)"):
+            rows = query(sql)
+        yield rows
 
 
 def may_mention(sql: str | None, view: str) -> bool:
     """Whether a query may read a view: its text holds the name, or puts names together (``IDENTIFIER``)."""
-    return sql is None or any(word in sql.lower() for word in (view.lower(), "identifier"))
+    return sql is None or re.search(rf"\b({re.escape(view)}|identifier)\b", sql, re.IGNORECASE) is not None
 
 
 def without_row_columns(rows: DataFrame, schema: TableSchema) -> DataFrame:
@@ -153,15 +159,6 @@ def spark_query(spark: SparkSession, sql: str) -> DataFrame:
     """Return the rows of a query by Spark alone, where there is no JVM to look into its plan."""
     # as a subquery: a statement that is not a query is an error, instead of being carried out
     return spark.sql(f"SELECT * FROM ({sql}\n)")
-
-
-def _query(query: Callable[[str], DataFrame], sql: str) -> DataFrame:
-    from pyspark.errors import AnalysisException, ParseException
-
-    try:
-        return query(sql)
-    except (AnalysisException, ParseException) as error:
-        raise InvalidInputError(f"sql (--sql): Spark refuses the query: {fault_at(str(error))}") from None
 
 
 def parse_function(name: str) -> tuple[str, str]:

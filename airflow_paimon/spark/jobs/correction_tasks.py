@@ -1,4 +1,7 @@
-"""What ``correct_branch`` does in tasks, or in its own process: check the rows of buckets, and rewrite each bucket."""
+"""Buckets are written again by rows for them, in tasks or in this process: by ``correct_branch`` and by statements.
+
+Each task checks the rows of its buckets, and rewrites each bucket.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import pickle
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,19 +17,30 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.manifest import DataFile
+from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.merge_options import combines_rows
 from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, shown_partition
+from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.dynamic_buckets import Assigners
 from airflow_paimon.data.files.arrow_types import VALUE_KIND
 from airflow_paimon.data.files.conform import ROW_KINDS
+from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge.sorted_runs import RowSorter
 from airflow_paimon.data.merge.versions import UPDATE_BEFORE, Indices
 from airflow_paimon.data.net_changelog import BucketState, with_net_changelog
 from airflow_paimon.data.rewrite import NEW_BUCKET, rewrite_bucket
-from airflow_paimon.data.scan import ReadSplit, TableRead
+from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process
 from airflow_paimon.data.write import UNAWARE_TOTAL, TableWrite, discard_files, distribute, write_rows
-from airflow_paimon.spark.rows_in import conform, without_group
+from airflow_paimon.spark.arrow_frames import frame_of_arrow
+from airflow_paimon.spark.jvm import nullable_schema
+from airflow_paimon.spark.rows_in import conform, distributed, without_group
+from airflow_paimon.spark.shares import slim_split
+from airflow_paimon.spark.tasks import SCHEMA, collect, map_in_arrow, ship
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +130,6 @@ def _kinds(batch: pa.RecordBatch, indices: Indices | None) -> dict[str, int]:
     return {kind: int(n) for kind, n in zip(ROW_KINDS, counts, strict=True) if n}
 
 
-def _without_matches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield batch.filter(pc.not_equal(batch.column(VALUE_KIND), UPDATE_BEFORE))
-
-
 def _check_keys(sorter: RowSorter, buckets: Iterable[BucketKey]) -> dict[BucketKey, CommitMessage]:
     """See that each key comes once, and write nothing."""
     for key in buckets:
@@ -135,7 +144,8 @@ def _rewrite_all(
     try:
         for key, values in buckets.items():
             changes = sorter.rows(key)
-            changes = _without_matches(changes) if correction.drops_matches else changes
+            if correction.drops_matches:
+                changes = (b.filter(pc.not_equal(b.column(VALUE_KIND), UPDATE_BEFORE)) for b in changes)
             messages[key] = _rewrite(correction, key, values, changes)
     except BaseException:  # such as a key that comes twice in a later bucket
         discard_files(correction.write, messages.values())
@@ -201,3 +211,59 @@ def _with_changelog(correction: BucketCorrection, message: CommitMessage, before
         discard_files(correction.write, [message])
         raise
     return replace(found, replaced=message.replaced)
+
+
+def live_buckets(
+    plan: ScanPlan, write: TableWrite, splits: Iterable[ReadSplit], limits: Mapping[BucketKey, int] | None
+) -> dict[BucketKey, bytes]:
+    """Return the pickled ``LiveBucket`` of each bucket with planned files, and of each that has a limit.
+
+    ``splits``: of the buckets whose rows are kept. ``limits``: the sequence numbers that rows of main may have had
+    when the branch began; None: those of the planned files count.
+    """
+    key_of = StoredPartitions(plan.schema).bucket
+    kept = {key_of(s.bucket): slim_split(s) for s in splits}
+    found: dict[BucketKey, LiveBucket] = {}
+    for split in plan.splits:
+        key = key_of(split)
+        slim = BucketSplit(split.partition, split.values, split.bucket, split.total_buckets, ())
+        limit = highest_sequence(split.files) if limits is None else limits.get(key, NEW_BUCKET)
+        found[key] = LiveBucket(bucket=slim, split=kept.get(key), max_sequence=limit)
+    for key, limit in (limits or {}).items():
+        if key not in found:  # emptied on the branch since
+            gone = BucketSplit(key.partition, (), key.bucket, write.buckets_of(key.partition), ())
+            found[key] = LiveBucket(bucket=gone, split=None, max_sequence=limit)
+    return {key: pickle.dumps(live, pickle.HIGHEST_PROTOCOL) for key, live in found.items()}
+
+
+def _touched_files(plan: ScanPlan, write: TableWrite, rows: Iterable[pa.RecordBatch]) -> Iterator[DataFile]:
+    """Return the planned files of the buckets that rows go to."""
+    assigners, key_of = Assigners(write.dynamic), StoredPartitions(plan.schema).bucket
+    conformed = (conform(batch, write.schema, write.label) for batch in rows)
+    touched = {BucketKey(p.partition, p.bucket) for b in conformed for p in distribute(write, b, assigners)}
+    return (f for s in plan.splits if key_of(s) in touched for f in s.files)
+
+
+def run_buckets(
+    rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: BucketCorrection
+) -> list[BucketResult]:
+    """Bring rows to the tasks that write their buckets again. ``few``: the rows, if they are few enough to be here.
+
+    Where what they are merged with is little, too, this process does it. ``plan``: with the files of these buckets.
+    """
+    write = correction.write
+    placed = replace(correction, write=write.after_look_up())
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return ship(lambda: correct_buckets(placed, batches))
+
+    def discard(results: Sequence[BucketResult]) -> None:
+        """Delete what the other tasks wrote when one of them refuses."""
+        discard_files(write, [r.message for r in results if r.message is not None])
+
+    if few is not None:
+        if correction.read is None or fits_in_process(_touched_files(plan, write, few.to_batches())):
+            return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
+        # Not evaluated twice. All is nullable: Arrow takes no null of a struct whose fields can't be null.
+        rows = frame_of_arrow(rows.sparkSession, few, nullable_schema(rows))
+    return collect(map_in_arrow(distributed(rows, write), work, SCHEMA), refused=discard)

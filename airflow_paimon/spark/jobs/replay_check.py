@@ -74,7 +74,10 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
     streams = _is_stream(request, statements)
     sources = _sources(request)
     targets = _targets(context, request, sources)
-    _check_start(request)
+    flags = (("--tag", request.tag), ("--snapshot", request.snapshot), ("--timestamp", request.timestamp))
+    given = [flag for flag, value in flags if value]
+    if len(given) > 1:
+        raise InvalidInputError(f"{request.table}: {' and '.join(given)} name two starts: give one of them")
     view = next(iter(targets.values()))
     key = stream_key(view) if streams else batch_key(request.operation_id or uuid.uuid4().hex)
     record, digest = find_replay(view, key), _request_digest(request, statements)
@@ -86,8 +89,9 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
         check_same_request(view, record, digest)
     else:
         starts = {name: _start(request, name, table, sources) for name, table in sources.items()}
-        if not streams:
-            _require_rows(sources)
+        empty = [f"{t.label} (source {n})" for n, t in sources.items() if t.latest_snapshot_id() is None]
+        if empty and not streams:  # no snapshot of it could be the same one in each try
+            raise InvalidInputError(f"{empty[0]} has no snapshot yet; replay it when it has rows")
         record = ReplayRecord(
             asked=digest,
             starts={n: p.snapshot for n, p in starts.items()},
@@ -100,10 +104,15 @@ def plan_replay(context: Context, request: ReplayBranch) -> Replay:
         sources=sources,
         targets=targets,
         statements=statements,
-        goal=_goal(request, list(sources)),
+        goal=Goal(
+            snapshots=named_snapshots("--until-snapshot", request.until_snapshot, list(sources)),
+            watermark=parse_timestamp(request.until_watermark, "until_watermark (--until-watermark)")
+            if request.until_watermark
+            else None,
+        ),
         timeout_s=requested_duration(request.timeout, "timeout").total_seconds(),
         streams=streams,
-        has_start=_has_start(request),
+        has_start=bool(given),
         key=key,
         record=record,
         resumed=resumed,
@@ -172,13 +181,6 @@ def _sources(request: ReplayBranch) -> dict[str, Table]:
             for n, t in named.items()}  # fmt: skip
 
 
-def _require_rows(sources: Mapping[str, Table]) -> None:
-    """Refuse an empty source of a batch: no snapshot of it could be the same one in each try."""
-    for name, table in sources.items():
-        if table.latest_snapshot_id() is None:
-            raise InvalidInputError(f"{table.label} (source {name}) has no snapshot yet; replay it when it has rows")
-
-
 def _targets(context: Context, request: ReplayBranch, sources: Mapping[str, Table]) -> dict[str, Table]:
     own = context.table.name.partition(".")[2]
     further = named_tables("--target", request.target, {own, *sources})
@@ -192,14 +194,11 @@ def _targets(context: Context, request: ReplayBranch, sources: Mapping[str, Tabl
     places = [(view.name, view.branch_name) for view in found.values()]
     if len(set(places)) < len(places):
         raise InvalidInputError(f"{request.table}: two targets are the same branch of the same table")
-    both = next((v for v in found.values() if any(_same(v, s) for s in sources.values())), None)
+    read = {(source.name, source.branch_name) for source in sources.values()}
+    both = next((view for view in found.values() if (view.name, view.branch_name) in read), None)
     if both is not None:
         raise InvalidInputError(f"{both.label} is a source and a target: replay into another branch")
     return found
-
-
-def _same(one: Table, other: Table) -> bool:
-    return (one.name, one.branch_name) == (other.name, other.branch_name)
 
 
 def _check_target(view: Table) -> None:
@@ -215,17 +214,6 @@ def _check_target(view: Table) -> None:
         raise UnsafeOperationError(
             f"{view.label} is empty: create it from the tag or snapshot that the replay starts from"
         )
-
-
-def _has_start(request: ReplayBranch) -> bool:
-    return bool(request.tag or request.snapshot or request.timestamp)
-
-
-def _check_start(request: ReplayBranch) -> None:
-    given = [flag for flag, value in (("--tag", request.tag), ("--snapshot", request.snapshot),
-                                      ("--timestamp", request.timestamp)) if value]  # fmt: skip
-    if len(given) > 1:
-        raise InvalidInputError(f"{request.table}: {' and '.join(given)} name two starts: give one of them")
 
 
 def _start(request: ReplayBranch, name: str, table: Table, sources: Mapping[str, Table]) -> Position:
@@ -252,15 +240,6 @@ def _behind(table: Table, snapshot_id: int, identity: str) -> Position:
             f"{table.label}: its snapshot {snapshot_id} is another one than the tag's: the branch was not made from it"
         )
     return Position(snapshot=found.id, identity=found.identity)
-
-
-def _goal(request: ReplayBranch, names: list[str]) -> Goal:
-    return Goal(
-        snapshots=named_snapshots("--until-snapshot", request.until_snapshot, names),
-        watermark=parse_timestamp(request.until_watermark, "until_watermark (--until-watermark)")
-        if request.until_watermark
-        else None,
-    )
 
 
 def _request_digest(request: ReplayBranch, statements: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.context import OperationResult, open_context
+from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import AlterTable
 from airflow_paimon.core.schema.schema_plan import (
     AddColumn,
@@ -31,8 +31,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items
 from airflow_paimon.spark.statements.create import declared_type
-from airflow_paimon.spark.statements.figures import OPERATION
-from airflow_paimon.spark.statements.sql_request import SqlRequest, partition_of, parts_of
+from airflow_paimon.spark.statements.sql_request import OPERATION, SqlRequest, partition_of, parts_of
 
 ALTER = "ALTER TABLE"
 _FIXED = ("primary-key", "partition", "path", "provider", "location", "owner")
@@ -43,13 +42,9 @@ def _alter(request: SqlRequest, plan: Any) -> dict[str, Any]:
     table = request.table(ALTER, parts_of(plan.table()))
     changes = _CHANGES[kind_of(plan)](plan, table.schema())
     if not changes:
-        return OperationResult(
-            operation=OPERATION,
-            table=table.name,
-            branch=table.branch_name,
-            changed=False,
-            details={"statement": ALTER, "schema_id": table.schema().id},
-        ).to_json()
+        return request.result(
+            ALTER, table.name, table.branch_name, changed=False, details={"schema_id": table.schema().id}
+        )
     given = {
         "warehouse": request.warehouse,
         "table": table.name,

@@ -29,11 +29,11 @@ from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import RowTargets, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
+from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
 from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
 from airflow_paimon.spark.shares import slim_split
 from airflow_paimon.spark.spark_types import sql_name
-from airflow_paimon.spark.statements.errors import statement_errors
 from airflow_paimon.spark.statements.evaluate import Evaluation
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
@@ -56,8 +56,7 @@ from airflow_paimon.spark.statements.statement_plan import Statement, update_col
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.target_files import TargetFiles
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
-from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import map_in_arrow
+from airflow_paimon.spark.tasks import SCHEMA, collect, map_in_arrow, ship
 from airflow_paimon.spark.truncated_times import refuse_truncated_times
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def change_append(
     target = TargetFiles(table)
     check_writable(target.schema, table=table.label, branch=table.branch_name)
     with (
-        statement_errors(statement),
+        query_errors(statement.title),
         tables.bound(statement, lambda: own_rows(spark, statement.text, target.whole())) as bound,
         temporary_conf(spark, BATCH_CONF),
     ):
@@ -107,7 +106,8 @@ class _AppendStatement:
             plan = self._plan(target.those(frozenset()))
             rows = inserted(self.spark, statement, schema, list(POSITION_COLUMNS))
             refuse_truncated_times(rows, schema.fields, target.table.label)
-            return self._on(plan).insert(rows)
+            way = self._way(plan, *self._read(plan, None))
+            return way.outcome(way.run(rows))
         found = self.evaluation.run(self.evaluation.empty_target())
         refuse_truncated_times(found.rows, schema.fields, target.table.label)
         if statement.kind == "MERGE" and not target.is_small(found.predicate):
@@ -119,45 +119,80 @@ class _AppendStatement:
         if takes_whole_partitions(statement, plan.scan, found):
             files, predicate = (plan.scan, plan.write), found.predicate
             return drop_partitions(self.spark, statement, *files, predicate, dry_run=self.dry_run)
-        return self._on(plan).run(found.predicate, found.uses)
+        read, splits = self._read(plan, found.predicate, found.uses if statement.kind == "DELETE" else None)
+        way = self._way(plan, read, splits)
+        return way.outcome(way.run(self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows))
 
     def _merge(self, kept: DataFrame, keys: Keys) -> StatementOutcome:
-        """MERGE with a source that says which partitions can have matching rows, before their files are looked for."""
-        none = frozenset[bytes]() if keys.nothing else None
+        """MERGE with a kept source: rows of the target first, then those of the source that none has matched.
+
+        The source says which partitions can have matching rows, before their files are looked for.
+        """
+        statement, evaluation = self.statement, self.evaluation
+        none = frozenset[bytes]()
         plan = self._plan(self.target.those(none) if keys.nothing else self.target.selection(keys.predicate))
         refuse_rows_of_other(plan.scan, keys.predicate)
-        return self._on(plan).merge(kept, keys)
+        read, splits = self._read(plan, keys.predicate)
+        splits = [] if keys.nothing else splits
+        target = keys.within(stored_frame(self.spark, [(read, splits)]))
+        way = self._way(plan, read, splits)
+        results: list[Any] = []
+        try:
+            if statement.matched or statement.not_matched_by_source:
+                results += way.run(evaluation.run(target, kept).rows, kept=True)
+                matched = [ids for r in results for ids in r.sources]
+            else:
+                matched = [collect_arrow(evaluation.matched_sources(target, kept)).column(0).to_numpy()]
+            left = unmatched_rows(self.spark, kept, matched) if statement.not_matched else None
+            if left is not None:
+                results += way.run(evaluation.inserts(left), kept=True)
+        except BaseException:
+            discard_files(plan.write, [m for r in results for m in r.messages])
+            raise
+        return way.outcome(results)
 
     def _plan(self, selection: Selection | None) -> CopyOnWrite:
-        return plan_on(self.target, self.statement, selection)
+        """Plan a change of the files of some partitions; None: of all."""
+        target = self.target
+        scan, only = target.of(selection), None
+        written = scan
+        if scan is not target.whole_if_read() and TableOptions(target.schema.options).bucket > 0:
+            if self._stays():
+                canonical = StoredPartitions(target.schema).canonical
+                only = frozenset(canonical(s.partition) for s in scan.splits)
+            else:
+                written = target.whole()  # a row can get into any partition, with its own number of buckets
+        return copy_on_write(scan, plan_write(target.table, scan=written, targets=RowTargets(lambda schema: only)))
 
-    def _on(self, plan: CopyOnWrite) -> _AppendChange:
-        return _AppendChange(self.spark, self.statement, plan, self.evaluation, self.dry_run)
+    def _stays(self) -> bool:
+        """Whether all rows stay in their partitions, and none is inserted."""
+        statement, schema = self.statement, self.target.schema
+        inserts = statement.insert is not None or any(c.action == "insert" for c in statement.clauses)
+        return not inserts and {*update_columns(statement, schema)}.isdisjoint(schema.partition_keys)
+
+    def _read(
+        self, plan: CopyOnWrite, predicate: Predicate | None, only: frozenset[str] | None = None
+    ) -> tuple[TableRead, list[ReadSplit]]:
+        """Plan the read of the rows that may change; ``only``: the columns that are needed."""
+        schema, text = plan.write.schema, self.statement.text.upper()
+        own = {ROW_ID} if marks_rows(self.statement, schema) else set()
+        columns = [*schema.field_names, *(n for n in ROW_COLUMNS if plan.tracks_rows and (n in own or n in text))]
+        if only is not None:
+            columns = [n for n in columns if n in only]
+        read, splits = plan_read(plan.scan, columns=columns, predicate=predicate, layered=True)
+        return with_positions(read), splits
+
+    def _way(self, plan: CopyOnWrite, read: TableRead, splits: Sequence[ReadSplit]) -> _Rewriting | _MarkingRows:
+        statement = self.statement
+        if not marks_rows(statement, plan.write.schema):
+            return _Rewriting(plan, plan_rewrite(statement, plan, read, file_parts(splits), self.dry_run))
+        marking = row_deletion_of(plan, counts_matches=statement.counts_matches, dry_run=self.dry_run)
+        return _MarkingRows(plan, marking, statement.kind != "DELETE")
 
 
 def marks_rows(statement: Statement, schema: TableSchema) -> bool:
     """Whether changed rows are marked as deleted, and those of an update written anew."""
     return statement.insert is None and deletes_by_vectors(schema)
-
-
-def plan_on(target: TargetFiles, statement: Statement, selection: Selection | None) -> CopyOnWrite:
-    """Plan a change of the files of some partitions; None: of all."""
-    scan, only = target.of(selection), None
-    written = scan
-    if scan is not target.whole_if_read() and TableOptions(target.schema.options).bucket > 0:
-        if _stays(target, statement):
-            canonical = StoredPartitions(target.schema).canonical
-            only = frozenset(canonical(s.partition) for s in scan.splits)
-        else:
-            written = target.whole()  # a row can get into any partition, with its own number of buckets
-    return copy_on_write(scan, plan_write(target.table, scan=written, targets=RowTargets(lambda schema: only)))
-
-
-def _stays(target: TargetFiles, statement: Statement) -> bool:
-    """Whether all rows stay in their partitions, and none is inserted."""
-    changed = {*update_columns(statement, target.schema)}
-    inserts = statement.insert is not None or any(c.action == "insert" for c in statement.clauses)
-    return not inserts and changed.isdisjoint(target.schema.partition_keys)
 
 
 def outcome_of(plan: CopyOnWrite, results: Sequence[Rewritten]) -> StatementOutcome:
@@ -174,86 +209,28 @@ def outcome_of(plan: CopyOnWrite, results: Sequence[Rewritten]) -> StatementOutc
 
 
 @dataclass(frozen=True, slots=True)
-class _AppendChange:
-    """One statement on the files of one snapshot; each method evaluates it and writes the files again."""
-
-    spark: SparkSession
-    statement: Statement
-    plan: CopyOnWrite
-    evaluation: Evaluation
-    dry_run: bool
-
-    def insert(self, rows: DataFrame) -> StatementOutcome:
-        read, splits = self._read(None)
-        way = _Rewriting(self.plan, self._rewrite(read, splits))
-        return way.outcome(way.run(rows))
-
-    def run(self, predicate: Predicate | None, uses: frozenset[str]) -> StatementOutcome:
-        """``uses``: the columns that a DELETE needs."""
-        read, splits = self._read(predicate, uses if self.statement.kind == "DELETE" else None)
-        way = self._way(read, splits)
-        results: list[Any] = way.run(self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows)
-        return way.outcome(results)
-
-    def merge(self, kept: DataFrame, keys: Keys) -> StatementOutcome:
-        """MERGE with a kept source: rows of the target first, then those of the source that none has matched."""
-        spark, statement, evaluation = self.spark, self.statement, self.evaluation
-        read, splits = self._read(keys.predicate)
-        splits = [] if keys.nothing else splits
-        target = keys.within(stored_frame(spark, [(read, splits)]))
-        way = self._way(read, splits)
-        results: list[Any] = []
-        try:
-            if self.changes_rows:
-                results += way.run(evaluation.run(target, kept).rows, kept=True)
-                matched = [ids for r in results for ids in r.sources]
-            else:
-                found_rows = collect_arrow(evaluation.matched_sources(target, kept))
-                matched = [found_rows.column(0).to_numpy()]
-            left = unmatched_rows(spark, kept, matched) if statement.not_matched else None
-            if left is not None:
-                results += way.run(evaluation.inserts(left), kept=True)
-        except BaseException:
-            discard_files(self.plan.write, [m for r in results for m in r.messages])
-            raise
-        return way.outcome(results)
-
-    @property
-    def changes_rows(self) -> bool:
-        """Whether a MERGE does something to rows of its target."""
-        return bool(self.statement.matched or self.statement.not_matched_by_source)
-
-    def _way(self, read: TableRead, splits: Sequence[ReadSplit]) -> _Rewriting | _MarkingRows:
-        statement, plan = self.statement, self.plan
-        if not marks_rows(statement, plan.write.schema):
-            return _Rewriting(plan, self._rewrite(read, splits))
-        marking = row_deletion_of(plan, counts_matches=statement.counts_matches, dry_run=self.dry_run)
-        return _MarkingRows(plan, marking, statement.kind != "DELETE")
-
-    def _read(
-        self, predicate: Predicate | None, only: frozenset[str] | None = None
-    ) -> tuple[TableRead, list[ReadSplit]]:
-        schema, text = self.plan.write.schema, self.statement.text.upper()
-        own = {ROW_ID} if marks_rows(self.statement, schema) else set()
-        columns = [*schema.field_names, *(n for n in ROW_COLUMNS if self.plan.tracks_rows and (n in own or n in text))]
-        if only is not None:
-            columns = [n for n in columns if n in only]
-        read, splits = plan_read(self.plan.scan, columns=columns, predicate=predicate, layered=True)
-        return with_positions(read), splits
-
-    def _rewrite(self, read: TableRead, splits: Sequence[ReadSplit]) -> Rewrite:
-        return plan_rewrite(self.statement, self.plan, read, file_parts(splits), self.dry_run)
-
-
-@dataclass(frozen=True, slots=True)
 class _Rewriting:
     """Files with changed rows are written again."""
 
     plan: CopyOnWrite
     rewrite: Rewrite
 
-    def run(self, rows: DataFrame, *, kept: bool = False) -> list[Rewritten]:
-        return _run(rows, self.rewrite, self.plan, kept=kept)
+    def run(self, rows: DataFrame, *, kept: bool = False) -> list[Any]:
+        plan, rewrite = self.plan, self.rewrite
+        few = few_rows(rows, kept=kept)
+        if few is not None:
+            names = set(few.column(FILE_NAME).unique().to_pylist())
+            if fits_in_process(f for s in plan.scan.splits for f in s.files if f.file_name in names):
+                return [_rewrite_here(few, rewrite)]
+            rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
+
+        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return ship(lambda: [rewrite_files(rewrite, batches)])
+
+        def discard(done: Sequence[Rewritten]) -> None:
+            discard_files(rewrite.plan.write, [m for r in done for m in r.messages])
+
+        return collect(map_in_arrow(_placed(rows, rewrite, list(rewrite.files)), work, SCHEMA), refused=discard)
 
     def outcome(self, results: Sequence[Rewritten]) -> StatementOutcome:
         return outcome_of(self.plan, results)
@@ -267,7 +244,7 @@ class _MarkingRows:
     marking: RowDeletion
     writes: bool
 
-    def run(self, rows: DataFrame, *, kept: bool = False) -> list[DeletionOutput]:
+    def run(self, rows: DataFrame, *, kept: bool = False) -> list[Any]:
         few = few_rows(rows, kept=kept)
         if few is not None:
             return [delete_marked_rows(self.marking, few.to_batches(BATCH_ROWS))]
@@ -294,7 +271,7 @@ def file_parts(splits: Sequence[ReadSplit]) -> list[ReadSplit]:
 def plan_rewrite(
     statement: Statement, plan: CopyOnWrite, read: TableRead, parts: Sequence[ReadSplit], dry_run: bool
 ) -> Rewrite:
-    files = {p.files[0].file_name: pickle.dumps(_with_bucket(p), pickle.HIGHEST_PROTOCOL) for p in parts}
+    files = {p.files[0].file_name: pickle.dumps((slim_split(p), p.files[0]), pickle.HIGHEST_PROTOCOL) for p in parts}
     if len(files) != len(parts):
         raise two_of_one_name(plan.scan.table.label)
     schema = plan.write.schema
@@ -312,30 +289,7 @@ def plan_rewrite(
     )
 
 
-def _with_bucket(part: ReadSplit) -> tuple[ReadSplit, Any]:
-    """Return what a task needs of a file: how to read it, and the file as the commit will name it."""
-    return slim_split(part), part.files[0]
-
-
-def _run(rows: DataFrame, rewrite: Rewrite, plan: CopyOnWrite, *, kept: bool) -> list[Rewritten]:
-    few = few_rows(rows, kept=kept)
-    if few is not None:
-        names = set(few.column(FILE_NAME).unique().to_pylist())
-        if fits_in_process(f for s in plan.scan.splits for f in s.files if f.file_name in names):
-            return [rewrite_here(few, rewrite)]
-        rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return ship(lambda: [rewrite_files(rewrite, batches)])
-
-    def discard(done: Sequence[Rewritten]) -> None:
-        discard_files(rewrite.plan.write, [m for r in done for m in r.messages])
-
-    placed = _placed(rows, rewrite, list(rewrite.files))
-    return collect(map_in_arrow(placed, work, SCHEMA), refused=discard)
-
-
-def rewrite_here(few: pa.Table, rewrite: Rewrite) -> Rewritten:
+def _rewrite_here(few: pa.Table, rewrite: Rewrite) -> Rewritten:
     """Write files again by changes in any order."""
     inserted = pc.is_null(few.column(FILE_NAME))
     changed = few.filter(pc.invert(inserted)).sort_by([(FILE_NAME, "ascending"), (FILE_POSITION, "ascending")])

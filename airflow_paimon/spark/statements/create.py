@@ -1,13 +1,13 @@
-"""CREATE TABLE, with or without AS SELECT, and what of REPLACE TABLE can be one commit."""
+"""CREATE TABLE, with or without AS SELECT, DROP TABLE, and what of REPLACE TABLE can be one commit."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import Receipt
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -18,20 +18,19 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataType, with_nullable
-from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.schema.drop_table import drop_table
 from airflow_paimon.core.schema.schema_plan import new_schema
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.known_options import unknown_options
-from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table, open_or_place
+from airflow_paimon.core.table.paths import MAIN, Identifier
+from airflow_paimon.core.table.table import Table, open_or_place, open_table
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.write import TableWrite, WriteMode
+from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items, type_of_json
 from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import paimon_type
-from airflow_paimon.spark.statements.errors import sql_errors
-from airflow_paimon.spark.statements.figures import OPERATION
 from airflow_paimon.spark.statements.select import query
 from airflow_paimon.spark.statements.sql_request import SqlRequest, parts_of
 from airflow_paimon.spark.statements.written import write_query, write_statement
@@ -41,52 +40,36 @@ from airflow_paimon.spark.write import write_files
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-CREATE = "CREATE TABLE"
+CREATE, DROP = "CREATE TABLE", "DROP TABLE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTable:
-    """The table that a statement describes. ``columns``: none yet where a query gives them."""
+    """The table that a statement describes. ``columns``: none yet where a query gives them; ``about``: what
+    ``create_table`` and ``new_schema`` take besides.
+    """
 
     name: str
-    columns: Sequence[tuple[str, DataType]] = ()
-    comments: Mapping[str, str] = field(default_factory=dict)
-    partition_keys: Sequence[str] = ()
-    primary_keys: Sequence[str] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
-    comment: str | None = None
+    columns: Sequence[tuple[str, DataType]]
+    about: Mapping[str, Any]
 
     def schema(self) -> TableSchema:
         """Return schema 0 of the table."""
-        return new_schema(self.columns, **self._rest())
+        return new_schema(self.columns, **self.about)
 
     def create(self, request: SqlRequest, if_exists: str = "fail") -> Table:
         """Create the table; the errors are those of ``create_table``."""
+        options = request.storage_options
         return create_table(
-            request.warehouse,
-            self.name,
-            self.columns,
-            if_exists=if_exists,
-            storage_options=request.storage_options,
-            **self._rest(),
+            request.warehouse, self.name, self.columns, if_exists=if_exists, storage_options=options, **self.about
         )
-
-    def _rest(self) -> dict[str, Any]:
-        return {
-            "partition_keys": self.partition_keys,
-            "primary_keys": self.primary_keys,
-            "options": self.options,
-            "comment": self.comment,
-            "comments": self.comments,
-        }
 
 
 def _create(request: SqlRequest, plan: Any) -> dict[str, Any]:
-    started = time.monotonic()
-    new = _new_table(request, plan, _columns(plan))
+    new = _new_table(request, plan)
     if not plan.ignoreIfExists():
         try:
-            return _created(new.create(request), True, started)
+            return _created(request, new.create(request), True)
         except AlreadyExistsError as error:
             raise _exists(new) from error
     known = _existing(request, new)
@@ -96,28 +79,17 @@ def _create(request: SqlRequest, plan: Any) -> dict[str, Any]:
         if known is None:
             raise
         made = known
-    return _created(made, known is None, started)
+    return _created(request, made, known is None)
 
 
-def _created(table: Table, changed: bool, started: float) -> dict[str, Any]:
+def _created(request: SqlRequest, table: Table, changed: bool) -> dict[str, Any]:
     schema = table.schema()
-    details: dict[str, Any] = {
-        "statement": CREATE,
+    details = {
         "schema_id": schema.id,
         "columns": [f"{f.name} {f.type}" for f in schema.fields],
+        **(_warnings(schema) if changed else {"notes": [f"{table.name} exists; IF NOT EXISTS left it as it is"]}),
     }
-    if changed:
-        details |= _warnings(schema)
-    else:
-        details["notes"] = [f"{table.name} exists; IF NOT EXISTS left it as it is"]
-    return OperationResult(
-        operation=OPERATION,
-        table=table.name,
-        branch=MAIN,
-        changed=changed,
-        details=details,
-        duration_s=time.monotonic() - started,
-    ).to_json()
+    return request.result(CREATE, table.name, changed=changed, details=details)
 
 
 def _warnings(schema: TableSchema) -> dict[str, list[str]]:
@@ -133,19 +105,23 @@ def _exists(new: NewTable) -> AlreadyExistsError:
 
 
 def _create_as(request: SqlRequest, plan: Any) -> dict[str, Any]:
-    started = time.monotonic()
-    described = _new_table(request, plan, ())
+    described = _new_table(request, plan)
     known = _existing(request, described)
     if known is not None and plan.ignoreIfExists():
-        return _created(known, False, started)
-    frame, _ = _query(request, plan)
+        return _created(request, known, False)
+    return _create_with_rows(request, plan, described, known)
+
+
+def _create_with_rows(request: SqlRequest, plan: Any, described: NewTable, known: Table | None) -> dict[str, Any]:
+    """Create a table with the rows of a query. ``known``: a table of that name."""
+    frame, _ = query(request, plan.query())
     new = _with_columns(described, frame)
     if known is not None and not _is_own(request, known, new):
         raise _exists(new)
     _check_rows(new, frame)
     table = known or new.create(request)
     try:
-        return _fill(request, table, frame, "append", f"{CREATE} AS SELECT", started)
+        return _fill(request, table, frame, "append", f"{CREATE} AS SELECT")
     except PaimonError as error:
         if known is not None:
             raise
@@ -155,26 +131,29 @@ def _create_as(request: SqlRequest, plan: Any) -> dict[str, Any]:
 
 def _replace(request: SqlRequest, plan: Any) -> dict[str, Any]:
     """A table's columns and rows can't be replaced in one commit, so only a statement that keeps the columns is run."""
-    started = time.monotonic()
     with_rows = kind_of(plan) == "ReplaceTableAsSelect"
-    described = _new_table(request, plan, () if with_rows else _columns(plan))
+    described = _new_table(request, plan)
     known = _existing(request, described)
+    if known is None and not plan.orCreate():
+        missing = open_or_place(request.warehouse, described.name, request.storage_options).missing()
+        raise NotFoundError(f"REPLACE TABLE: {missing.message}; CREATE OR REPLACE TABLE makes it")
     if known is None:
-        if not plan.orCreate():
-            raise _missing(request, described)
-        return _fresh(request, plan, described, with_rows, started)
+        if with_rows:
+            return _create_with_rows(request, plan, described, None)
+        return _created(request, described.create(request), True)
     if not with_rows:
         raise UnsupportedFeatureError(
             f"REPLACE TABLE {known.name}: columns and rows of a table can't be replaced in one commit. Change the "
             f"columns with ALTER TABLE, and the rows with DELETE FROM or INSERT OVERWRITE"
         )
-    frame, read = _query(request, plan)
+    frame, read = query(request, plan.query())
     if any((t.name, t.branch_name) == (known.name, MAIN) for t in read):
         raise UnsupportedFeatureError(
             f"REPLACE TABLE {known.name} reads the table that it replaces, and could lose what is written meanwhile; "
             f"write INSERT OVERWRITE {known.name} SELECT ..., which checks for that"
         )
-    if not _same(known.schema(), _with_columns(described, frame).schema()):
+    new = _with_columns(described, frame)
+    if not _same(known.schema(), new.schema()):
         raise UnsupportedFeatureError(
             f"REPLACE TABLE {known.name} AS SELECT: columns, keys, comment or properties would change with the rows, "
             "which one commit can't do and keep the history. Change the table with ALTER TABLE, then write INSERT "
@@ -182,21 +161,8 @@ def _replace(request: SqlRequest, plan: Any) -> dict[str, Any]:
         )
     if not request.all_rows:
         raise InvalidInputError(f"REPLACE TABLE {known.name} replaces every row; confirm with all_rows=True")
-    _check_rows(_with_columns(described, frame), frame)
-    return _fill(request, known, frame, "overwrite", "REPLACE TABLE AS SELECT", started)
-
-
-def _fresh(request: SqlRequest, plan: Any, described: NewTable, with_rows: bool, started: float) -> dict[str, Any]:
-    if not with_rows:
-        return _created(described.create(request), True, started)
-    frame, _ = _query(request, plan)
-    new = _with_columns(described, frame)
     _check_rows(new, frame)
-    return _fill(request, new.create(request), frame, "append", f"{CREATE} AS SELECT", started)
-
-
-def _query(request: SqlRequest, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
-    return query(request, plan.query())
+    return _fill(request, known, frame, "overwrite", "REPLACE TABLE AS SELECT")
 
 
 def _with_columns(new: NewTable, frame: DataFrame) -> NewTable:
@@ -215,20 +181,20 @@ def _check_rows(new: NewTable, frame: DataFrame) -> None:
         raise lossy(new.name, lost)
 
 
-def _fill(request: SqlRequest, table: Table, frame: DataFrame, mode: str, kind: str, started: float) -> dict[str, Any]:
+def _fill(request: SqlRequest, table: Table, frame: DataFrame, mode: str, kind: str) -> dict[str, Any]:
     """Write the rows of a query as one commit, whose errors are told of the statement."""
     check_operation_id(table, request.operation_id)
 
     def files(write: TableWrite) -> Sequence[CommitMessage]:
-        with sql_errors(f"{kind} {table.name}"):
+        with query_errors(f"{kind} {table.name}"):
             return write_files(frame, write)
 
-    def write(identity: CommitIdentity) -> tuple[Receipt, Mapping[str, Any]]:
-        return write_query(request, table, WriteMode(mode), identity, files)
+    def write(options: CommitOptions) -> tuple[Receipt, Mapping[str, Any]]:
+        return write_query(request, table, WriteMode(mode), options, files)
 
     schema = table.schema()
     details = {"statement": kind, "schema_id": schema.id, **_warnings(schema)}
-    result = write_statement(request, table, details, write, started)
+    result = write_statement(request, table, details, write)
     return {**result, "changed": result["changed"] or mode == "append"}
 
 
@@ -240,11 +206,6 @@ def _existing(request: SqlRequest, new: NewTable) -> Table | None:
     """
     found = open_or_place(request.warehouse, new.name, request.storage_options)
     return found if found.exists() else None
-
-
-def _missing(request: SqlRequest, new: NewTable) -> NotFoundError:
-    missing = open_or_place(request.warehouse, new.name, request.storage_options).missing()
-    return NotFoundError(f"REPLACE TABLE: {missing.message}; CREATE OR REPLACE TABLE makes it")
 
 
 def _is_own(request: SqlRequest, known: Table, new: NewTable) -> bool:
@@ -264,7 +225,7 @@ def _same(current: TableSchema, wanted: TableSchema) -> bool:
     return shape(current) == shape(wanted)
 
 
-def _new_table(request: SqlRequest, plan: Any, columns: Sequence[tuple[str, DataType, str | None]]) -> NewTable:
+def _new_table(request: SqlRequest, plan: Any) -> NewTable:
     """Return what the statement says besides the query.
 
     Raises:
@@ -272,41 +233,59 @@ def _new_table(request: SqlRequest, plan: Any, columns: Sequence[tuple[str, Data
     """
     if request.spark.version.startswith("3."):
         raise UnsupportedFeatureError(f"{CREATE} needs Spark 4; airflow_paimon.create_table makes tables in Python")
-    identifier = request.identifier(CREATE, parts_of(plan.name()))
-    if identifier.branch != MAIN or identifier.system_table is not None:
-        raise InvalidInputError(f"{CREATE} {identifier}: name a table; a branch of it is made by create_branch")
-    spec = plan.tableSpec()
-    _check_spec(str(identifier), spec)
+    identifier = _table_name(request, CREATE, plan.name(), "made by create_branch")
+    name, spec = str(identifier), plan.tableSpec()
+    columns = [] if kind_of(plan).endswith("AsSelect") else list(map(_column, sequence_items(plan.columns())))
+    _check_spec(name, spec)
     properties = mapping_of(spec.properties())
-    partitions = [_partition_column(str(identifier), t) for t in sequence_items(plan.partitioning())]
+    partitions = [_partition_column(name, t) for t in sequence_items(plan.partitioning())]
     if "path" in properties:
-        raise _refused(str(identifier), "the property 'path'", "the catalog chooses a table's folder")
-    return NewTable(
-        name=str(identifier),
-        columns=[(name, kind) for name, kind, _ in columns],
-        comments={name: comment for name, _, comment in columns if comment is not None},
-        partition_keys=partitions,
-        options=properties,
-        comment=option_of(spec.comment()),
-    )
+        raise _refused(name, "the property 'path'", "the catalog chooses a table's folder")
+    about = {
+        "comments": {name: comment for name, _, comment in columns if comment is not None},
+        "partition_keys": partitions,
+        "options": properties,
+        "comment": option_of(spec.comment()),
+    }
+    return NewTable(name=name, columns=[(name, kind) for name, kind, _ in columns], about=about)
+
+
+def _table_name(request: SqlRequest, what: str, node: Any, of_a_branch: str) -> Identifier:
+    identifier = request.identifier(what, parts_of(node))
+    if identifier.branch != MAIN or identifier.system_table is not None:
+        raise InvalidInputError(f"{what} {identifier}: name a table; a branch of it is {of_a_branch}")
+    return identifier
 
 
 def _check_spec(name: str, spec: Any) -> None:
     provider = option_of(spec.provider())
-    if provider is not None and str(provider).lower() != "paimon":
-        raise _refused(name, f"USING {provider}", "leave it out, or write USING paimon; TBLPROPERTIES('file.format') "
-                       "chooses the format of the files")  # fmt: skip
-    if option_of(spec.location()) is not None or spec.external():
-        raise _refused(name, "LOCATION or EXTERNAL", "the catalog chooses a table's folder")
-    if option_of(spec.serde()) is not None:
-        raise _refused(name, "STORED AS or ROW FORMAT", "TBLPROPERTIES('file.format' = ...) chooses the format")
-    if option_of(spec.collation()) is not None:
-        raise _refused(name, "DEFAULT COLLATION", "Paimon compares strings by their bytes")
-    if sequence_items(spec.optionExpression().options()):
-        raise _refused(name, "OPTIONS", "write TBLPROPERTIES")
-    if sequence_items(spec.constraints()):
-        raise _refused(name, "a constraint", "TBLPROPERTIES('primary-key' = 'a,b') declares the key, and the option "
-                       "airflow-paimon.required-checks other rules")  # fmt: skip
+    for given, what, way_out in (
+        (
+            provider is not None and str(provider).lower() != "paimon",
+            f"USING {provider}",
+            "leave it out, or write USING paimon; TBLPROPERTIES('file.format') chooses the format of the files",
+        ),
+        (
+            option_of(spec.location()) is not None or spec.external(),
+            "LOCATION or EXTERNAL",
+            "the catalog chooses a table's folder",
+        ),
+        (
+            option_of(spec.serde()) is not None,
+            "STORED AS or ROW FORMAT",
+            "TBLPROPERTIES('file.format' = ...) chooses the format",
+        ),
+        (option_of(spec.collation()) is not None, "DEFAULT COLLATION", "Paimon compares strings by their bytes"),
+        (sequence_items(spec.optionExpression().options()), "OPTIONS", "write TBLPROPERTIES"),
+        (
+            sequence_items(spec.constraints()),
+            "a constraint",
+            "TBLPROPERTIES('primary-key' = 'a,b') declares the key, and the option airflow-paimon.required-checks "
+            "other rules",
+        ),
+    ):
+        if given:
+            raise _refused(name, what, way_out)
 
 
 def _refused(name: str, what: str, way_out: str) -> UnsupportedFeatureError:
@@ -319,10 +298,6 @@ def _partition_column(name: str, transform: Any) -> str:
         raise _refused(name, f"PARTITIONED BY or CLUSTERED BY {transform}", "partition by columns, and set buckets "
                        "with TBLPROPERTIES('bucket' = ..., 'bucket-key' = ...)")  # fmt: skip
     return path[0]
-
-
-def _columns(plan: Any) -> list[tuple[str, DataType, str | None]]:
-    return [_column(c) for c in sequence_items(plan.columns())]
 
 
 def _column(column: Any) -> tuple[str, DataType, str | None]:
@@ -357,10 +332,26 @@ def _typed(name: str, kind: Any, nullable: bool) -> DataType:
         raise UnsupportedFeatureError(f"Column {name!r}: {error.message}") from None
 
 
+def _drop(request: SqlRequest, plan: Any) -> dict[str, Any]:
+    """All of a table goes, once nobody has said that they need something of it."""
+    identifier = _table_name(request, DROP, plan.child(), "deleted by delete_branch")
+    table = open_table(request.warehouse, str(identifier), storage_options=request.storage_options)
+    if not request.all_rows:
+        raise InvalidInputError(
+            f"{DROP} {identifier} deletes the table with all its snapshots and files; confirm with all_rows=True"
+        )
+    before = table.latest_snapshot_id() if table.exists() else None
+    dropped = drop_table(table)
+    if not dropped and not plan.ifExists():
+        raise table.missing()
+    return request.result(DROP, table.name, changed=dropped, before=before)
+
+
 RUN = {
     "CreateTable": _create,
     "CreateTableAsSelect": _create_as,
     "ReplaceTable": _replace,
     "ReplaceTableAsSelect": _replace,
+    "DropTable": _drop,
 }
 """By the kind of Spark's plan."""

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
-from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.schema.databases import create_database, drop_database
-from airflow_paimon.core.table.paths import MAIN
+from airflow_paimon.spark.arrow_frames import text_frame
 from airflow_paimon.spark.jvm import kind_of, mapping_of, sequence_items
-from airflow_paimon.spark.statements.figures import OPERATION
-from airflow_paimon.spark.statements.local_rows import text_frame
 from airflow_paimon.spark.statements.sql_request import DATABASE_SETTING, SqlRequest, parts_of
 
 if TYPE_CHECKING:
@@ -46,7 +42,6 @@ def _current(request: SqlRequest, plan: Any) -> DataFrame:
 
 
 def _create(request: SqlRequest, plan: Any) -> dict[str, Any]:
-    started = time.monotonic()
     name = _name("CREATE DATABASE", plan.name())
     if given := sorted(mapping_of(plan.properties())):
         raise UnsupportedFeatureError(
@@ -55,11 +50,10 @@ def _create(request: SqlRequest, plan: Any) -> dict[str, Any]:
         )
     exists = "skip" if plan.ifNotExists() else "fail"
     changed = create_database(request.warehouse, name, if_exists=exists, storage_options=request.storage_options)
-    return _result("CREATE DATABASE", name, changed, started)
+    return request.result("CREATE DATABASE", name, changed=changed)
 
 
 def _drop(request: SqlRequest, plan: Any) -> dict[str, Any]:
-    started = time.monotonic()
     name = _name("DROP DATABASE", plan.namespace())
     if plan.cascade():
         raise UnsupportedFeatureError(
@@ -69,7 +63,7 @@ def _drop(request: SqlRequest, plan: Any) -> dict[str, Any]:
     changed = drop_database(request.warehouse, name, if_missing=missing, storage_options=request.storage_options)
     if request.database == name:
         request.spark.conf.unset(DATABASE_SETTING)
-    return _result("DROP DATABASE", name, changed, started)
+    return request.result("DROP DATABASE", name, changed=changed)
 
 
 def _name(what: str, node: Any) -> str:
@@ -79,17 +73,6 @@ def _name(what: str, node: Any) -> str:
     if len(parts) != 1:
         raise InvalidInputError(f"{what} {'.'.join(parts)}: a database has a name of one part")
     return parts[0]
-
-
-def _result(statement: str, name: str, changed: bool, started: float) -> dict[str, Any]:
-    return OperationResult(
-        operation=OPERATION,
-        table=name,
-        branch=MAIN,
-        changed=changed,
-        details={"statement": statement},
-        duration_s=time.monotonic() - started,
-    ).to_json()
 
 
 RUN: Mapping[str, Callable[[SqlRequest, Any], Any]] = {

@@ -88,13 +88,6 @@ def stored_chars(schema: TableSchema) -> tuple[str, ...]:
     return tuple(f.name for f in schema.fields if f.type.root == "CHAR") if schema.primary_keys else ()
 
 
-def carried_columns(statement: Statement, schema: TableSchema, whole_rows: bool) -> tuple[str, ...]:
-    """Return the columns that changed rows carry: all of them for inserts, else those that an update changes."""
-    if whole_rows or any(c.action == "insert" for c in statement.clauses):
-        return schema.field_names
-    return update_columns(statement, schema)
-
-
 class Evaluation:
     """Evaluates one statement on DataFrames of the target: the columns ``identity``, and the table's."""
 
@@ -108,7 +101,8 @@ class Evaluation:
         self._identity = tuple(identity)
         self._whole = whole
         self._updated = update_columns(statement, schema)
-        self.values = carried_columns(statement, schema, whole)
+        inserts = any(c.action == "insert" for c in statement.clauses)
+        self._values = schema.field_names if whole or inserts else self._updated
 
     def run(self, target: DataFrame, kept: DataFrame | None = None) -> Evaluated:
         """Resolve the statement; nothing is read yet.
@@ -117,7 +111,7 @@ class Evaluation:
         left out then (see ``inserts``), and where it exists every matched row comes with its ``SOURCE_ROW``.
 
         Raises:
-            AnalysisException: what Spark says is wrong (see ``statement_errors``).
+            AnalysisException: what Spark says is wrong (see ``query_errors``).
         """
         return self._merge(target, kept) if self._statement.kind == "MERGE" else self._change(target)
 
@@ -138,7 +132,7 @@ class Evaluation:
         numbered = [(i, self._holds(c, base)) for i, (c, base) in enumerate(actions)]
         chosen = unmatched.withColumn(_ACTION, _first(numbered, sf.lit(None).cast("int")))
         values = [self._clause_values(c, base, base, {}) for c, base in actions]
-        columns = [self._merged(name, actions, values, {}).alias(name) for name in self.values]
+        columns = [self._merged(name, actions, values, {}).alias(name) for name in self._values]
         nowhere = [sf.lit(None).cast(spark_type(_PLACES[n].type)).alias(n) for n in self._identity]
         found = chosen.where(sf.col(_ACTION).isNotNull())
         return found.select(*nowhere, sf.lit(INSERTED).alias(CHANGE), *columns)
@@ -181,7 +175,7 @@ class Evaluation:
             uses = frozenset(str(a.name()) for a in references(condition))
         old = self._own(named)
         values = self._clause_values(clause, rows, rows, old)
-        columns = [values.get(n, old[n]).alias(n) for n in self.values]
+        columns = [values.get(n, old[n]).alias(n) for n in self._values]
         kind = sf.lit(UPDATED if clause.action == "update" else DELETED).alias(CHANGE)
         out = rows.select(*(old[n] for n in self._identity), kind, *columns)
         return Evaluated(rows=out, predicate=predicate, uses=uses)
@@ -191,8 +185,11 @@ class Evaluation:
 
         statement = self._statement
         assert statement.condition is not None
-        for fragment in (statement.condition, *(c.condition for c in statement.clauses if c.condition is not None)):
-            self._refuse_subquery(fragment)
+        for at in (statement.condition, *(c.condition for c in statement.clauses if c.condition is not None)):
+            if holds_query(at.node):
+                raise InvalidInputError(
+                    f"{statement.title}: a condition of MERGE can't have a subquery{at.where}; put it into the source"
+                )
         named = self._named(self._as_users_see(target).withColumn(_IN_TARGET, sf.lit(True)))
         source = self.source() if kept is None else kept
         marked = source.withColumn(_IN_SOURCE, sf.lit(True))
@@ -201,7 +198,10 @@ class Evaluation:
         if kept is not None:
             marked = sf.broadcast(marked)
         joined = named.join(marked, self._column(statement.condition.node), how)
-        condition = _join_condition(analyzed(joined))
+        plan = analyzed(joined)
+        while kind_of(plan) != "Join":
+            plan = plan.child()
+        condition = plan.condition().get()
         self._refuse_chance(condition, statement.condition)
         self._refuse_inexact(condition, joined, statement.condition)
         actions = [(c, joined) for c in statement.matched]
@@ -213,7 +213,7 @@ class Evaluation:
         own = self._own(named)
         values = [self._clause_values(c, base, source if c.star else base, own) for c, base in actions]
         seen = self._seen(named)
-        names = self.values if inserts or self._whole else self._updated
+        names = self._values if inserts or self._whole else self._updated
         columns = [self._merged(name, actions, values, own).alias(name) for name in names]
         kind = self._kind(actions, values, seen).alias(CHANGE)
         numbers = [sf.col(SOURCE_ROW)] if tells_matches else []
@@ -399,9 +399,7 @@ class Evaluation:
 
     def _refuse_chance(self, expression: Any, at: Fragment) -> None:
         if not expression.deterministic():
-            raise InvalidInputError(
-                f"{self._statement.kind} on {self._statement.target.text}: a condition must be deterministic{at.where}"
-            )
+            raise InvalidInputError(f"{self._statement.title}: a condition must be deterministic{at.where}")
 
     def _refuse_inexact(self, condition: Any, rows: DataFrame, at: Fragment) -> None:
         if self._statement.kind != "MERGE" and not finer_than_micros(self._schema.fields):
@@ -409,17 +407,10 @@ class Evaluation:
         column = inexact_column(condition, analyzed(rows))
         if column is not None:
             raise UnsupportedFeatureError(
-                f"{self._statement.kind} on {self._statement.target.text}: column {column!r} is finer than "
+                f"{self._statement.title}: column {column!r} is finer than "
                 f"microseconds, the finest that Spark has, so this condition could hold for other rows than are "
                 f"meant{at.where}; compare it with >= and < alone",
                 details={"column": column},
-            )
-
-    def _refuse_subquery(self, at: Fragment) -> None:
-        if holds_query(at.node):
-            raise InvalidInputError(
-                f"{self._statement.kind} on {self._statement.target.text}: a condition of MERGE can't have a "
-                f"subquery{at.where}; put it into the source"
             )
 
     def _refuse_beyond_rows(self, plan: Any) -> None:
@@ -428,8 +419,7 @@ class Evaluation:
             below = below.child()
         if below is plan or kind_of(below) in ("Generate", "Window"):
             raise InvalidInputError(
-                f"{self._statement.kind} on {self._statement.target.text}: aggregate, window and generator functions "
-                f"can't be assigned; use a subquery"
+                f"{self._statement.title}: aggregate, window and generator functions can't be assigned; use a subquery"
             )
 
 
@@ -440,9 +430,3 @@ def _first(numbered: Sequence[tuple[int, Column]], otherwise: Column) -> Column:
     for number, condition in numbered:
         out = sf.when(condition, sf.lit(number)) if out is None else out.when(condition, sf.lit(number))
     return otherwise if out is None else out.otherwise(otherwise)
-
-
-def _join_condition(plan: Any) -> Any:
-    while kind_of(plan) != "Join":
-        plan = plan.child()
-    return plan.condition().get()

@@ -9,7 +9,7 @@ that is what the merge engine is for (not deduplicate).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -30,17 +30,14 @@ from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
 from airflow_paimon.data.files.arrow_types import ROW_KIND
-from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.rewrite import new_bucket_number
-from airflow_paimon.data.scan import fits_in_process, plan_read
-from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
-from airflow_paimon.spark.arrow_frames import frame_of_arrow
-from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult, correct_buckets
-from airflow_paimon.spark.jobs.live_buckets import bucket_keys, live_buckets, touched_files
+from airflow_paimon.data.scan import plan_read
+from airflow_paimon.data.write import RowTargets, TableWrite, plan_write
+from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult, live_buckets, run_buckets
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
-from airflow_paimon.spark.rows_in import BATCH_CONF, distributed, temporary_conf
-from airflow_paimon.spark.statements.errors import statement_errors
+from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
 from airflow_paimon.spark.statements.evaluate import (
     CHANGE,
     DELETED,
@@ -60,8 +57,7 @@ from airflow_paimon.spark.statements.statement_plan import Statement
 from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.target_files import Limits, TargetFiles, partitions_of
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
-from airflow_paimon.spark.task_results import SCHEMA, collect, ship
-from airflow_paimon.spark.tasks import cores_of, map_in_arrow
+from airflow_paimon.spark.tasks import cores_of
 from airflow_paimon.spark.truncated_times import refuse_truncated_times
 
 if TYPE_CHECKING:
@@ -90,7 +86,7 @@ def change_keyed(
     target, chained = TargetFiles(table), is_chain_rows(table)
     check_writable(target.schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=True)
     with (
-        statement_errors(statement),
+        query_errors(statement.title),
         tables.bound(statement, lambda: own_rows(spark, statement.text, target.whole())) as bound,
         temporary_conf(spark, BATCH_CONF),
     ):
@@ -198,7 +194,7 @@ class _KeyedChange:
         limits = None if self.limits is None else self.limits(selection)
         correction = correction_on(plan, write, limits, self.dry_run)
         correction = replace(correction, writes_changelog=writes_changelog(plan.table, plan.schema), merges=merges)
-        return outcome_of(plan, write, _run(rows, few, plan, correction))
+        return outcome_of(plan, write, run_buckets(rows, few, plan, correction))
 
 
 def writes_changelog(table: Table, schema: TableSchema) -> bool:
@@ -249,27 +245,9 @@ def correction_on(
     )
 
 
-def _run(rows: DataFrame, few: pa.Table | None, plan: ScanPlan, correction: BucketCorrection) -> list[BucketResult]:
-    """``few``: the rows, if they are few enough to be here."""
-    write = correction.write
-    placed = replace(correction, write=write.after_look_up())
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return ship(lambda: correct_buckets(placed, batches))
-
-    def discard(results: Sequence[BucketResult]) -> None:
-        discard_files(write, [r.message for r in results if r.message is not None])
-
-    if few is not None and fits_in_process(touched_files(plan, write, few.to_batches())):
-        return list(correct_buckets(correction, few.to_batches(BATCH_ROWS)))
-    if few is not None:
-        rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
-    return collect(map_in_arrow(distributed(rows, write), work, SCHEMA), refused=discard)
-
-
 def outcome_of(plan: ScanPlan, write: TableWrite, results: Sequence[BucketResult]) -> StatementOutcome:
     """Return what these buckets come to."""
-    key_of = bucket_keys(plan.schema)
+    key_of = StoredPartitions(plan.schema).bucket
     live = {key_of(s): s for s in plan.splits}
     kinds: Counter[str] = Counter()
     messages: list[CommitMessage] = []

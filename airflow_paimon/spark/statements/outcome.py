@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +49,9 @@ class StatementOutcome:
         live = [f for s in self.read.splits for f in s.files]
         new = [f for m in self.messages for f in m.new_files]
         gone = {f.file_name for m in self.messages for f in m.replaced} | self.rewritten
-        rewritten, kept = (
-            [f for f in live if f.file_name in gone],
-            [f for f in live if f.file_name not in gone],
-        )
+        rewritten = [f for f in live if f.file_name in gone]
+        kept = [f for f in live if f.file_name not in gone]
+        changes = [m.changelog for m in self.messages if m.changelog is not None]
         return {
             "rows_updated": self.updated,
             "rows_deleted": self.deleted,
@@ -63,15 +62,10 @@ class StatementOutcome:
             "files_rewritten": len(rewritten),
             "bytes_rewritten": sum(f.file_size for f in rewritten),
             **({"files_with_deletions": self.marked} if self.marked else {}),
-            **_changelog_rows(self.messages),
+            **({"changelog_rows": sum(f.row_count for files in changes for f in files)} if changes else {}),
             "files_kept": len(kept),
             "bytes_kept": sum(f.file_size for f in kept),
         }
-
-
-def _changelog_rows(messages: Sequence[CommitMessage]) -> dict[str, int]:
-    written = [m.changelog for m in messages if m.changelog is not None]
-    return {"changelog_rows": sum(f.row_count for files in written for f in files)} if written else {}
 
 
 def notes_of(statement: Statement, outcome: StatementOutcome) -> list[str]:
@@ -90,4 +84,4 @@ def notes_of(statement: Statement, outcome: StatementOutcome) -> list[str]:
     if names:
         first_and_last = " to ".join(sorted({names[0], names[-1]}))
         known = f"; the table has {len(names)} partition{'s' * (len(names) > 1)}, {first_and_last}"
-    return [f"{statement.kind} on {statement.target.text} changed nothing: {why}{known}"]
+    return [f"{statement.title} changed nothing: {why}{known}"]

@@ -15,6 +15,7 @@ from airflow_paimon.spark.jvm import (
     has_jvm,
     is_catalyst,
     kind_of,
+    mapping_of,
     parser,
     scala_sequence,
     sequence_items,
@@ -69,7 +70,11 @@ def parse_statement(spark: SparkSession, text: str) -> Statement | None:
         plan = plan.child()
     parse = _PARSERS.get(kind_of(plan))
     if parse is None:
-        _refuse_several(plan)
+        # FROM s INSERT INTO a ... INSERT INTO b ..., and scripts, parse as one plan
+        if any(kind_of(c) in _PARSERS for c in sequence_items(plan.children())):
+            raise InvalidInputError("The statement has more than one target; give one statement for each table")
+        if kind_of(plan) == "CompoundBody":
+            raise InvalidInputError(f"A script (BEGIN ... END) is not executed; give one {TAKEN}")
         return None
     return parse(plan, text, ctes)
 
@@ -82,11 +87,6 @@ def parse_plan(spark: SparkSession, text: str) -> Any:
     """
     check_nesting(text)
     return parser(spark).parsePlan(text)
-
-
-def is_command(spark: SparkSession, text: str) -> bool:
-    """Whether a text that Spark can parse changes or shows something (DROP, ALTER, SET, SHOW, ...), so is no query."""
-    return is_command_plan(parse_plan(spark, text))
 
 
 def is_command_plan(plan: Any) -> bool:
@@ -109,23 +109,14 @@ def with_target(plan: Any, name: Sequence[str]) -> Any:
     return copied(plan, [other, *others])
 
 
-def _refuse_several(plan: Any) -> None:
-    """Refuse ``FROM s INSERT INTO a ... INSERT INTO b ...`` and scripts, which parse as one plan."""
-    kinds = [kind_of(c) for c in sequence_items(plan.children())]
-    if any(k in _PARSERS for k in kinds):
-        raise InvalidInputError("The statement has more than one target; give one statement for each table")
-    if kind_of(plan) == "CompoundBody":
-        raise InvalidInputError(f"A script (BEGIN ... END) is not executed; give one {TAKEN}")
-
-
-def says(plan: Any, flag: str) -> bool:
-    """Return a flag of a plan; False in a Spark that doesn't have it."""
+def says(plan: Any, name: str) -> Any:
+    """Return a part of a plan, such as a flag; None in a Spark that doesn't have it."""
     from py4j.protocol import Py4JError
 
     try:
-        return bool(getattr(plan, flag)())
+        return getattr(plan, name)()
     except Py4JError:
-        return False
+        return None
 
 
 def _update(plan: Any, text: str, ctes: Any) -> Statement:
@@ -165,29 +156,19 @@ def _insert(plan: Any, text: str, ctes: Any) -> Statement:
         raise UnsupportedFeatureError("INSERT ... IF NOT EXISTS is not executed")
     if says(plan, "withSchemaEvolution"):
         raise UnsupportedFeatureError("INSERT WITH SCHEMA EVOLUTION is not executed; add the columns first")
-    _refuse_criteria(plan)
+    criteria = says(plan, "replaceCriteriaOpt")  # USING, ON and, since Spark 4.3, WHERE
+    if criteria is not None and criteria.isDefined():
+        _replace(plan)
     kind: Kind = "INSERT OVERWRITE" if plan.overwrite() else "INSERT"
-    partition, nulls = _partition(plan.partitionSpec())
+    partition = mapping_of(plan.partitionSpec())  # each value as text in an option, NULL as null inside of it
     insert = InsertInto(
         columns=tuple(str(c) for c in sequence_items(plan.userSpecifiedCols())),
-        partition=partition,
-        null_partition=nulls,
+        partition=tuple(partition),
+        static={n: None if v.get() is None else str(v.get()) for n, v in partition.items() if v.isDefined()},
         by_name=bool(plan.byName()),
     )
     source = fragment_of(plan.query())
     return Statement(kind=kind, text=text, target=_target(plan.table()), source=source, insert=insert, ctes=ctes)
-
-
-def _refuse_criteria(plan: Any) -> None:
-    """Refuse REPLACE USING, ON and, since Spark 4.3, WHERE, which are an INSERT OVERWRITE with something more."""
-    from py4j.protocol import Py4JError
-
-    try:
-        criteria = plan.replaceCriteriaOpt()
-    except Py4JError:  # a Spark that doesn't have them
-        return
-    if criteria.isDefined():
-        _replace(plan)
 
 
 def _replace(*_: Any) -> Statement:
@@ -201,18 +182,6 @@ _PARSERS = {
     "InsertIntoStatement": _insert,
     "OverwriteByExpression": _replace,
 }
-
-
-def _partition(spec: Any) -> tuple[tuple[tuple[str, str | None], ...], frozenset[str]]:
-    """Return the columns of PARTITION (...): Spark holds each value as text, and null as null inside an option."""
-    found: list[tuple[str, str | None]] = []
-    nulls = set()
-    for pair in sequence_items(spec.toSeq()):
-        name, value = str(pair._1()), pair._2()
-        if value.isDefined() and value.get() is None:
-            nulls.add(name)
-        found.append((name, None if not value.isDefined() or value.get() is None else str(value.get())))
-    return tuple(found), frozenset(nulls)
 
 
 def _clauses(actions: Any) -> tuple[Clause, ...]:
@@ -229,7 +198,6 @@ def _assignments(nodes: Any) -> tuple[Assignment, ...]:
     return tuple(
         Assignment(
             key=tuple(str(p) for p in sequence_items(n.key().nameParts())),
-            at=fragment_of(n.value()),  # Spark gives the key the position of the whole SET
             value=fragment_of(n.value()),
         )
         for n in sequence_items(nodes)

@@ -5,7 +5,7 @@ Spark pushes filters and columns down to what it reads, but tells a table that i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,9 @@ class Needed:
     columns: frozenset[str] | None
 
 
+EVERYTHING = Needed(None, None)
+
+
 def placeholder(spark: SparkSession, schema: TableSchema) -> tuple[DataFrame, int]:
     """Return a DataFrame that stands for a table with these columns, and the number by which it is found in a plan."""
     frame = spark.createDataFrame(spark.sparkContext.emptyRDD(), spark_schema(schema.fields))
@@ -41,20 +44,6 @@ def needed_of(frame: DataFrame, placeholders: Mapping[int, TableSchema]) -> dict
         # current_date() is a constant in an optimized plan, and another one when the rows are read tomorrow
         return {number: [Needed(None, n.columns) for n in needed] for number, needed in found.items()}
     return found
-
-
-def read_by(frame: DataFrame, numbers: Collection[int]) -> frozenset[int]:
-    """Return which of these placeholders the query reads, whatever it needs of them."""
-    found: set[int] = set()
-
-    def look(plan: Any) -> None:
-        if kind_of(plan) == "LogicalRDD":
-            found.add(int(plan.rdd().id()))
-        for below in (*sequence_items(plan.subqueries()), *sequence_items(plan.children())):
-            look(below)
-
-    look(analyzed(frame))
-    return frozenset(found & set(numbers))
 
 
 def united(needed: Sequence[Needed]) -> Needed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,22 +17,22 @@ from airflow_paimon.core.table.paths import Identifier, parse_identifier
 from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.sys_tables import DATABASE as SYS
 from airflow_paimon.core.table.sys_tables import sys_table
-from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
+from airflow_paimon.core.table.table import Table, resolve_version, split_version
 from airflow_paimon.data.fallback_branches import PinnedState
 from airflow_paimon.data.planner import pin, plan_pinned
 from airflow_paimon.data.read_groups import IN_SPARK
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_system_table
+from airflow_paimon.spark.arrow_frames import arrow_frame
+from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.small_input import FEW_FILES, is_small_view, view_frame
 from airflow_paimon.spark.jvm import hiding, kind_of, planned_frame, scala_sequence, sequence_items
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
-from airflow_paimon.spark.statements.errors import sql_errors
-from airflow_paimon.spark.statements.local_rows import arrow_frame
-from airflow_paimon.spark.statements.pruning import Needed, needed_of, placeholder, united
+from airflow_paimon.spark.statements.pruning import EVERYTHING, Needed, needed_of, placeholder, united
 from airflow_paimon.spark.statements.sql_request import SqlRequest
 from airflow_paimon.spark.statements.statement_plan import Fragment
-from airflow_paimon.spark.statements.tables import NamedTables, Own, find_table
+from airflow_paimon.spark.statements.tables import NamedTables, find_table
 from airflow_paimon.spark.statements.views import check_view_names, registered, view_columns
 
 if TYPE_CHECKING:
@@ -54,15 +54,17 @@ def query(request: SqlRequest, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
     """Return the rows as ``select`` does, and the tables that the query names."""
     check_view_names(request.views)
     spark, views = request.spark, request.views
-    tables = QueryTables(spark, request.warehouse, request.statement, request.storage_options, request.database)
+    tables = QueryTables(
+        spark, request.warehouse, request.storage_options, request.statement, database=request.database
+    )
 
     def planned() -> DataFrame:
         frames = {name: tables.view(view) if isinstance(view, str) else view for name, view in views.items()}
         with registered(spark, frames):
-            return planned_frame(spark, tables.plan(plan, _no_target))
+            return planned_frame(spark, tables.plan(plan))
 
     hint = f"; tables of the warehouse {request.warehouse} are named db.table, and SHOW TABLES lists them"
-    with sql_errors("SELECT", NotFoundError, hint):
+    with query_errors("SELECT", NotFoundError, hint):
         frame = planned()
         return (planned() if tables.learn(frame) else frame), tables.named
 
@@ -70,10 +72,6 @@ def query(request: SqlRequest, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
 def is_query(plan: Any) -> bool:
     """Whether a plan that is no command writes nothing either: INSERT OVERWRITE DIRECTORY is no command to Spark."""
     return kind_of(plan) not in _WRITES and all(is_query(child) for child in sequence_items(plan.children()))
-
-
-def _no_target() -> DataFrame:
-    raise AssertionError("a query has no target")
 
 
 _Key = tuple[str, str, "int | str | None", "int | None"]
@@ -88,19 +86,10 @@ class QueryTables(NamedTables):
     """
 
     def __init__(
-        self,
-        spark: SparkSession,
-        warehouse: str,
-        text: str,
-        storage_options: Mapping[str, Any] | None,
-        database: str | None = None,
+        self, spark: SparkSession, warehouse: str, storage_options: Mapping[str, Any] | None, text: str, **about: Any
     ) -> None:
-        def find(name: str) -> Table:
-            return open_table(warehouse, name, storage_options=storage_options)
-
-        super().__init__(spark, find, self._rows, None, database=database)
+        super().__init__(spark, warehouse, storage_options, text, **about)
         self._catalog = partial(open_catalog, warehouse, storage_options)
-        self._text = text
         self._with_ids = any(name.lower() in text.lower() for name in ROW_COLUMNS)
         self._states: dict[_Key, PinnedState] = {}
         self._placeholders: dict[int, tuple[_Key, TableSchema]] = {}
@@ -113,7 +102,7 @@ class QueryTables(NamedTables):
         Raises:
             NotFoundError: no such table, branch or version. InvalidInputError: not of that form.
         """
-        found = self._frame(text, None, Fragment(), _no_target)
+        found = self._frame(text, None, Fragment())
         if found is None:
             name, _ = split_version(text)
             parse_identifier(name)
@@ -121,23 +110,27 @@ class QueryTables(NamedTables):
         return found
 
     def learn(self, frame: DataFrame) -> bool:
-        """Find out what the planned query needs of large tables; False if there are none, and the query is final."""
-        if not self._placeholders:
+        """Find out what the planned query needs of large tables; False if that is known, and the query is final."""
+        if self._needed is not None or not self._placeholders:
             return False
         found = needed_of(frame, {number: schema for number, (_, schema) in self._placeholders.items()})
         by_key: dict[_Key, list[Needed]] = {key: [] for key, _ in self._placeholders.values()}
         for number, needed in found.items():
             by_key[self._placeholders[number][0]] += needed
         self._needed = {key: united(needed) for key, needed in by_key.items()}
-        self._frames.clear()
+        self._forget()
         return True
 
-    def _plan(self, plan: Any, own: Own) -> Any:
+    def _forget(self) -> None:
+        self._frames.clear()
+        self._own_frame = None
+
+    def _plan(self, plan: Any) -> Any:
         """Put columns that ``*`` leaves out above the alias, which would not pass them on."""
         named = ("UnresolvedRelation", "RelationTimeTravel")
         if not self._with_ids or kind_of(plan) != "SubqueryAlias" or kind_of(plan.child()) not in named:
-            return super()._plan(plan, own)
-        found = self._relation(plan.child(), own)
+            return super()._plan(plan)
+        found = self._relation(plan.child())
         hides = kind_of(found) == "Project"
         aliased = plan.withNewChildren(scala_sequence([found.child() if hides else found]))
         return hiding(aliased, tuple(ROW_COLUMNS)) if hides else aliased
@@ -148,7 +141,7 @@ class QueryTables(NamedTables):
         hides = self._with_ids and not shows and set(ROW_COLUMNS) & set(frame.columns)
         return hiding(plan, tuple(ROW_COLUMNS)) if hides else plan
 
-    def _frame(self, text: str, travel: Any, at: Fragment, own: Own) -> DataFrame | None:
+    def _frame(self, text: str, travel: Any, at: Fragment) -> DataFrame | None:
         name, version = split_version(text)
         if name.count("$"):
             identifier = parse_identifier(name)
@@ -158,9 +151,9 @@ class QueryTables(NamedTables):
         if database.lower() == SYS and version is None and travel is None:
             about = sys_table(self._catalog(), short)
             return None if about is None else arrow_frame(self._spark, about)
-        found = super()._frame(text, travel, at, own)
+        found = super()._frame(text, travel, at)
         if self._with_ids and found is not None and set(ROW_COLUMNS) & set(found.columns):
-            self._frames.clear()  # two relations can't have the same hidden columns: the next one gets its own
+            self._forget()  # two relations can't have the same hidden columns: the next one gets its own
         return found
 
     def _system_frame(
@@ -203,7 +196,7 @@ class QueryTables(NamedTables):
             self._states[key] = pin(table, version, time)
         return self._states[key]
 
-    def _rows(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
+    def _read(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
         state, key = self._state(table, version, time), (table.name, table.branch_name, version, time)
         schema = state.states[0].schema
         columns = view_columns(schema, self._text)
@@ -213,15 +206,22 @@ class QueryTables(NamedTables):
             planned = plan_pinned(state, ReadRequest(columns=columns), IN_SPARK)
             if is_small_view(f for group in planned.groups for f in group.files):  # whatever the query needs
                 return view_frame(self._spark, planned)
-        if self._needed is None:
-            frame, number = placeholder(self._spark, schema)
-            self._placeholders[number] = (key, schema)
-            return frame
-        needed = self._needed[key]
-        if needed.columns is None or len(needed.columns) == len(schema.fields):
-            return self._state_frame(state, columns, needed.predicate)
-        read = [n for n in schema.field_names if n in needed.columns] or schema.field_names[:1]
-        return _with_nulls(self._state_frame(state, read, needed.predicate), schema)
+
+        def rows(needed: Needed) -> DataFrame:
+            if needed.columns is None or len(needed.columns) == len(schema.fields):
+                return self._state_frame(state, columns, needed.predicate)
+            read = [n for n in schema.field_names if n in needed.columns] or schema.field_names[:1]
+            return _with_nulls(self._state_frame(state, read, needed.predicate), schema)
+
+        return self._pruned(key, schema, rows)
+
+    def _pruned(self, key: _Key, schema: TableSchema, rows: Callable[[Needed], DataFrame]) -> DataFrame:
+        """Return what the query needs of a large table, by ``rows``; as long as that isn't known, no row of it."""
+        if self._needed is not None:
+            return rows(self._needed.get(key, EVERYTHING))
+        frame, number = placeholder(self._spark, schema)
+        self._placeholders[number] = (key, schema)
+        return frame
 
     def _state_frame(self, state: PinnedState, columns: Sequence[str] | None, predicate: Predicate | None) -> DataFrame:
         planned = plan_pinned(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK)

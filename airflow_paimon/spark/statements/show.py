@@ -15,9 +15,9 @@ from airflow_paimon.core.table.inspect import live_partitions
 from airflow_paimon.core.table.partitions import choose_partitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, find_databases, find_tables
+from airflow_paimon.spark.arrow_frames import text_frame
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items
 from airflow_paimon.spark.spark_types import is_declared, sql_name, sql_text, sql_type
-from airflow_paimon.spark.statements.local_rows import text_frame
 from airflow_paimon.spark.statements.sql_request import SqlRequest, partition_of, parts_of
 
 if TYPE_CHECKING:

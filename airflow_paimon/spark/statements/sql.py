@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import parse_on_stale
-from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
+from airflow_paimon.core.commit.committer import Receipt, require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
@@ -24,20 +21,20 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.write import TableWrite, WriteMode
+from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.jvm import kind_of
+from airflow_paimon.spark.statements import alter, create, databases, show
 from airflow_paimon.spark.statements.call import run_call
-from airflow_paimon.spark.statements.commands import run_command
 from airflow_paimon.spark.statements.dialect import spark_text
-from airflow_paimon.spark.statements.errors import statement_errors
-from airflow_paimon.spark.statements.figures import made_of
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
-from airflow_paimon.spark.statements.parse import parse_statement
+from airflow_paimon.spark.statements.parse import is_command_plan, parse_plan, parse_statement
 from airflow_paimon.spark.statements.run import commit_statement
-from airflow_paimon.spark.statements.show import show_list
+from airflow_paimon.spark.statements.select import is_query, select
 from airflow_paimon.spark.statements.sql_request import SqlRequest, qualified
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
-from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows, warehouse_tables
+from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows
 from airflow_paimon.spark.statements.views import check_view_names, plan_view, registered
 from airflow_paimon.spark.statements.written import write_query, write_statement
 from airflow_paimon.spark.truncated_times import refuse_truncated_times
@@ -45,6 +42,16 @@ from airflow_paimon.spark.write import write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_TAKEN = (
+    "SELECT, INSERT, UPDATE, DELETE, MERGE, CREATE or DROP TABLE or DATABASE, ALTER TABLE, DESCRIBE, SHOW, USE or CALL"
+)
+_RUN: Mapping[str, Callable[[SqlRequest, Any], Any]] = {
+    **show.RUN,
+    **create.RUN,
+    **alter.RUN,
+    **databases.RUN,
+}
 
 
 @same_versions()
@@ -107,14 +114,14 @@ def sql(
     request = SqlRequest(spark, warehouse, text, views or {}, operation_id, all_rows, storage_options, writers_stopped)
     shown = parse_show_list(text)
     if shown is not None:
-        return show_list(request, shown)
+        return show.show_list(request, shown)
     parsed = parse_statement(spark, text)
-    return run_command(request) if parsed is None else _change(request, parsed, on_stale)
+    return _run_command(request) if parsed is None else _change(request, parsed, on_stale)
 
 
 def _change(request: SqlRequest, parsed: Statement, on_stale: str | None) -> dict[str, Any]:
     """Run a statement that changes rows."""
-    started, spark, views = time.monotonic(), request.spark, request.views
+    spark, views = request.spark, request.views
     target = replace(parsed.target, name=tuple(qualified(parsed.target.name, request.database)))
     parsed = replace(parsed, target=target)
     table = open_table(request.warehouse, table_of(target), storage_options=request.storage_options).require()
@@ -124,16 +131,15 @@ def _change(request: SqlRequest, parsed: Statement, on_stale: str | None) -> dic
     check_statement(parsed, table.schema(), all_rows=request.all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
     _check_views(parsed, views)
 
-    def write(identity: CommitIdentity) -> tuple[Receipt, Mapping[str, Any]]:
+    def write(options: CommitOptions) -> tuple[Receipt, Mapping[str, Any]]:
         own = names_of(table, views)
-        options, database = request.storage_options, request.database
-        tables = warehouse_tables(spark, request.warehouse, options, parsed.text, table, own, database=database)
-        with _named(request, {name: view for name, view in views.items() if name not in own}):
-            run = _change_rows if parsed.insert is None else _insert
-            return run(request, parsed, table, tables, identity, policy)
+        warehouse, storage = request.warehouse, request.storage_options
+        tables = NamedTables(spark, warehouse, storage, parsed.text, table, own, database=request.database)
+        further = {name: _frame(request, view) for name, view in views.items() if name not in own}
+        with registered(spark, further):
+            return (_change_rows if parsed.insert is None else _insert)(request, parsed, table, tables, options)
 
-    said = {"all_rows": request.all_rows, **({} if policy is None else {"on_stale": policy})}
-    return write_statement(request, table, {"statement": parsed.kind}, write, started, **said)
+    return write_statement(request, table, {"statement": parsed.kind}, write, policy)
 
 
 def _check_views(statement: Statement, views: Mapping[str, Any]) -> None:
@@ -147,56 +153,28 @@ def _check_views(statement: Statement, views: Mapping[str, Any]) -> None:
             )
 
 
-@contextmanager
-def _named(request: SqlRequest, views: Mapping[str, Any]) -> Iterator[None]:
-    """Register the views, each of one pinned snapshot."""
-
-    def frame(view: Any) -> DataFrame:
-        if not isinstance(view, str):
-            return view  # type: ignore[no-any-return]  # checked before
-        return view_frame(request.spark, plan_view(request.warehouse, view, request.storage_options, request.statement))
-
-    with registered(request.spark, {name: frame(view) for name, view in views.items()}):
-        yield
+def _frame(request: SqlRequest, view: Any) -> DataFrame:
+    """Return the rows of a view, of one pinned snapshot."""
+    if not isinstance(view, str):
+        return view  # type: ignore[no-any-return]  # checked before
+    return view_frame(request.spark, plan_view(request.warehouse, view, request.storage_options, request.statement))
 
 
 def _change_rows(
-    request: SqlRequest,
-    statement: Statement,
-    table: Table,
-    tables: NamedTables,
-    identity: CommitIdentity,
-    policy: OnStale | None,
+    request: SqlRequest, statement: Statement, table: Table, tables: NamedTables, options: CommitOptions
 ) -> tuple[Receipt, Mapping[str, Any]]:
     """Run UPDATE, DELETE and MERGE."""
-    made = made_of(table, statement.text)
 
     def described(outcome: StatementOutcome) -> Mapping[str, str]:
-        return {**made, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
+        return {**options.properties, DETAILS_PROPERTY: json.dumps(dict(outcome.details()))}
 
-    receipt, outcome = commit_statement(
-        request.spark,
-        statement,
-        table,
-        tables,
-        CommitOptions(
-            identity=identity,
-            guard_options=ChainOptions(on_stale=policy),
-            writers_stopped=request.writers_stopped,
-        ),
-        described,
-    )
+    receipt, outcome = commit_statement(request.spark, statement, table, tables, options, described)
     notes = notes_of(statement, outcome)
     return receipt, {} if receipt.replayed else {**outcome.details(), **({"notes": notes} if notes else {})}
 
 
 def _insert(
-    request: SqlRequest,
-    statement: Statement,
-    table: Table,
-    tables: NamedTables,
-    identity: CommitIdentity,
-    policy: OnStale | None,
+    request: SqlRequest, statement: Statement, table: Table, tables: NamedTables, options: CommitOptions
 ) -> tuple[Receipt, Mapping[str, Any]]:
     spark = request.spark
     mode, partition = overwritten(statement, table.schema(), is_dynamic(spark))
@@ -205,14 +183,31 @@ def _insert(
         return own_rows(spark, statement.text, plan_snapshot(table, write.planned_on, write.schema))
 
     def files(write: TableWrite) -> list[CommitMessage]:
-        with statement_errors(statement), tables.bound(statement, lambda: own(write)) as bound:
+        with query_errors(statement.title), tables.bound(statement, lambda: own(write)) as bound:
             rows = insert_rows(spark, bound, write.schema)
             refuse_truncated_times(rows, write.schema.fields, table.label)
             return write_files(rows, write)
 
     receipt, figures = write_query(
-        request, table, WriteMode(mode, partition), identity, files, policy, read_own=lambda: tables.read_own
+        request, table, WriteMode(mode, partition), options, files, read_own=lambda: tables.read_own
     )
     if receipt.snapshot is not None:
         return receipt, figures
-    return receipt, {**figures, "notes": [f"{statement.kind} on {statement.target.text}: its query returned no rows"]}
+    return receipt, {**figures, "notes": [f"{statement.title}: its query returned no rows"]}
+
+
+def _run_command(request: SqlRequest) -> Any:
+    """Run a statement that Spark can parse and that is no change of rows.
+
+    Raises:
+        InvalidInputError: it is none that ``sql`` runs.
+    """
+    plan = parse_plan(request.spark, request.statement)
+    run = _RUN.get(kind_of(plan))
+    if run is not None:
+        return run(request, plan)
+    if not is_command_plan(plan) and is_query(plan):
+        return select(request, plan)
+    raise InvalidInputError(
+        f"sql doesn't run this statement: it takes one {_TAKEN} on tables of the warehouse; spark.sql() runs others"
+    )

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.paths import Identifier, parse_identifier
+from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.spark.jvm import kind_of, mapping_of, sequence_items
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+OPERATION = "sql"
 DATABASE_SETTING = "spark.airflow_paimon.currentDatabase"
 """The session's setting with the database of names of one part."""
 
 
 @dataclass(frozen=True, slots=True)
 class SqlRequest:
-    """What ``sql`` was called with."""
+    """What ``sql`` was called with. ``started``: a reading of the monotonic clock."""
 
     spark: SparkSession
     warehouse: str
@@ -30,6 +33,7 @@ class SqlRequest:
     all_rows: bool
     storage_options: Mapping[str, Any] | None
     writers_stopped: bool = False
+    started: float = field(default_factory=time.monotonic)
 
     @property
     def database(self) -> str | None:
@@ -52,6 +56,27 @@ class SqlRequest:
         """
         name = str(self.identifier(what, parts))
         return open_table(self.warehouse, name, storage_options=self.storage_options).require()
+
+    def result(
+        self,
+        statement: str,
+        table: str,
+        branch: str = MAIN,
+        *,
+        changed: bool,
+        before: int | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Return the result of a statement on a table, or on a database, that commits no rows."""
+        return OperationResult(
+            operation=OPERATION,
+            table=table,
+            branch=branch,
+            changed=changed,
+            snapshot_before=before,
+            details={"statement": statement, **(details or {})},
+            duration_s=time.monotonic() - self.started,
+        ).to_json()
 
 
 def current_database(spark: SparkSession) -> str | None:

@@ -6,7 +6,7 @@ messages, and Spark's node, with which it is evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -39,10 +39,11 @@ Assigned = dict[tuple[str, ...], Fragment]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """``SET key = value``. ``key``: the parts of the name, with what qualifies it."""
+    """``SET key = value``. ``key``: the parts of the name, with what qualifies it. Messages name the value's position:
+    Spark gives the key that of the whole SET.
+    """
 
     key: tuple[str, ...]
-    at: Fragment
     value: Fragment
 
 
@@ -74,18 +75,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InsertInto:
-    """What INSERT has besides its query. ``partition``: the columns of PARTITION (...) with their texts; a column
-    without a value has None. ``null_partition``: those given as NULL."""
+    """What INSERT has besides its query. ``partition``: the columns of PARTITION (...); ``static``: the texts of those
+    that have a value, None = NULL.
+    """
 
     columns: tuple[str, ...] = ()
-    partition: tuple[tuple[str, str | None], ...] = ()
-    null_partition: frozenset[str] = frozenset()
+    partition: tuple[str, ...] = ()
+    static: Mapping[str, str | None] = field(default_factory=dict)
     by_name: bool = False
-
-    @property
-    def static(self) -> dict[str, str | None]:
-        """The columns of PARTITION that have a value, None = null."""
-        return {n: v for n, v in self.partition if v is not None or n in self.null_partition}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +106,11 @@ class Statement:
     not_matched_by_source: tuple[Clause, ...] = ()
     insert: InsertInto | None = None
     ctes: tuple[tuple[str, Fragment], ...] = ()
+
+    @property
+    def title(self) -> str:
+        """How messages name it: ``UPDATE on db.t``."""
+        return f"{self.kind} on {self.target.text}"
 
     @property
     def clauses(self) -> tuple[Clause, ...]:
@@ -173,7 +175,7 @@ def path_of(statement: Statement, assignment: Assignment, schema: TableSchema) -
         found = find_column(parts[n], schema)
         if found is not None:
             return (found, *_fields_of(statement, assignment, schema.field(found), parts[n + 1 :]))
-    raise unknown_column(statement, ".".join(parts), assignment.at, schema)
+    raise unknown_column(statement, ".".join(parts), assignment.value, schema)
 
 
 def _fields_of(
@@ -189,8 +191,7 @@ def _fields_of(
             has = f"fields: {', '.join(f.name for f in fields)}" if fields else f"it is a(n) {inside.type}"
             outer = ".".join([column.name, *found])
             raise InvalidInputError(
-                f"{statement.kind} on {statement.target.text}: {outer!r} has no field {name!r}"
-                f"{assignment.at.where} ({has})"
+                f"{statement.title}: {outer!r} has no field {name!r}{assignment.value.where} ({has})"
             )
         inside = same[0]
         found.append(inside.name)
@@ -207,8 +208,7 @@ def find_column(name: str, schema: TableSchema) -> str | None:
 
 def unknown_column(statement: Statement, name: str, at: Fragment, schema: TableSchema) -> InvalidInputError:
     return InvalidInputError(
-        f"{statement.kind} on {statement.target.text}: the table has no column {name!r}{at.where} (columns: "
-        f"{', '.join(schema.field_names)})"
+        f"{statement.title}: the table has no column {name!r}{at.where} (columns: {', '.join(schema.field_names)})"
     )
 
 
@@ -224,13 +224,11 @@ def assigned(statement: Statement, clause: Clause, schema: TableSchema) -> dict[
         given = out.setdefault(name, {})
         if any(all(a == b for a, b in zip(fields, other, strict=False)) for other in given):
             raise InvalidInputError(
-                f"{statement.kind} on {statement.target.text}: column {'.'.join([name, *fields])!r} is assigned twice"
-                f"{assignment.at.where}"
+                f"{statement.title}: column {'.'.join([name, *fields])!r} is assigned twice{assignment.value.where}"
             )
         if fields and clause.action == "insert":
             raise InvalidInputError(
-                f"{statement.kind} on {statement.target.text}: INSERT gives whole columns, not fields inside {name!r}"
-                f"{assignment.at.where}"
+                f"{statement.title}: INSERT gives whole columns, not fields inside {name!r}{assignment.value.where}"
             )
         given[tuple(fields)] = assignment.value
     return out
@@ -253,9 +251,14 @@ def check_statement(
         _check_keys(statement, schema)
     if statement.insert is not None:
         _check_insert(statement, statement.insert, schema)
-    if not all_rows and _takes_all(statement, dynamic and bool(schema.partition_keys)):
+    insert = statement.insert
+    if statement.kind == "INSERT OVERWRITE" and insert is not None:
+        takes_all = not insert.static and not (dynamic and schema.partition_keys)
+    else:
+        takes_all = statement.kind in ("UPDATE", "DELETE") and statement.condition is None
+    if takes_all and not all_rows:
         what = "replaces every row" if statement.kind == "INSERT OVERWRITE" else "has no WHERE, so it takes every row"
-        raise InvalidInputError(f"{statement.kind} on {statement.target.text} {what}; confirm that with {flag}")
+        raise InvalidInputError(f"{statement.title} {what}; confirm that with {flag}")
 
 
 def fixed_columns(schema: TableSchema) -> tuple[str, ...]:
@@ -274,7 +277,7 @@ def _check_keys(statement: Statement, schema: TableSchema) -> None:
             name = column_of(statement, assignment, schema)
             if name in fixed:
                 raise InvalidInputError(
-                    f"{statement.kind} on {statement.target.text}: column {name!r}{assignment.at.where} belongs to the "
+                    f"{statement.title}: column {name!r}{assignment.value.where} belongs to the "
                     f"primary key, the partition or the bucket of its row and can't be changed in place; DELETE the "
                     f"row first, then INSERT it with its new value"
                 )
@@ -282,27 +285,20 @@ def _check_keys(statement: Statement, schema: TableSchema) -> None:
 
 def _check_insert(statement: Statement, insert: InsertInto, schema: TableSchema) -> None:
     named: list[str] = []
-    for name in [*insert.columns, *(n for n, _ in insert.partition)]:
+    for name in [*insert.columns, *insert.partition]:
         found = find_column(name, schema)
         if found is None:
             raise unknown_column(statement, name, Fragment(), schema)
         named.append(found)
     twice = sorted({n for n in named if named.count(n) > 1})
     if twice:
-        raise InvalidInputError(f"{statement.kind} on {statement.target.text} names column {twice[0]!r} twice")
-    for name, _ in insert.partition:
+        raise InvalidInputError(f"{statement.title} names column {twice[0]!r} twice")
+    for name in insert.partition:
         if find_column(name, schema) not in schema.partition_keys:
             raise InvalidInputError(
-                f"{statement.kind} on {statement.target.text}: PARTITION names {name!r}, which is not a partition "
+                f"{statement.title}: PARTITION names {name!r}, which is not a partition "
                 f"column (those are: {', '.join(schema.partition_keys) or 'none'})"
             )
-
-
-def _takes_all(statement: Statement, dynamic: bool) -> bool:
-    if statement.kind in ("UPDATE", "DELETE"):
-        return statement.condition is None
-    insert = statement.insert
-    return statement.kind == "INSERT OVERWRITE" and insert is not None and not insert.static and not dynamic
 
 
 def table_of(target: Target) -> str:

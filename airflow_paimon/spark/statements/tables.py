@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, NotPaimonError, PaimonError
@@ -45,8 +46,6 @@ from airflow_paimon.spark.statements.views import plan_read_for, registered, vie
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-Read = Callable[[Table, "int | str | None", "int | None"], "DataFrame"]
-"""Returns a table's rows at a version, or at a time in epoch milliseconds."""
 Find = Callable[[str], Table]
 """Opens a table by its name, as ``open_table`` does."""
 Own = Callable[[], "DataFrame"]
@@ -54,7 +53,7 @@ Own = Callable[[], "DataFrame"]
 
 
 class NamedTables:
-    """The tables of a warehouse, by the names that one statement gives them.
+    """The tables of a warehouse, by the names that one statement or query gives them.
 
     Attributes:
         read_own: Whether the statement reads its own table elsewhere than as its target.
@@ -63,25 +62,28 @@ class NamedTables:
     def __init__(
         self,
         spark: SparkSession,
-        find: Find,
-        read: Read,
-        own: Table | None,
+        warehouse: str,
+        storage_options: Mapping[str, Any] | None,
+        text: str,
+        own: Table | None = None,
         own_views: Collection[str] = (),
         *,
         restricted: bool = False,
         database: str | None = None,
     ) -> None:
-        """``find`` opens a table by name. ``own``: the table that is changed; ``own_views``: further names of it.
+        """``text``: of the statement or query. ``own``: the table that is changed; ``own_views``: further names of it.
 
-        ``restricted``: refuse what reaches beyond the tables (``reach.py`` looks at the text before). ``database``: the
-        one of names of one part; None: such a name is never a table of the warehouse.
+        ``restricted``: refuse what reaches beyond the tables (``restricted_sql.py`` looks at the text before).
+        ``database``: the one of names of one part; None: such a name is never a table of the warehouse.
         """
-        self._spark = spark
-        self._find, self._read, self._own, self._own_views = find, read, own, own_views
+        self._spark, self._text = spark, text
+        self._find: Find = partial(open_table, warehouse, storage_options=storage_options)
+        self._own, self._own_views = own, own_views
         self._restricted = restricted
         self._target: Sequence[str] = ()
         self._named: list[Table] = []
         self._frames: dict[tuple[str, str, int | str | None, int | None], DataFrame] = {}
+        self._own_source: Own | None = None
         self._own_frame: DataFrame | None = None
         self._plain: set[str] = set()
         self._database, self._ctes = database, frozenset[str]()
@@ -99,13 +101,13 @@ class NamedTables:
         Raises:
             NotFoundError: a table of the warehouse has no such branch or version.
         """
-        self._forget_own()
+        self._begin(own)
         self._ctes = frozenset(name.lower() for name, _ in statement.ctes)
-        found = with_nodes(statement, lambda node: self._node(node, own))
+        found = with_nodes(statement, self._node)
         with ExitStack() as stack:
             for view in self._own_views:
                 if view.lower() in self._plain or "identifier" in statement.text.lower():
-                    stack.enter_context(self._registered(view, self._own_rows(own)))
+                    stack.enter_context(self._registered(view, self._own_rows()))
             for name, plan in found.ctes:
                 stack.enter_context(self._registered(name, self._checked(planned_frame(self._spark, plan.node))))
             if self._restricted:
@@ -151,53 +153,54 @@ class NamedTables:
         plan = parse_plan(self._spark, text)
         if is_command_plan(plan):
             raise InvalidInputError("sql (--sql) takes a SELECT, UPDATE, DELETE, MERGE or INSERT, and no other command")
-        self._forget_own()
-        return self._checked(planned_frame(self._spark, self._node(plan, own)))
+        self._begin(own)
+        return self._checked(planned_frame(self._spark, self._node(plan)))
 
-    def plan(self, plan: Any, own: Own, target: Sequence[str] = ()) -> Any:
+    def plan(self, plan: Any, own: Own | None = None, target: Sequence[str] = ()) -> Any:
         """Return a parsed statement's plan with its tables resolved; ``target``: its target, in three parts."""
-        self._forget_own()
+        self._begin(own)
         self._target = target
-        return self._node(plan, own)
+        return self._node(plan)
 
-    def _forget_own(self) -> None:
-        self._own_frame, self.read_own = None, False
+    def _begin(self, own: Own | None) -> None:
+        self._own_source, self._own_frame, self.read_own = own, None, False
         self._plain.clear()
 
-    def _own_rows(self, own: Own) -> DataFrame:
+    def _own_rows(self) -> DataFrame:
         if self._own_frame is None:
-            self._own_frame = own()
+            assert self._own_source is not None
+            self._own_frame = self._own_source()
         self.read_own = True
         return self._own_frame
 
-    def _node(self, node: Any, own: Own) -> Any:
+    def _node(self, node: Any) -> Any:
         """Return a plan, or an expression with its subqueries, in which the tables are resolved."""
-        return self._plan(node, own) if is_catalyst(node, "plans.logical.LogicalPlan") else self._expression(node, own)
+        return self._plan(node) if is_catalyst(node, "plans.logical.LogicalPlan") else self._expression(node)
 
-    def _plan(self, plan: Any, own: Own) -> Any:
+    def _plan(self, plan: Any) -> Any:
         kind = kind_of(plan)
         if kind in ("UnresolvedRelation", "RelationTimeTravel"):
-            return self._relation(plan, own)
+            return self._relation(plan)
         outer = self._ctes
         if kind == "UnresolvedWith":
             self._ctes |= {str(r._1()).lower() for r in sequence_items(plan.cteRelations())}
-        out = self._children(plan, kind, own)
+        out = self._children(plan, kind)
         self._ctes = outer
         return out
 
-    def _children(self, plan: Any, kind: str, own: Own) -> Any:
-        out = self._with_children(plan, lambda child: self._plan(child, own))
+    def _children(self, plan: Any, kind: str) -> Any:
+        out = self._with_children(plan, lambda child: self._plan(child))
         if kind == "UnresolvedWith" or holds_query(out):
-            return self._with_elements(out, own)
+            return self._with_elements(out)
         return out
 
-    def _expression(self, expression: Any, own: Own) -> Any:
+    def _expression(self, expression: Any) -> Any:
         if not holds_query(expression):
             return expression
-        out = self._with_children(expression, lambda child: self._expression(child, own))
+        out = self._with_children(expression, lambda child: self._expression(child))
         if is_catalyst(out, "expressions.PlanExpression"):
             plan = out.plan()
-            new = self._plan(plan, own)
+            new = self._plan(plan)
             return out if new is plan else out.withNewPlan(new)
         return out
 
@@ -206,35 +209,35 @@ class NamedTables:
         new = [change(child) for child in old]
         return node if _same(old, new) else node.withNewChildren(scala_sequence(new))
 
-    def _with_elements(self, plan: Any, own: Own) -> Any:
+    def _with_elements(self, plan: Any) -> Any:
         """Resolve what a plan holds besides its children: expressions with subqueries, and the queries of WITH."""
         old = elements_of(plan)
-        new = [e if is_catalyst(e, "plans.logical.LogicalPlan") else self._element(e, own) for e in old]
+        new = [e if is_catalyst(e, "plans.logical.LogicalPlan") else self._element(e) for e in old]
         if _same(old, new):
             return plan
         return copied(plan, new)
 
-    def _element(self, element: Any, own: Own) -> Any:
+    def _element(self, element: Any) -> Any:
         if not hasattr(element, "getClass"):
             return element
         if is_catalyst(element, "plans.logical.LogicalPlan") or is_catalyst(element, "expressions.Expression"):
-            return self._node(element, own)
+            return self._node(element)
         kind = str(element.getClass().getName())
         if kind == "scala.Some":
             inner = element.get()
-            new = self._element(inner, own)
+            new = self._element(inner)
             return element if new is inner else some(new)
         if kind in ("scala.Tuple2", "scala.Tuple3"):
             old = elements_of(element)
-            new = [self._element(e, own) for e in old]
+            new = [self._element(e) for e in old]
             return element if _same(old, new) else scala_tuple(new)
         if is_instance(element, "scala.collection.Seq"):
             old = sequence_items(element)
-            new = [self._element(e, own) for e in old]
+            new = [self._element(e) for e in old]
             return element if _same(old, new) else scala_sequence(new)
         return element
 
-    def _relation(self, plan: Any, own: Own) -> Any:
+    def _relation(self, plan: Any) -> Any:
         travel = plan if kind_of(plan) == "RelationTimeTravel" else None
         relation = plan.relation() if travel is not None else plan
         if kind_of(relation) != "UnresolvedRelation":
@@ -248,7 +251,7 @@ class NamedTables:
         if text is None:
             return self._left(plan, parts)
         try:
-            frame = self._frame(text, travel, at, own)
+            frame = self._frame(text, travel, at)
         except PaimonError as error:
             raise type(error)(f"{error.message}{at.where}", details=error.details) from None
         if frame is None:
@@ -277,7 +280,7 @@ class NamedTables:
         """Return a DataFrame's plan under the name ``db.t``, by which its columns can be qualified."""
         return under_alias(analyzed(bound(frame) if self._restricted else frame), alias_of_parts(parts))
 
-    def _frame(self, text: str, travel: Any, at: Fragment, own: Own) -> DataFrame | None:
+    def _frame(self, text: str, travel: Any, at: Fragment) -> DataFrame | None:
         version, table = split_version(text)[1], find_table(self._find, text)
         if table is None:
             return None
@@ -288,12 +291,16 @@ class NamedTables:
             and self._own is not None
             and (table.name, table.branch_name) == (self._own.name, self._own.branch_name)
         ):
-            return self._own_rows(own)
+            return self._own_rows()
         key = (table.name, table.branch_name, version, time)
         if key not in self._frames:
             self._frames[key] = self._read(table, version, time)
             self._named.append(table)
         return self._frames[key]
+
+    def _read(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
+        """Return a table's rows at a version, or at a time in epoch milliseconds."""
+        return view_frame(self._spark, plan_read_for(table, self._text, version, time))
 
     def _moment(
         self, table: Table, text: str, version: int | str | None, travel: Any
@@ -348,28 +355,6 @@ def find_table(find: Find, text: str) -> Table | None:
     except NotPaimonError:
         return None
     return table.require() if table.branch(MAIN).exists() else None
-
-
-def warehouse_tables(
-    spark: SparkSession,
-    warehouse: str,
-    storage_options: Mapping[str, Any] | None,
-    text: str,
-    own: Table,
-    own_views: Collection[str] = (),
-    *,
-    restricted: bool = False,
-    database: str | None = None,
-) -> NamedTables:
-    """Return the tables of a warehouse, read by this package, for a statement or a query with this text."""
-
-    def read(table: Table, version: int | str | None, time: int | None) -> DataFrame:
-        return view_frame(spark, plan_read_for(table, text, version, time))
-
-    def find(name: str) -> Table:
-        return open_table(warehouse, name, storage_options=storage_options)
-
-    return NamedTables(spark, find, read, own, own_views, restricted=restricted, database=database)
 
 
 def names_of(own: Table, views: Mapping[str, Any]) -> frozenset[str]:

@@ -12,14 +12,15 @@ from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.properties import DETAILS_PROPERTY
+from airflow_paimon.core.sql_text.recorded import statement_properties
+from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import WriteRequest, commit_with_retries, write_once, write_result
 from airflow_paimon.data.write import TableWrite, WriteMode
 from airflow_paimon.spark.compaction import in_tasks_if_large
-from airflow_paimon.spark.statements.figures import OPERATION, committed_figures, figures_of, made_of
 from airflow_paimon.spark.statements.run import ATTEMPTS
-from airflow_paimon.spark.statements.sql_request import SqlRequest
+from airflow_paimon.spark.statements.sql_request import OPERATION, SqlRequest
 from airflow_paimon.spark.tasks import cores_of
 
 Figures = Mapping[str, Any]
@@ -29,32 +30,36 @@ def write_statement(
     request: SqlRequest,
     table: Table,
     details: Mapping[str, Any],
-    write: Callable[[CommitIdentity], tuple[Receipt, Figures]],
-    started: float,
-    **said: Any,
+    write: Callable[[CommitOptions], tuple[Receipt, Figures]],
+    on_stale: OnStale | None = None,
 ) -> dict[str, Any]:
     """Write, or find the commit of an earlier try; return the result with ``details`` and what was written.
 
-    ``write`` commits, and says what it wrote. ``said``: what is asked for besides the statement and its views.
-    ``started``: a reading of the monotonic clock.
+    ``write`` commits, and says what it wrote.
     """
     found: dict[str, Any] = {}
 
     def commit(identity: CommitIdentity) -> tuple[Receipt, Sequence[CommitMessage]]:
-        receipt, figures = write(identity)
+        options = CommitOptions(
+            identity=identity,
+            properties={OPERATION_PROPERTY: OPERATION, **statement_properties(table, request.statement)},
+            guard_options=ChainOptions(on_stale=on_stale),
+            writers_stopped=request.writers_stopped,
+        )
+        receipt, figures = write(options)
         found.update(figures)
         return receipt, ()
 
     def report(committed: Snapshot | None) -> Figures:
         if committed is not None and not found:
-            found.update(committed.values(DETAILS_PROPERTY, dict) or committed_figures(table, committed))
+            found.update(committed.values(DETAILS_PROPERTY, dict) or _committed_figures(table, committed))
         return report_write(table, committed)
 
     views = {name: view if isinstance(view, str) else "DataFrame" for name, view in request.views.items()}
-    digest = digest_of({"statement": request.statement, "views": views, **said})
+    said = {"statement": request.statement, "views": views, "all_rows": request.all_rows, "on_stale": on_stale}
     written = write_once(
         table,
-        WriteRequest(OPERATION, request.operation_id, digest),
+        WriteRequest(OPERATION, request.operation_id, digest_of(said)),
         commit,
         report,
         run=in_tasks_if_large(request.spark, table.name),
@@ -63,25 +68,44 @@ def write_statement(
     warnings = [*details.get("warnings", ()), *written.report.get("warnings", ())]
     all_details = {**details, **found, **written.report, **({"warnings": warnings} if warnings else {})}
     all_details |= {"replayed": True} if written.replayed else {}
-    return write_result(table, OPERATION, written, all_details, started)
+    return write_result(table, OPERATION, written, all_details, request.started)
 
 
 def write_query(
     request: SqlRequest,
     table: Table,
     mode: WriteMode,
-    identity: CommitIdentity,
+    options: CommitOptions,
     files: Callable[[TableWrite], Sequence[CommitMessage]],
-    on_stale: OnStale | None = None,
     read_own: Callable[[], bool] = lambda: False,
 ) -> tuple[Receipt, Figures]:
     """Commit the files of a query's rows as ``commit_with_retries`` does, for ``write_statement``."""
-    options = CommitOptions(
-        identity=identity,
-        properties=made_of(table, request.statement),
-        guard_options=ChainOptions(on_stale=on_stale),
-        writers_stopped=request.writers_stopped,
-    )
     tasks = cores_of(request.spark)
     receipt, _ = commit_with_retries(table, mode, options, files, attempts=ATTEMPTS, read_head=read_own, tasks=tasks)
-    return receipt, {} if receipt.replayed else figures_of(table, receipt.before, receipt.snapshot)
+    return receipt, {} if receipt.replayed else _figures_of(table, receipt.before, receipt.snapshot)
+
+
+def _committed_figures(table: Table, committed: Snapshot) -> Mapping[str, Any]:
+    """Return the figures of an INSERT of an earlier try; none when the snapshot before it has expired."""
+    if committed.id - 1 in table.snapshot_ids():
+        return _figures_of(table, table.snapshot(committed.id - 1), committed)
+    return {} if committed.id > 1 else _figures_of(table, None, committed)
+
+
+def _figures_of(table: Table, before: Snapshot | None, after: Snapshot | None) -> Mapping[str, Any]:
+    """Say what an INSERT did, from the files of the snapshots before and after it. ``after``: None = no commit."""
+    old = live_entries(table, before)
+    now = live_entries(table, after) if after is not None else old
+    new = [e.file for i, e in now.items() if i not in old]
+    gone = [e.file for i, e in old.items() if i not in now]
+    return {
+        "rows_updated": 0,
+        "rows_deleted": sum(f.row_count for f in gone),
+        "rows_inserted": sum(f.row_count for f in new),
+        "files_added": len(new),
+        "bytes_added": sum(f.file_size for f in new),
+        "files_rewritten": len(gone),
+        "bytes_rewritten": sum(f.file_size for f in gone),
+        "files_kept": len(old) - len(gone),
+        "bytes_kept": sum(e.file.file_size for e in old.values()) - sum(f.file_size for f in gone),
+    }

@@ -148,14 +148,13 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         stream = self._stream()
         if limit is not None:  # that of the options, or all for Trigger.Once
             stream = replace(stream, max_files=getattr(limit, "max_files", None))
-        origin = read.origin if read.at is not None else self._new_origin(stream)
-        end = self._next_end(stream, read.at or origin)
-        return last if end is None else Offset(branch=read.branch, at=end, origin=origin).to_json()
-
-    def _next_end(self, stream: Stream, at: Position) -> Position | None:
+        origin = read.origin
+        if read.at is None:
+            origin = self._origin = self._origin or stream.origin(self._options.start)
         if self._bounded and self._until is None:  # after the origin of a new stream, which must not lie behind it
             self._until = stream.newest()
-        return stream.next_end(at, self._until)
+        end = stream.next_end(read.at or origin, self._until)
+        return last if end is None else Offset(branch=read.branch, at=end, origin=origin).to_json()
 
     def _refresh(self) -> None:
         """Only batches with changes move the consumer; without this that of an idle stream looks unused."""
@@ -163,11 +162,6 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         if self._options.consumer is not None and (self._refreshed is None or now >= self._refreshed + REFRESH_S):
             refresh_consumer(self._table, self._options.consumer)
             self._refreshed = now
-
-    def _new_origin(self, stream: Stream) -> Position:
-        if self._origin is None:
-            self._origin = stream.origin(self._options.start)
-        return self._origin
 
     @forgetting_zip_importers()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
@@ -177,16 +171,14 @@ class PaimonStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  
         if to.at is None or start == end:
             return []
         if since.at is None and self._options.consumer is not None:
-            self._claim(self._options.consumer, to.origin)
+            # only now: the first batch is in Spark's log, so a repetition of it has the same start
+            ignores = self._options.ignore_progress
+            claim_consumer(self._table, self._options.consumer, to.origin.needs, ignore_progress=ignores)
         stream = self._stream()
         groups = plan_changes(stream, since.at or to.origin, to.at, self._columns)
         total = sum(map(_weight, groups))
         shares = pack(groups, _weight, share_of(total))
         return [InputPartition(pickle.dumps(share, pickle.HIGHEST_PROTOCOL)) for share in shares]
-
-    def _claim(self, consumer: str, origin: Position) -> None:
-        """Only now: the first batch is in Spark's log, so a repetition of it has the same start."""
-        claim_consumer(self._table, consumer, origin.needs, ignore_progress=self._options.ignore_progress)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with forgetting_zip_importers():

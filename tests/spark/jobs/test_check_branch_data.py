@@ -200,7 +200,7 @@ def test_a_wrong_rule_is_refused_before_spark_starts(tmp_path: Path, rule: dict[
 
 
 FAULTS: list[tuple[dict[str, Any], type[PaimonError], str]] = [
-    ({"sql": "SELECT nothing FROM branch"}, InvalidInputError, "Spark refuses its SELECT: .*nothing"),
+    ({"sql": "SELECT nothing FROM branch"}, InvalidInputError, r"Rule .*: \[UNRESOLVED_COLUMN.*nothing"),
     ({"sql": "SELECT 1/0 FROM branch"}, InvalidInputError, "divide"),
     ({"relationships": {"columns": "v", "to": "d.none", "fields": "v"}}, NotFoundError, "d.none"),
     ({"relationships": {"columns": "v", "to": "d.t", "fields": "w"}}, InvalidInputError, "d.t has no column w"),

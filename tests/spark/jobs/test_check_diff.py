@@ -16,8 +16,8 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.diff.against import plan_own_changes
-from airflow_paimon.spark.jobs.check_diff import diff_frame
 from airflow_paimon.spark.jobs.check_views import CheckViews
+from airflow_paimon.spark.jobs.diff_branches import diff_frame
 from tests.core.tables import alter_table
 from tests.spark.jobs.operations import correct, diff, in_tasks, run, values
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from airflow_paimon import check_branch_data
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.table.record_kinds import CHECKS
-from airflow_paimon.spark import check_branch
 from tests.environment import REPO_ROOT
 from tests.spark.jobs.checks import outcome, require
 from tests.spark.jobs.operations import make_branch, put, run
@@ -26,21 +26,22 @@ def test_a_program_checks_a_branch(spark: SparkSession, tmp_path: Path) -> None:
     main, branch = make_branch(tmp_path)
     require(main, {"name": "few", "row_limits": {"changed": 1}})
     put(branch, [(3, None, "a")])
+    asked: Any = {"spark": spark, "warehouse": str(tmp_path)}
     rules = [{"not_null": "v", "severity": "warn"}, {"name": "seen", "sql": "SELECT o.k FROM o WHERE o.k > 8"}]
     with pytest.raises(UnsafeOperationError, match="breaks 1 of 3 rules: 'seen': 3 rows") as broken:
-        check_branch(spark, str(tmp_path), "d.t", "fix", rules, views={"o": "d.t"}, sample=1)
+        check_branch_data("d.t", "fix", rules=rules, view=["o=d.t"], sample=1, **asked)
     outcomes = [(rule["name"], rule["outcome"], len(rule["rows"])) for rule in broken.value.details["rules"]]
     assert outcomes == [("few", "passed", 0), ("not_null v", "warned", 1), ("seen", "failed", 1)]
-    found = check_branch(spark, str(tmp_path), "d.t", "fix", rules[:1], against="main", mask=["k"])
-    assert [(rule["name"], rule["outcome"]) for rule in found["details"]["rules"]] == [
+    found = check_branch_data("d.t", "fix", rules=rules[:1], against="main", mask=["k"], **asked)
+    assert [(rule["name"], rule["outcome"]) for rule in found.details["rules"]] == [
         ("few", "passed"), ("not_null v", "warned"),
     ]  # fmt: skip
-    assert found["details"]["rules"][1]["rows"][0]["k"] == "***" and found["branch"] == "fix"
+    assert found.details["rules"][1]["rows"][0]["k"] == "***" and found.branch == "fix"
     assert len(main.store.names(CHECKS.folder)) == 2
     assert run(tmp_path, "merge_branch", branch="fix").changed
     for wrong in ([{"not_nul": "v"}], {"not_null": "v"}, ["not_null: v"]):
-        with pytest.raises(InvalidInputError, match=r"d\.t: rules"):
-            check_branch(spark, str(tmp_path), "d.t", "fix", wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInputError, match=r"d\.t: --rules"):
+            check_branch_data("d.t", "fix", rules=wrong, **asked)  # type: ignore[arg-type]
 
 
 @dataclass

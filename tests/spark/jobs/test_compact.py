@@ -22,7 +22,7 @@ from airflow_paimon.spark import compaction
 from airflow_paimon.spark.datasource import register
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.read import read_table
-from airflow_paimon.spark.task_results import collect
+from airflow_paimon.spark.tasks import collect
 from tests import replay_kills
 from tests.core.tables import alter_table, forget_results
 from tests.data.chain.examples import mark_deleted
