@@ -40,7 +40,7 @@ from airflow_paimon.core.publish.related_publishes import family_properties
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
 from airflow_paimon.core.publish.run import PlanOnHead, run_publication
-from airflow_paimon.core.publish.staged_files import KeyMergeFiles
+from airflow_paimon.core.publish.staged_files import StagedFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.row_tracking.row_ids_plan import id_space, origin
@@ -77,7 +77,7 @@ def publish_branch(
         partial(planner_of, context, request, branch),
     ]
     branch_snapshot, planner = run_parallel(target.store, reads)
-    diff, key_merge_files = kept_diff(request, branch, branch_snapshot), KeyMergeFiles(rows.merge_by_key)
+    diff, files = kept_diff(request, branch, branch_snapshot), StagedFiles(rows)
 
     def make_plan_on_head() -> PlanOnHead:
         looks: list[Callable[[], Any]] = [
@@ -93,12 +93,11 @@ def publish_branch(
             unfinished=unfinished,
             required_checks=required_checks,
             properties={**publish_properties(record), **family_properties(record), **diff.properties},
-            rows=rows,
-            key_merge_files=key_merge_files,
+            files=files,
         ).plan_on_head
 
     with conflict_if_gone(branch, branch_snapshot):
-        result = run_publication(context, target, make_plan_on_head, rows, key_merge_files)
+        result = run_publication(context, target, make_plan_on_head, files)
     if request.dry_run or not result.changed:
         return result
     expire_undo_tags(context)
@@ -137,15 +136,15 @@ class _BranchPublisher:
     unfinished: Sequence[UnfinishedPublish]
     required_checks: RequiredChecks
     properties: Mapping[str, str]
-    rows: RowFunctions
-    key_merge_files: KeyMergeFiles
+    files: StagedFiles
     first_free_ids: list[int] = field(default_factory=list)
 
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
-        planner, request, whole = self.planner, self.planner.request, self.planner.replaced_whole()
+        planner, request, rows = self.planner, self.planner.request, self.files.rows
+        whole = planner.replaced_whole()
         compared, logs = gather_merge(planner, self.branch_snapshot, head, self.unfinished, put_schema_ids)
         checked = self.required_checks.check_against(compared.head if whole else compared.base, is_main=whole)
-        publication = plan_merge(planner, compared, logs, self.rows, spare_ids=self._spare_ids(compared.head))
+        publication = plan_merge(planner, compared, logs, rows, spare_ids=self._spare_ids(compared.head))
         summary = {**publication.summary, **checked.summary}
         high = buckets_to_fold(planner, compared, publication.changes)
         if high:
@@ -153,19 +152,19 @@ class _BranchPublisher:
         if request.dry_run:
             return replace(publication, summary=summary)
         if high:
-            if self.rows.fold is None or self.branch_snapshot is not self.required_checks.snapshot:
+            if rows.fold is None or self.branch_snapshot is not self.required_checks.snapshot:
                 raise sequences_too_high(planner.main.name, high, compared.schema)
-            self.branch_snapshot = fold_branch(planner.branch, self.branch_snapshot, high, self.rows.fold)
+            self.branch_snapshot = fold_branch(planner.branch, self.branch_snapshot, high, rows.fold)
             return self.plan_on_head(head, put_schema_ids)
         properties = {**self.properties, **publication.properties, **checked.properties}
         if publication.changes_anything:
             properties |= changes_property(planner.branch, compared.base, compared.branch_snapshot)
         publication = replace(publication, properties=properties, summary=summary)
-        publication = self.key_merge_files.into(publication, writers_stopped=request.writers_stopped)
+        publication = self.files.merge_by_key(publication, writers_stopped=request.writers_stopped)
         result = publication.key_merge_result
         if result is not None and result.overlapping:  # some may be replaced: see ``on_overlap``
             replaced = [c for c in publication.changes if c.bucket in result.files]
-            check_approved(MergeOnHead(planner, compared, logs, replace(publication, changes=replaced), self.rows))
+            check_approved(MergeOnHead(planner, compared, logs, replace(publication, changes=replaced), rows))
         return publication
 
     def _spare_ids(self, head: Snapshot) -> int:

@@ -37,7 +37,7 @@ from airflow_paimon.core.publish.publication import Publication, plan_publicatio
 from airflow_paimon.core.publish.publish_identity import check_files_exist
 from airflow_paimon.core.publish.publish_schemas import put_schemas
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
-from airflow_paimon.core.publish.staged_files import KeyMergeFiles, StagedFiles
+from airflow_paimon.core.publish.staged_files import StagedFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
 from airflow_paimon.core.table.branch_record import READY, BranchRecord, read_branch_record
@@ -84,7 +84,7 @@ def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = 
             request,
             branch,
             theirs,
-            StagedFiles.of(replace(rows, write_changelog=None), KeyMergeFiles(rows.merge_by_key)),
+            StagedFiles(replace(rows, write_changelog=None)),
         ).run()
 
 
@@ -135,7 +135,7 @@ class _Rebase:
         self, planner: MergePlanner, compared: Comparison, first: Publication, record: BranchRecord | None
     ) -> OperationResult:
         if not self.request.dry_run:
-            first = self.files.keys.into(first, writers_stopped=True)
+            first = self.files.merge_by_key(first, writers_stopped=True)
         plan_publication(self.merge, first, writes_rows=False)  # refuses, before there is a branch, what it can't do
         details = self._details(compared, first)
         plan = Plan(operation=self.request.operation, table=self.main.name, summary=details,
@@ -226,7 +226,7 @@ class _Rebase:
         publication = replace(
             plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
         )
-        publication = self.files.keys.into(publication, writers_stopped=True)
+        publication = self.files.merge_by_key(publication, writers_stopped=True)
         planned = plan_publication(self.merge, publication, writes_rows=False)
         published = planned.publication
         content = self.files.draft(planned, self._properties(compared))

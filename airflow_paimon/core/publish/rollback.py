@@ -42,7 +42,7 @@ from airflow_paimon.core.publish.reach import BucketReach, FileReach, Reach
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
 from airflow_paimon.core.publish.run import PlanOnHead, run_publication
-from airflow_paimon.core.publish.staged_files import KeyMergeFiles
+from airflow_paimon.core.publish.staged_files import StagedFiles
 from airflow_paimon.core.publish.undoable_publishes import is_undone
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
@@ -103,7 +103,7 @@ def rollback_to(
         )
     target = context.table.branch(request.branch).require()
     require_committable(target)
-    key_merge_files = KeyMergeFiles(rows.merge_by_key)
+    files = StagedFiles(rows)
 
     def make_plan_on_head() -> PlanOnHead:
         restored, schema_at_start = _snapshot_to_restore(request, target), target.schema()
@@ -118,22 +118,20 @@ def rollback_to(
                 if required_checks is not None and head is not None:
                     publication = _checked(required_checks, publication, head)
                 publication = (
-                    publication
-                    if request.dry_run
-                    else _merged_by_key(key_merge_files, publication, request, target, restored)
+                    publication if request.dry_run else _merged_by_key(files, publication, request, target, restored)
                 )
                 return _recorded(publication, request, target, restored)
 
         return plan_on_head
 
-    return _with_option(context, target, run_publication(context, target, make_plan_on_head, rows, key_merge_files))
+    return _with_option(context, target, run_publication(context, target, make_plan_on_head, files))
 
 
 def _merged_by_key(
-    key_merge_files: KeyMergeFiles, publication: Publication, request: RollbackTo, target: Table, restored: Snapshot
+    files: StagedFiles, publication: Publication, request: RollbackTo, target: Table, restored: Snapshot
 ) -> Publication:
     try:
-        return key_merge_files.into(publication, writers_stopped=request.writers_stopped)
+        return files.merge_by_key(publication, writers_stopped=request.writers_stopped)
     except ConflictError as error:
         raise _changed_again(target, restored, error) from None
 

@@ -51,8 +51,7 @@ from airflow_paimon.core.publish.publish_identity import (
 )
 from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, restore_schema, revert_schemas
 from airflow_paimon.core.publish.replace_main import carry_over_tags_and_consumers
-from airflow_paimon.core.publish.row_functions import RowFunctions
-from airflow_paimon.core.publish.staged_files import KeyMergeFiles, StagedFiles
+from airflow_paimon.core.publish.staged_files import StagedFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
 from airflow_paimon.core.store.base import run_parallel
@@ -74,8 +73,7 @@ def run_publication(
     context: Context,
     target: Table,
     make_plan_on_head: Callable[[], PlanOnHead],
-    rows: RowFunctions,
-    key_merge_files: KeyMergeFiles,
+    files: StagedFiles,
 ) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
@@ -88,7 +86,6 @@ def run_publication(
     four_eyes = check_four_eyes(request, target, "published")
     with attempt_of(context, target.branch_name) as tried:
         identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
-        files = StagedFiles.of(rows, key_merge_files)
         run = _PublishRun(context, request, target, identity, files)
         committed = tried.committed(identity.operation)
         return _execute(run, make_plan_on_head()) if committed is None else _committed_before(run, committed)
@@ -182,7 +179,7 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
             condition.check(at)
         publication = plan_on_head(at.head, {s.id for s in run.put_versions})
         planned = run.planned = plan_publication(
-            request, publication, writes_rows=run.files.changelog.write is not None
+            request, publication, writes_rows=run.files.rows.write_changelog is not None
         )
         check_known([at.head, publication.source_snapshot], table=run.target.name)
         writers.update(writers or _writers(run, planned.publication))
@@ -306,11 +303,12 @@ def _staged_draft(
         [s for s in planned.kept_snapshots if s.identity != publication.source_snapshot.identity]
     )
     check_files_exist(publication.target, draft.schema, publication.changes, planned.index or (), run.found_files)
-    # Whoever commits beside a merge by key meanwhile may have its bucket open. A plan has looked as well, before rows
-    # were read.
     assert isinstance(run.request, PublishBranch | RollbackTo)
-    gone = [e for e in draft.entries if e.kind == FileKind.DELETE]
-    conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=run.request.writers_stopped)]
+    if remembers_replaced_rows(draft.schema):
+        # Whoever commits beside a merge by key meanwhile may have its bucket open. A plan has looked as well, before
+        # rows were read.
+        gone = [e for e in draft.entries if e.kind == FileKind.DELETE]
+        conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=run.request.writers_stopped)]
     draft = replace(draft, prepare=partial(_put_schemas_before, run, publication, draft.schema), conditions=conditions)
     return with_carry_over(publication, draft, on_new_head)
 

@@ -22,11 +22,8 @@ from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResul
 from airflow_paimon.core.publish.publication import PlannedPublication, Publication, draft_of
 from airflow_paimon.core.publish.reach import BucketReach, MergedBuckets
 from airflow_paimon.core.publish.row_functions import (
-    MergeByKey,
     ReplacedBuckets,
-    RewriteFiles,
     RowFunctions,
-    WriteChangelog,
 )
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
@@ -42,15 +39,39 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class RewrittenFiles:
-    """The files that this call has written. An attempt to commit uses those of an earlier one if main has given out no
-    ids in between.
+class StagedFiles:
+    """The files that one call writes. An attempt to commit uses those of an earlier one where they are the same.
+
+    ``used``: the names of those that the last draft names. ``rewritten``: the files with other row ids, by the old file
+    and the space of the ids. ``changelogs``: by what is replaced. ``merged``: what was merged by key; ``copies``: of
+    files that the target has got since, and compacted.
     """
 
-    rewrite: RewriteFiles | None
-    made: dict[tuple[FileId, IdSpace], ManifestEntry] = field(default_factory=dict)
+    rows: RowFunctions
+    used: set[str] = field(default_factory=set)
+    rewritten: dict[tuple[FileId, IdSpace], ManifestEntry] = field(default_factory=dict)
+    changelogs: dict[object, Sequence[ManifestEntry]] = field(default_factory=dict)
+    merged: tuple[KeyMergeRequest, KeyMergeResult] | None = None
+    copies: dict[FileId, ManifestEntry] = field(default_factory=dict)
 
-    def entries_of(self, planned: PlannedPublication) -> dict[int, ManifestEntry]:
+    def draft(self, planned: PlannedPublication, properties: Mapping[str, str]) -> Draft:
+        """Write what is missing, and return the content of the snapshot."""
+        changelog, rewritten = self._changelog(planned), self._rewritten(planned)
+        self.used = {e.file.file_name for e in (*rewritten.values(), *(changelog or ()))}
+        self.use(planned.publication)
+        return draft_of(planned, properties, rewritten, changelog)
+
+    def use(self, d: Publication) -> None:
+        """Count the files of a merge by key as used by a draft of this publication."""
+        self.used |= set() if d.key_merge_result is None else d.key_merge_result.file_names
+
+    def discard(self, table: Table, used: Collection[str] = ()) -> None:
+        """Delete the files that were written, but for the used ones."""
+        self._discard_merged(used)
+        written = (*self.rewritten.values(), *(e for group in self.changelogs.values() for e in group))
+        delete_unused(table, [e for e in written if e.file.file_name not in used])
+
+    def _rewritten(self, planned: PlannedPublication) -> dict[int, ManifestEntry]:
         """Return the entries to commit in place of those that can't be taken by reference, by their position.
 
         Raises:
@@ -60,50 +81,42 @@ class RewrittenFiles:
         if found is None or d.row_ids is None or not found.rewrite:
             return {}
         space = d.row_ids.space
-        if self.rewrite is None:
+        if self.rows.rewrite is None:
             refuse_stored(d.target.name, found)
             return {}
         own = {e.identifier: e for c in d.changes for e in c.add}
         wanted = [found.entries[at].identifier for at in found.rewrite]
-        missing = [own[i] for i in wanted if (i, space) not in self.made]
+        missing = [own[i] for i in wanted if (i, space) not in self.rewritten]
         if missing:
             log.info("%s: writing %d files again with other row ids", d.target.name, len(missing))
-            for old, new in zip(missing, self.rewrite(d.source, missing, space), strict=True):
-                self.made[old.identifier, space] = new
+            for old, new in zip(missing, self.rows.rewrite(d.source, missing, space), strict=True):
+                self.rewritten[old.identifier, space] = new
         out = {}
         for at in found.rewrite:
             entry = found.entries[at]
-            new = self.made[entry.identifier, space]
+            new = self.rewritten[entry.identifier, space]
             out[at] = entry._replace(file=new.file._replace(schema_id=entry.file.schema_id))
         return out
 
+    def _changelog(self, planned: PlannedPublication) -> Sequence[ManifestEntry] | None:
+        """Return the changelog of a publish: None if it gets none, empty if no row changes.
 
-def delete_unused(table: Table, entries: Sequence[ManifestEntry], others: Sequence[str] = ()) -> None:
-    """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless. ``others``: paths."""
-    if not entries and not others:
-        return
-    schema = table.schema()
-    values = StoredPartitions(schema).values
-    paths = [*(data_file_path(schema, values(e.partition), e.bucket, e.file) for e in entries), *others]
-    try:
-        execute(table, [Delete(path=p, reason="written by a publish that did not use it") for p in paths])
-    except PaimonError as error:
-        log.info("%s: unused files were left behind (%s)", table.label, error)
+        Raises:
+            FormatError: a file is missing or corrupt.
+        """
+        if self.rows.write_changelog is None or planned.summary["streaming_readers"]["see"] != CHANGES:
+            return None
+        replaced = _replaced(planned)
+        key = replaced.schema.id, replaced.before.content, replaced.after.content
+        if key not in self.changelogs:
+            label, count = replaced.target.label, len(planned.publication.changes)
+            log.info("%s: comparing the rows of %d buckets, for streaming readers", label, count)
+            self.changelogs[key] = self.rows.write_changelog(replaced)
+        return self.changelogs[key]
 
-
-@dataclass(slots=True)
-class KeyMergeFiles:
-    """The files of buckets that this call has merged by key. A publication on a newer head uses them if the buckets are
-    the same there; else they are deleted, and the buckets merged again. ``copies``: those of files that the target has
-    got since, and compacted.
-    """
-
-    merge: MergeByKey | None
-    made: tuple[KeyMergeRequest, KeyMergeResult] | None = None
-    copies: dict[FileId, ManifestEntry] = field(default_factory=dict)
-
-    def into(self, publication: Publication, *, writers_stopped: bool) -> Publication:
-        """Return the publication with the buckets that are to be merged by key.
+    def merge_by_key(self, publication: Publication, *, writers_stopped: bool) -> Publication:
+        """Return the publication with the buckets that are to be merged by key. Those that were merged on an earlier
+        head are used again if they are the same on this one; else their files are deleted.
 
         Raises:
             ConflictError: keys that both sides changed, and nothing says whose rows are taken; or no rows can be read
@@ -113,25 +126,22 @@ class KeyMergeFiles:
         request = publication.key_merge
         if request is None:
             return publication
-        if self.merge is None:
-            why, target = "rows can't be read here", request.target.branch_name
-            raise not_by_key(request.target.name, request.buckets, request.schema, why, target)
-        if self.made is not None and self.made[0].content != request.content:
-            self.discard()
-        if self.made is None:
-            megabytes, label = request.read_bytes / 1e6, request.target.label
-            log.info("%s: merging %d buckets by key, %.1f MB", label, len(request.buckets), megabytes)
-            self.made = request, self.merge(request)
-        merged = self.made[1].written_with(request.schema)
+        target = request.target
+        if self.rows.merge_by_key is None:
+            why = "rows can't be read here"
+            raise not_by_key(target.name, request.buckets, request.schema, why, target.branch_name)
+        if self.merged is not None and self.merged[0].content != request.content:
+            self._discard_merged()
+        if self.merged is None:
+            count, megabytes = len(request.buckets), request.read_bytes / 1e6
+            log.info("%s: merging %d buckets by key, %.1f MB", target.label, count, megabytes)
+            self.merged = request, self.rows.merge_by_key(request)
+        merged = self.merged[1].written_with(request.schema)
         if merged.overlapping and request.on_overlap is None:
             raise overlapping_keys(request, merged)
         if merged.index and not writers_stopped:
-            bucket_of = StoredPartitions(request.schema).bucket
-            buckets = [bucket_of(i) for i in merged.index]
-            raise other_keys(request.target.label, buckets, request.schema, "the branch")
-        return self._with_merged(publication, request, merged)
-
-    def _with_merged(self, publication: Publication, request: KeyMergeRequest, merged: KeyMergeResult) -> Publication:
+            indexed = map(StoredPartitions(request.schema).bucket, merged.index)
+            raise other_keys(target.label, indexed, request.schema, "the branch")
         changes = {
             b: BucketChange(bucket=b, delete=tuple(request.ours.entries.get(b, ())), add=tuple(entries))
             for b, entries in merged.files.items()
@@ -145,7 +155,7 @@ class KeyMergeFiles:
                 buckets=frozenset(request.buckets),
                 changes=changes,
                 meets=merged.meets,
-                copy=partial(self._copy, request.target),
+                copy=partial(self._copy, target),
             )
             reach = replace(reach, merged=buckets)
         return replace(
@@ -175,73 +185,28 @@ class KeyMergeFiles:
         self.copies[entry.identifier] = copied
         return copied
 
-    def discard(self, used: Collection[str] = ()) -> None:
-        """Delete the files that were written, but for the used ones."""
-        if self.made is None:
+    def _discard_merged(self, used: Collection[str] = ()) -> None:
+        if self.merged is None:
             return
-        (request, merged), copies = self.made, list(self.copies.values())
-        self.made = None
+        (request, merged), copies = self.merged, list(self.copies.values())
+        self.merged = None
         self.copies.clear()
         unused = [e for e in (*merged.entries, *copies) if e.file.file_name not in used]
         indexes = [f"{INDEX_DIR}/{i.file_name}" for i in merged.index if i.file_name not in used]
         delete_unused(request.target, unused, indexes)
 
 
-@dataclass(slots=True)
-class ChangelogFiles:
-    """The changelog files that this call has written. An attempt to commit uses those of an earlier one if the replaced
-    files are the same.
-    """
-
-    write: WriteChangelog | None
-    made: dict[object, Sequence[ManifestEntry]] = field(default_factory=dict)
-
-    def entries_of(self, planned: PlannedPublication) -> Sequence[ManifestEntry] | None:
-        """Return the changelog of a publish: None if it gets none, empty if no row changes.
-
-        Raises:
-            FormatError: a file is missing or corrupt.
-        """
-        if self.write is None or planned.summary["streaming_readers"]["see"] != CHANGES:
-            return None
-        replaced = _replaced(planned)
-        key = replaced.schema.id, replaced.before.content, replaced.after.content
-        if key not in self.made:
-            label, count = replaced.target.label, len(planned.publication.changes)
-            log.info("%s: comparing the rows of %d buckets, for streaming readers", label, count)
-            self.made[key] = self.write(replaced)
-        return self.made[key]
-
-
-@dataclass(slots=True)
-class StagedFiles:
-    """All files that a call writes besides its snapshot. ``used``: the names of those that its last draft names."""
-
-    rewritten: RewrittenFiles
-    changelog: ChangelogFiles
-    keys: KeyMergeFiles
-    used: set[str] = field(default_factory=set)
-
-    @classmethod
-    def of(cls, rows: RowFunctions, keys: KeyMergeFiles) -> StagedFiles:
-        return cls(RewrittenFiles(rows.rewrite), ChangelogFiles(rows.write_changelog), keys)
-
-    def draft(self, planned: PlannedPublication, properties: Mapping[str, str]) -> Draft:
-        """Write what is missing, and return the content of the snapshot."""
-        changelog, rewritten = self.changelog.entries_of(planned), self.rewritten.entries_of(planned)
-        self.used = {e.file.file_name for e in (*rewritten.values(), *(changelog or ()))}
-        self.use(planned.publication)
-        return draft_of(planned, properties, rewritten, changelog)
-
-    def use(self, d: Publication) -> None:
-        """Count the files of a merge by key as used by a draft of this publication."""
-        self.used |= set() if d.key_merge_result is None else d.key_merge_result.file_names
-
-    def discard(self, table: Table, used: Collection[str] = ()) -> None:
-        """Delete the files that were written, but for the used ones."""
-        for written in (self.rewritten.made.values(), *self.changelog.made.values()):
-            delete_unused(table, [e for e in written if e.file.file_name not in used])
-        self.keys.discard(used)
+def delete_unused(table: Table, entries: Sequence[ManifestEntry], others: Sequence[str] = ()) -> None:
+    """Delete files that no snapshot refers to. A failure leaves orphans, which are harmless. ``others``: paths."""
+    if not entries and not others:
+        return
+    schema = table.schema()
+    values = StoredPartitions(schema).values
+    paths = [*(data_file_path(schema, values(e.partition), e.bucket, e.file) for e in entries), *others]
+    try:
+        execute(table, [Delete(path=p, reason="written by a publish that did not use it") for p in paths])
+    except PaimonError as error:
+        log.info("%s: unused files were left behind (%s)", table.label, error)
 
 
 def _replaced(planned: PlannedPublication) -> ReplacedBuckets:
