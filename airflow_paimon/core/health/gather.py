@@ -26,7 +26,7 @@ from airflow_paimon.core.health.health_plan import (
     plan_health,
 )
 from airflow_paimon.core.metadata_expiry.automatic_tags import needs_automatic_tags
-from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule, expiry_rule
+from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule, retention_rule
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import SNAPSHOTS
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
@@ -228,14 +228,13 @@ def _due_snapshots(branch: _Branch, now_ms: int, rules: HealthRules, *, consumer
     """
     if branch.options is None or not branch.ids:
         return 0
-    rule = expiry_rule(
+    rule = retention_rule(
         branch.options,
         branch.view.label,
         now_ms=now_ms,
         older_than_ms=rules.older_than_ms,
         retain_min=rules.retain_min,
         retain_max=rules.retain_max,
-        max_deletes=None,
     )
     needed = [t.snapshot.id + 1 for t in branch.tags if t.name.startswith(UNDO_TAG_PREFIX)]
     needed += [c.next_snapshot for c in branch.consumers] if consumers else []

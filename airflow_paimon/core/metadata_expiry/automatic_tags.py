@@ -38,10 +38,10 @@ from airflow_paimon.core.metadata_expiry.automatic_tags_plan import (
     newest_automatic,
     plan_new_tags,
 )
-from airflow_paimon.core.metadata_expiry.expiry import choose_tags
+from airflow_paimon.core.metadata_expiry.expiry import TOO_OLD_OR_MANY, due_tags, select_tags
 from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpiryOutcome, ExpirySelection, expire
-from airflow_paimon.core.metadata_expiry.root_values import Roots
+from airflow_paimon.core.metadata_expiry.root_values import TAG, Roots
 from airflow_paimon.core.plan import Action, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireTags, TriggerTagAutomaticCreation
@@ -213,7 +213,9 @@ def _expire(context: Context, rules: TagRules, puts: Sequence[_Put]) -> ExpiryOu
     set_now = {put.tag.name: put.tag.snapshot.id for put in puts}
 
     def choose(roots: Roots) -> ExpirySelection:
-        rule = TagRule(at=context.now_local) if rules.expire else None
-        return choose_tags(table, roots, (MAIN,), rule, lambda tagged: beyond_most(rules, {**tagged, **set_now}))
+        tags = roots.of(MAIN, TAG)
+        many = beyond_most(rules, {**{r.name: r.snapshot.id for r in tags}, **set_now})
+        due = due_tags(table, tags, TagRule(at=context.now_local)) if rules.expire else []
+        return select_tags(table, [*due, *(r for r in tags if r.name in many)], TOO_OLD_OR_MANY)
 
     return expire(replace(context, request=expiry), choose, operations_since_ms=context.now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import Any
 
 from airflow_paimon.core.branches.delete import check_deletable_branch, gather_removal, refuse_legal_hold, remove_branch
@@ -14,7 +15,6 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchRules,
     expires_soon,
     expiry_reason,
-    matches_rules,
     why_kept,
     why_unpublished,
 )
@@ -60,7 +60,10 @@ def _expire_branches(context: Context, request: ExpireBranches, rules: BranchRul
     half_gone = [r.branch for r in records if r is not None and r.state == DELETED]  # only the record is left
     for name in sorted({*table.branch_names(), *half_gone}):
         age = _age(table, name)
-        if age is None or name.startswith(STAGING_BRANCH_PREFIX) or not matches_rules(age, rules):
+        if age is None or name.startswith(STAGING_BRANCH_PREFIX):
+            continue
+        owner = age.record.owner if age.record is not None else None
+        if rules.owner is not None and not (owner is not None and fnmatchcase(owner, rules.owner)):
             continue
         due, about = expiry_reason(age, rules, context.now_ms), _described(age)
         if due is not None:
@@ -111,7 +114,6 @@ def _age(table: Table, name: str) -> BranchAge | None:
         record=record,
         head=head.id if head is not None else None,
         head_ms=head.time_millis if head is not None else None,
-        made_ms=record.created_ms if record is not None else None,
     )
 
 

@@ -14,9 +14,9 @@ from airflow_paimon.core.metadata_expiry.expiry import (
     expiry_report,
     options_of,
 )
-from airflow_paimon.core.metadata_expiry.expiry_plan import BranchExpiry, SnapshotRule, changelog_rule, plan_changelogs
+from airflow_paimon.core.metadata_expiry.expiry_plan import BranchExpiry, SnapshotRule, plan_changelogs, retention_rule
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
-from airflow_paimon.core.metadata_expiry.root_values import Roots
+from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, Roots
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireChangelogs
 from airflow_paimon.core.table.options import TableOptions
@@ -43,10 +43,11 @@ def expire_changelogs(context: Context, request: ExpireChangelogs) -> OperationR
     def rule(view: Table, options: TableOptions) -> SnapshotRule | None:
         if request.delete_all:
             return None
-        return changelog_rule(
+        return retention_rule(
             options,
             view.label,
             now_ms=context.now_ms,
+            kind=CHANGELOG,
             older_than_ms=older_than_ms,
             retain_min=request.retain_min,
             retain_max=request.retain_max,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -15,19 +15,17 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeO
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, time_before
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchExpiry,
-    SnapshotRetainer,
     TagRule,
     branch_point_id,
-    changelog_rule,
     expired_tags,
-    expiry_rule,
     keeps_changelogs,
     plan_branch,
     plan_changelogs,
     retainers_of,
+    retention_rule,
 )
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
-from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots
+from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, TAG, Root, Roots
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireSnapshots, ExpireTags, Expiry
@@ -47,6 +45,8 @@ from airflow_paimon.core.table.paths import (
 from airflow_paimon.core.table.table import Table
 
 CONSUMER_EXPIRATION = "consumer.expiration-time"
+TOO_OLD_OR_MANY = "its retention has passed, or it is older than asked for, or there are too many"
+"""Why a tag expires."""
 
 
 def expire_snapshots(context: Context, request: ExpireSnapshots) -> OperationResult:
@@ -85,7 +85,8 @@ def every_branch(roots: Roots) -> tuple[str, ...]:
 def _choose_snapshots(
     context: Context, request: ExpireSnapshots, roots: Roots, views: Sequence[Table]
 ) -> ExpirySelection:
-    parents = {b: _parent(context.table, b) for b in roots.branches}
+    records = {b: read_branch_record(context.table, b) for b in roots.branches}
+    parents = {b: MAIN if record is None else record.from_branch for b, record in records.items()}
     known = [(view, found) for view in views if (found := options_of(view)) is not None]
     unused = [c for view, options in known for c in _unused_consumers(context, roots, view, options)]
     roots = replace(roots, consumers=tuple(c for c in roots.consumers if c not in unused))
@@ -96,12 +97,23 @@ def _choose_snapshots(
     hinted: dict[str, Root] = {}
     for view, options in known:
         retainers = retainers_of(roots, view.branch_name, parents, keep_undo=request.keep_undo)
-        plan = _plan_snapshots(context, request, roots, view, options, retainers)
+        rule = retention_rule(
+            options,
+            view.label,
+            now_ms=context.now_ms,
+            older_than_ms=time_before(request.older_than, context.now_ms, view.label),
+            retain_min=request.retain_min,
+            retain_max=request.retain_max,
+            max_deletes=request.max_deletes,
+        )
+        plan = plan_branch(view.branch_name, roots.snapshots(view.branch_name), rule, retainers)
         plans.append(plan)
-        rule = changelog_rule(options, view.label, now_ms=context.now_ms)
+        rule = retention_rule(options, view.label, now_ms=context.now_ms, kind=CHANGELOG)
         changelogs = plan_changelogs(roots, view.branch_name, rule)
         expiring += [*changelogs.expired, *plan.expired]
-        before |= _records(view, plan)
+        paths = {r.snapshot.id: r.path for r in plan.expired}
+        lacking = missing_records(view, (r.snapshot for r in plan.expired))  # the audit's records go before them
+        before |= {paths[number]: (action,) for number, action in lacking.items()}
         decoupled = keeps_changelogs(options)
         if decoupled:
             reason = "the changelog lives longer than the snapshot"
@@ -114,30 +126,21 @@ def _choose_snapshots(
         if plan.first_kept is not None:
             hinted[view.paths.earliest_hint] = plan.first_kept
     unread = f"no reader has used this consumer for {CONSUMER_EXPIRATION}"
+    ended = [
+        Delete(path=consumer_path(context.table.branch(c.branch), c.name), expected=c.data, reason=unread)
+        for c in unused
+    ]
     return ExpirySelection(
         expiring=tuple(expiring),
         reason="older than is to be kept",
         consumers=tuple(unused),
-        first=(
-            *(
-                Delete(path=consumer_path(context.table.branch(c.branch), c.name), expected=c.data, reason=unread)
-                for c in unused
-            ),
-            *first,
-        ),
+        first=(*ended, *first),
         before=before,
         after=tuple(after),
         hinted=hinted,
         report=expiry_report(plans, "snapshots")
         | {"consumers": _by_branch(unused), "warnings": _warnings(roots, plans, parents)},
     )
-
-
-def _records(view: Table, plan: BranchExpiry) -> dict[str, tuple[Action, ...]]:
-    """Put the audit's records of publishes that lack one, before their snapshots go."""
-    paths = {r.snapshot.id: r.path for r in plan.expired}
-    missing = missing_records(view, (r.snapshot for r in plan.expired))
-    return {paths[number]: (action,) for number, action in missing.items()}
 
 
 def options_of(view: Table) -> TableOptions | None:
@@ -166,31 +169,6 @@ def _by_branch(some: Sequence[Consumer] | Sequence[Root]) -> dict[str, list[str]
     for one in some:
         found.setdefault(one.branch, []).append(one.name)
     return found
-
-
-def _parent(table: Table, branch: str) -> str:
-    record = read_branch_record(table, branch)
-    return record.from_branch if record is not None else MAIN
-
-
-def _plan_snapshots(
-    context: Context,
-    request: ExpireSnapshots,
-    roots: Roots,
-    view: Table,
-    options: TableOptions,
-    retainers: list[SnapshotRetainer],
-) -> BranchExpiry:
-    rule = expiry_rule(
-        options,
-        view.label,
-        now_ms=context.now_ms,
-        older_than_ms=time_before(request.older_than, context.now_ms, view.label),
-        retain_min=request.retain_min,
-        retain_max=request.retain_max,
-        max_deletes=request.max_deletes,
-    )
-    return plan_branch(view.branch_name, roots.snapshots(view.branch_name), rule, retainers)
 
 
 def _latest_hint(view: Table, plan: BranchExpiry) -> list[Action]:
@@ -282,50 +260,43 @@ def expire_tags(context: Context, request: ExpireTags) -> OperationResult:
     )
 
     def choose(roots: Roots) -> ExpirySelection:
-        return choose_tags(table, roots, branches or every_branch(roots), rule)
+        views = [table.branch(name) for name in branches or every_branch(roots)]
+        due = [r for view in views for r in due_tags(view, roots.of(view.branch_name, TAG), rule)]
+        return select_tags(table, due, TOO_OLD_OR_MANY)
 
     return run_expiry(context, choose, operations_since_ms=context.now_ms)
 
 
-def choose_tags(
-    table: Table,
-    roots: Roots,
-    branches: Sequence[str],
-    rule: TagRule | None,
-    too_many: Callable[[Mapping[str, int]], Iterable[str]] | None = None,
-) -> ExpirySelection:
-    """Choose the tags that expire. ``rule`` None: none by its age. ``too_many``: of a branch's tags, with the ids of
-    their snapshots, the names of those that expire besides.
-    """
-    expiring: list[Root] = []
-    after: list[Action] = []
-    needed: dict[str, dict[str, str]] = {}
-    for branch in branches:
-        view = table.branch(branch)
-        tags = roots.of(branch, TAG)
-        due = [] if rule is None else _due_tags(view, tags, rule)
-        names = set(too_many({r.name: r.snapshot.id for r in tags}) if too_many is not None else ())
-        due += [r for r in tags if r.name in names and r not in due]
-        gone: list[Root] = []
-        for root in due:
-            assert root.tag is not None
-            try:
-                check_deletable(view, root.tag, [r.name for r in gone])
-                refuse_tag_of_set(view, root.tag)
-                gone.append(root)
-            except UnsafeOperationError as error:
-                needed.setdefault(branch, {})[root.name] = error.message
-        expiring += gone
-        after += plan_deletions(view, [r.name for r in gone]) if gone else []
-    report = {"expired": _by_branch(expiring), "needed": needed}
-    reason = "its retention has passed, or it is older than asked for, or there are too many"
-    return ExpirySelection(expiring=tuple(expiring), reason=reason, after=tuple(after), report=report)
-
-
-def _due_tags(view: Table, tags: Sequence[Root], rule: TagRule) -> list[Root]:
+def due_tags(view: Table, tags: Sequence[Root], rule: TagRule) -> list[Root]:
+    """Return the tags of a branch whose time is over, and the keep tags that have done their work."""
     kept = [r for r in tags if r.name.startswith(rule.prefix) and r.name.startswith(KEEP_TAG_PREFIX)]
     spent = [r for r in kept if r.tag is not None and keep_tag_needed(view, r.tag) is None]
     return [*spent, *expired_tags(tags, rule, _file_times(view) if rule.include_unlimited else {})]
+
+
+def select_tags(table: Table, due: Iterable[Root], reason: str, *, of_sets: bool = False) -> ExpirySelection:
+    """Let tags expire, but for those that a branch, an undo or a keep relies on; ``needed`` of the report says why they
+    stay. ``of_sets``: also those of versions of table sets.
+    """
+    expiring: dict[str, list[Root]] = {}
+    needed: dict[str, dict[str, str]] = {}
+    for root in {r.path: r for r in due}.values():
+        view, gone = table.branch(root.branch), expiring.setdefault(root.branch, [])
+        assert root.tag is not None
+        try:
+            check_deletable(view, root.tag, [r.name for r in gone])
+            if not of_sets:
+                refuse_tag_of_set(view, root.tag)
+            gone.append(root)
+        except UnsafeOperationError as error:
+            needed.setdefault(root.branch, {})[root.name] = error.message
+    expired = {branch: [r.name for r in gone] for branch, gone in expiring.items() if gone}
+    return ExpirySelection(
+        expiring=tuple(r for gone in expiring.values() for r in gone),
+        reason=reason,
+        after=tuple(a for branch, names in expired.items() for a in plan_deletions(table.branch(branch), names)),
+        report={"expired": expired, "needed": needed},
+    )
 
 
 def _file_times(view: Table) -> dict[str, datetime]:

@@ -10,7 +10,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 
 from airflow_paimon.core.branches.branch_plan import protection_text
 from airflow_paimon.core.errors import InvalidInputError
@@ -62,32 +61,36 @@ class BranchExpiry:
     reason: str
 
 
-def expiry_rule(
+def retention_rule(
     options: TableOptions,
     where: str,
     *,
     now_ms: int,
-    older_than_ms: int | None,
-    retain_min: int | None,
-    retain_max: int | None,
-    max_deletes: int | None,
+    kind: str = SNAPSHOT,
+    older_than_ms: int | None = None,
+    retain_min: int | None = None,
+    retain_max: int | None = None,
+    max_deletes: int | None = None,
 ) -> SnapshotRule:
-    """Complete a request by the branch's options, with Paimon's defaults.
+    """Complete a request by the branch's options, with Paimon's defaults: those of long-lived changelogs (``kind``
+    changelog), which count together with the snapshots after them, are the snapshots'.
 
     Raises:
-        InvalidInputError: ``retain_min`` or an option is below 1, ``retain_max`` below ``retain_min``.
+        InvalidInputError: what is given contradicts itself; of snapshots, also what the options say.
     """
-    least = retain_min if retain_min is not None else options.number("snapshot.num-retained.min", 10)
-    most = retain_max if retain_max is not None else options.number("snapshot.num-retained.max", UNLIMITED)
+    least, most = _numbers(options, kind)
     if retain_min is None and retain_max is not None:
-        least = min(least, most)
-    if least < 1 or most < least:
+        least = min(least, retain_max)
+    least = least if retain_min is None else retain_min
+    most = most if retain_max is None else retain_max
+    is_checked = kind == SNAPSHOT or retain_min is not None or retain_max is not None
+    if is_checked and (least < 1 or most < least):
         raise InvalidInputError(
             f"{where}: retain_min ({least}) must be at least 1 and at most retain_max ({most}); by default they are "
-            f"the options snapshot.num-retained.min and .max"
+            f"the options {kind}.num-retained.min and .max"
         )
     if older_than_ms is None:
-        older_than_ms = now_ms - int(_retained(options, SNAPSHOT).total_seconds() * 1000)
+        older_than_ms = now_ms - _retained(options, kind) // timedelta(milliseconds=1)
     return SnapshotRule(retain_min=least, retain_max=most, cutoff_ms=older_than_ms, max_deletes=max_deletes)
 
 
@@ -112,11 +115,7 @@ def plan_branch(
 
 def retainers_of(roots: Roots, branch: str, parents: Mapping[str, str], *, keep_undo: bool) -> list[SnapshotRetainer]:
     """Return what needs snapshots of a branch. ``parents``: the branch that each branch was made from."""
-    retainers = [
-        SnapshotRetainer(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
-        for c in roots.consumers
-        if c.branch == branch
-    ]
+    retainers = _consumers(roots, branch)
     retainers += [
         SnapshotRetainer(
             snapshot_id=o.start, reason=f"a retry of operation {o.operation_id!r} searches from snapshot {o.start} on"
@@ -130,15 +129,21 @@ def retainers_of(roots: Roots, branch: str, parents: Mapping[str, str], *, keep_
             retainers.append(
                 SnapshotRetainer(snapshot_id=after, reason=f"the undo by tag {root.name!r} needs snapshot {after}")
             )
-    return retainers + _branch_point(roots, branch, parents.get(branch, MAIN))
-
-
-def _branch_point(roots: Roots, branch: str, parent: str) -> list[SnapshotRetainer]:
-    """A branch can be published only while it has the newest snapshot that it shares with its parent."""
+    # A branch can be published only while it has the newest snapshot that it shares with its parent.
+    parent = parents.get(branch, MAIN)
     shared = branch_point_id(roots, branch, parent) if branch != MAIN else None
-    if shared is None:
-        return []
-    return [SnapshotRetainer(snapshot_id=shared, reason=f"the branch starts from snapshot {shared} of {parent}")]
+    if shared is not None:
+        reason = f"the branch starts from snapshot {shared} of {parent}"
+        retainers.append(SnapshotRetainer(snapshot_id=shared, reason=reason))
+    return retainers
+
+
+def _consumers(roots: Roots, branch: str) -> list[SnapshotRetainer]:
+    return [
+        SnapshotRetainer(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
+        for c in roots.consumers
+        if c.branch == branch
+    ]
 
 
 def branch_point_id(roots: Roots, branch: str, parent: str) -> int | None:
@@ -156,39 +161,9 @@ def branch_point_id(roots: Roots, branch: str, parent: str) -> int | None:
 
 def keeps_changelogs(options: TableOptions) -> bool:
     """Whether changelogs live longer than snapshots: an expired snapshot then becomes a long-lived changelog."""
-    changelogs, (least, most) = changelog_rule(options, "", now_ms=0), _snapshot_numbers(options)
+    changelogs, snapshots = (_numbers(options, kind) for kind in (CHANGELOG, SNAPSHOT))
     longer = _retained(options, CHANGELOG) > _retained(options, SNAPSHOT)
-    return changelogs.retain_min > least or changelogs.retain_max > most or longer
-
-
-def changelog_rule(
-    options: TableOptions,
-    where: str,
-    *,
-    now_ms: int,
-    older_than_ms: int | None = None,
-    retain_min: int | None = None,
-    retain_max: int | None = None,
-    max_deletes: int | None = None,
-) -> SnapshotRule:
-    """Return when long-lived changelogs expire, counted together with the snapshots after them, from the newest one.
-
-    Raises:
-        InvalidInputError: what was asked for, completed by the branch's options, contradicts itself.
-    """
-    snapshots = _snapshot_numbers(options)
-    least = retain_min if retain_min is not None else options.number("changelog.num-retained.min", snapshots[0])
-    most = retain_max if retain_max is not None else options.number("changelog.num-retained.max", snapshots[1])
-    if retain_min is None and retain_max is not None:
-        least = min(least, most)
-    if (retain_min is not None or retain_max is not None) and most < least:
-        raise InvalidInputError(
-            f"{where}: retain_min ({least}) must be at most retain_max ({most}); by default they are the options "
-            f"changelog.num-retained.min and .max"
-        )
-    if older_than_ms is None:
-        older_than_ms = now_ms - int(_retained(options, CHANGELOG).total_seconds() * 1000)
-    return SnapshotRule(retain_min=least, retain_max=most, cutoff_ms=older_than_ms, max_deletes=max_deletes)
+    return any(one > other for one, other in zip(changelogs, snapshots, strict=True)) or longer
 
 
 def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> BranchExpiry:
@@ -199,11 +174,7 @@ def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> Bra
     changelogs = roots.of(branch, CHANGELOG)
     if not changelogs:
         return BranchExpiry(branch=branch, expired=(), first_kept=None, reason="there is none")
-    retainers = [
-        SnapshotRetainer(snapshot_id=c.next_snapshot, reason=f"consumer {c.name!r} is at snapshot {c.next_snapshot}")
-        for c in roots.consumers
-        if c.branch == branch
-    ]
+    retainers = _consumers(roots, branch)
     snapshots = roots.snapshots(branch)
     there = set(snapshots.ids)
     if rule is None:
@@ -221,8 +192,14 @@ def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> Bra
     return BranchExpiry(branch=branch, expired=gone, first_kept=kept, reason=reason)
 
 
-def _snapshot_numbers(options: TableOptions) -> tuple[int, int]:
-    return options.number("snapshot.num-retained.min", 10), options.number("snapshot.num-retained.max", UNLIMITED)
+def _numbers(options: TableOptions, kind: str) -> tuple[int, int]:
+    least, most = (
+        options.number("snapshot.num-retained.min", 10),
+        options.number("snapshot.num-retained.max", UNLIMITED),
+    )
+    if kind == SNAPSHOT:
+        return least, most
+    return options.number("changelog.num-retained.min", least), options.number("changelog.num-retained.max", most)
 
 
 def _retained(options: TableOptions, kind: str) -> timedelta:
@@ -265,7 +242,9 @@ def _expires(root: Root, rule: TagRule, file_time: datetime | None) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchRules:
-    """What was asked for, in milliseconds; ``older_than`` and ``idle_for`` are for branches without a retention."""
+    """What was asked for, in milliseconds; ``older_than`` and ``idle_for`` are for branches without a retention.
+    ``owner``: may be a pattern.
+    """
 
     older_than: int | None = None
     idle_for: int | None = None
@@ -276,19 +255,12 @@ class BranchRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchAge:
-    """``record``: None for a branch of another engine; ``made_ms``: by it. ``head``, ``head_ms``: the newest commit."""
+    """``record``: None for a branch of another engine. ``head``, ``head_ms``: the newest commit."""
 
     name: str
     record: BranchRecord | None
     head: int | None
     head_ms: int | None
-    made_ms: int | None
-
-
-def matches_rules(age: BranchAge, rules: BranchRules) -> bool:
-    """Whether the branch belongs to the owner that was asked for, which may be a pattern."""
-    owner = age.record.owner if age.record is not None else None
-    return rules.owner is None or (owner is not None and fnmatchcase(owner, rules.owner))
 
 
 def expiry_reason(age: BranchAge, rules: BranchRules, now_ms: int) -> str | None:
@@ -309,12 +281,13 @@ def expiry_reason(age: BranchAge, rules: BranchRules, now_ms: int) -> str | None
 def due_ms(age: BranchAge, rules: BranchRules) -> int | None:
     """Return when the time of a branch is over (epoch milliseconds), None if it has no end."""
     record = age.record
-    if record is not None and record.retention is not None:
-        return record.expires_ms
-    if age.made_ms is None or (record is not None and record.reason == KEPT_MAIN):
+    if record is None or record.retention is not None:
+        return None if record is None else record.expires_ms
+    made_ms = record.created_ms
+    if made_ms is None or record.reason == KEPT_MAIN:
         return None
-    ends = [] if rules.older_than is None else [age.made_ms + rules.older_than]
-    ends += [] if rules.idle_for is None else [max(age.made_ms, age.head_ms or 0) + rules.idle_for]
+    ends = [] if rules.older_than is None else [made_ms + rules.older_than]
+    ends += [] if rules.idle_for is None else [max(made_ms, age.head_ms or 0) + rules.idle_for]
     return max(ends, default=None)
 
 

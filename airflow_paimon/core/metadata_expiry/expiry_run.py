@@ -82,7 +82,7 @@ def run_expiry(
 
 @dataclass(frozen=True, slots=True)
 class ExpiryOutcome:
-    """What an expiry has done, and what its result says of it."""
+    """What an expiry has done: the plan of what it moved into the trash, and what its result says."""
 
     plan: Plan
     changed: bool
@@ -98,7 +98,7 @@ def expire(
     reader = RootReader(table, operations_since_ms, reads_snapshots=not isinstance(request, ExpireSnapshots))
     run = _Expiry(context, reader, grace_millis(table, request))
     try:
-        return ExpiryOutcome(*run.execute(choose))
+        return run.execute(choose)
     except PaimonError as error:
         run.add_done(error)
         raise
@@ -113,8 +113,7 @@ class _Expiry:
     grace_ms: int
     moved: list[Root] = field(default_factory=list)
 
-    def execute(self, choose: Callable[[Roots], ExpirySelection]) -> tuple[Plan, bool, dict[str, Any]]:
-        """Return the plan of what was moved into the trash, whether anything changed, and the result's details."""
+    def execute(self, choose: Callable[[Roots], ExpirySelection]) -> ExpiryOutcome:
         table, dry_run, files_to_delete = self.context.table, self.context.request.dry_run, UnreferencedFiles()
         for _ in range(_TRIES):
             roots, selection, past_grace, planned_files = self._retry_with_all_read(lambda: self._plan_run(choose))
@@ -133,10 +132,9 @@ class _Expiry:
             roots, past_grace, files_to_delete = self._retry_with_all_read(self._plan_deletion)  # the second phase
             delete_unreferenced(table, files_to_delete, [r.trash for r in past_grace if r.trash is not None])
             waiting = [r.trash for r in roots.roots if r.trash is not None and r not in past_grace]
-        changed = bool(selection.expiring or selection.first or past_grace)
-        return (
+        return ExpiryOutcome(
             _plan(self.context, selection),
-            changed,
+            bool(selection.expiring or selection.first or past_grace),
             self._details(selection, roots, files_to_delete, planned_files, waiting),
         )
 
