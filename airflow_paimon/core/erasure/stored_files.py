@@ -19,7 +19,6 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     TEMPORARY,
     UNKNOWN,
     FileClassifier,
-    ListedFile,
 )
 from airflow_paimon.core.metadata_expiry.referenced_files import read_referenced_files
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import ReferencedFiles
@@ -28,7 +27,7 @@ from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixe
 from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.schema.columns_plan import ids_on_main, under_ids
-from airflow_paimon.core.store.base import batches
+from airflow_paimon.core.store.base import FileInfo, batches
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, PRIVATE_DIR
@@ -128,30 +127,30 @@ _Schemas = Mapping[str, Mapping[int, TableSchema]]
 """The schema versions of each branch, by id."""
 
 
-def _listed(main: Table) -> list[tuple[ListedFile, str]]:
+def _listed(main: Table) -> list[tuple[FileInfo, str]]:
     """List the folder, without what this package keeps there for itself: files of known kinds, and ``OTHER`` ones."""
     classify, found = FileClassifier(file_prefixes(main)).classify, []
     for info in main.store.files(""):
         kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else classify(info.name)
         if kind is not None:
             name = OTHER if kind is UNKNOWN else kind[0]
-            found.append((ListedFile(info.name, info.size, info.modified_ms), name))
+            found.append((info, name))
     return found
 
 
-def _files(listed: Sequence[tuple[ListedFile, str]], read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
+def _files(listed: Sequence[tuple[FileInfo, str]], read: _Read, schemas: _Schemas) -> Iterable[StoredFile]:
     def schema_of(branch: str, entry: ManifestEntry) -> TableSchema | None:
         return schemas.get(branch, {}).get(entry.file.schema_id)
 
-    numbers = _numbers(read, [file.name for file, _ in listed])
-    for (file, kind), number in zip(listed, numbers, strict=True):
+    names = [file.name.rpartition("/")[2] for file, _ in listed]
+    for (file, kind), name, number in zip(listed, names, _numbers(read, names), strict=True):
         if kind not in (DATA, CHANGELOG, TEMPORARY, OTHER) or not _among_rows(file):
             continue
-        branch, entry = read.entries.get(file.name, (MAIN, None))
+        branch, entry = read.entries.get(name, (MAIN, None))
         schema = None if entry is None else schema_of(branch, entry)
         problem = "a file that a writer has not finished" if kind == TEMPORARY else None
         yield StoredFile(
-            path=file.path,
+            path=file.name,
             size=file.size,
             modified_ms=file.modified_ms,
             kind=kind,
@@ -179,9 +178,9 @@ def _numbers(read: _Read, names: Sequence[str]) -> list[int | None]:
     return [number if number >= 0 else None for number in read.index.numbers(digests_of(names)).tolist()]
 
 
-def _among_rows(file: ListedFile) -> bool:
+def _among_rows(file: FileInfo) -> bool:
     """Whether a file lies where rows lie, and is no index of such a file."""
-    parent = file.path.rpartition("/")[0].rpartition("/")[2]
+    parent = file.name.rpartition("/")[0].rpartition("/")[2]
     return parent.startswith("bucket-") and not file.name.endswith(_INDEX_SUFFIX)
 
 
@@ -199,7 +198,7 @@ def _schemas(main: Table, branches: Iterable[str]) -> _Schemas:
     return found
 
 
-def _indexes(names: Sequence[RootReferences], listed: Sequence[tuple[ListedFile, str]]) -> Iterable[tuple[str, str]]:
+def _indexes(names: Sequence[RootReferences], listed: Sequence[tuple[FileInfo, str]]) -> Iterable[tuple[str, str]]:
     """Name the indexes that hold values, also those that nothing refers to: their names are not those of others."""
     found = {(e.external_path or f"{INDEX_DIR}/{e.file_name}"): e.index_type for n in names for e in n.index}
     known = [
@@ -208,8 +207,8 @@ def _indexes(names: Sequence[RootReferences], listed: Sequence[tuple[ListedFile,
         if kind.lower() not in _WITHOUT_VALUES
     ]
     strange = [
-        (f.path, "an index that nothing refers to, of a type that may hold values of rows; delete it by hand")
+        (f.name, "an index that nothing refers to, of a type that may hold values of rows; delete it by hand")
         for f, kind in listed
-        if kind == OTHER and f.path.startswith(f"{INDEX_DIR}/") and f.path not in found
+        if kind == OTHER and f.name.startswith(f"{INDEX_DIR}/") and f.name not in found
     ]
     return sorted([*known, *strange])

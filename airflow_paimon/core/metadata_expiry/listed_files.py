@@ -19,7 +19,6 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     Candidate,
     CandidateColumns,
     FileClassifier,
-    ListedFile,
     Prefixes,
     columns_of,
 )
@@ -37,21 +36,20 @@ from airflow_paimon.core.table.table import Table
 Places = npt.NDArray[np.int64]
 """Where the paths of files lie: number of the part, and place in it."""
 _PLACE_BITS = 32
+_EXAMPLES = 20
 _MANY = 500_000
 """Files from which on the folders are listed side by side: an object store lists 1,000 in a request."""
 
 
 class ListedPart(NamedTuple):
-    """Some of the files. ``paths``: of the candidates, compressed. ``unknown`` and ``other_files``: see
-    ``ListedFiles``.
+    """Some of the files. ``paths``: of the candidates, compressed. ``unknown``: those whose names no known writer
+    gives; ``other_files``: all but the candidates, the unknown ones and this package's own files among them.
     """
 
     candidates: CandidateColumns
     paths: bytes
-    unknown: Sums
-    examples: list[str]
-    other_files: list[ListedFile]
-    unknown_files: list[ListedFile]
+    unknown: list[FileInfo]
+    other_files: list[FileInfo]
 
 
 @dataclass(slots=True)
@@ -59,21 +57,18 @@ class ListedFiles:
     """The files of a table's folder.
 
     ``candidates``: those that can be orphans, by the digests of their names. ``active_writers``: writers of those that
-    are not older than ``before_ms``. ``unknown``: files among them whose names no known writer gives, with the first
-    ``most_examples`` paths. If ``lists_other_files``, also ``other_files``, all but the candidates, with this package's
-    own files, and the unknown ones among them.
+    are not older than ``before_ms``. ``unknown``: see ``ListedPart``, with some ``examples`` of their paths.
+    ``other_files``: if ``lists_other_files``.
     """
 
     runs: SpillBuffer
     lists_other_files: bool = False
     before_ms: int | None = None
-    most_examples: int = 0
     candidates: list[SortedColumns] = field(default_factory=list)
     active_writers: Digests = field(default_factory=lambda: np.zeros(0, np.uint64))
     unknown: Sums = field(default_factory=Sums)
     examples: list[str] = field(default_factory=list)
-    other_files: list[ListedFile] = field(default_factory=list)
-    unknown_files: list[ListedFile] = field(default_factory=list)
+    other_files: list[FileInfo] = field(default_factory=list)
     _paths: list[SpilledBytes] = field(default_factory=list)
 
     @property
@@ -83,10 +78,9 @@ class ListedFiles:
 
     def add(self, part: ListedPart) -> None:
         """Add some files."""
-        self.unknown += part.unknown
-        self.examples = sorted([*self.examples, *part.examples])[: self.most_examples]
-        self.other_files += part.other_files
-        self.unknown_files += part.unknown_files
+        self.unknown += Sums(len(part.unknown), sum(f.size for f in part.unknown))
+        self.examples = sorted([*self.examples, *(f.name for f in part.unknown)])[:_EXAMPLES]
+        self.other_files += part.other_files if self.lists_other_files else ()
         number = len(part.candidates.names)
         if not number:
             return
@@ -122,7 +116,7 @@ def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFi
 
     def add_all(folder: str) -> None:
         for infos in table.store.files_in_parts(folder):
-            part = _part_of(infos, prefixes, found.lists_other_files, found.most_examples)
+            part = _part_of(infos, prefixes)
             with adding:
                 found.add(part)
 
@@ -130,7 +124,7 @@ def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFi
         add_all("")
         return found
     folders, objects = table.store.divided("")
-    found.add(_part_of(objects, prefixes, found.lists_other_files, found.most_examples))
+    found.add(_part_of(objects, prefixes))
     map_parallel(add_all, folders, LISTINGS_AT_ONCE)
     return found
 
@@ -141,21 +135,19 @@ def _number_of_files(table: Table) -> int:
     return sum(m.num_added_files - m.num_deleted_files for m in all_manifests(table, head)) if head is not None else 0
 
 
-def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes, lists_other_files: bool, examples: int) -> ListedPart:
+def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes) -> ListedPart:
     classify = FileClassifier(prefixes).classify
     found: list[tuple[FileInfo, tuple[str, str]]] = []
-    unknown: list[ListedFile] = []
-    other_files: list[ListedFile] = []
+    unknown: list[FileInfo] = []
+    other_files: list[FileInfo] = []
     for info in infos:
         kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else classify(info.name)
         if kind is not None and kind is not UNKNOWN:
             found.append((info, kind))
             continue
-        stored = ListedFile(info.name, info.size, info.modified_ms)
+        other_files.append(info)
         if kind is UNKNOWN:
-            unknown.append(stored)
-        if lists_other_files:
-            other_files.append(stored)
+            unknown.append(info)
     return ListedPart(
         candidates=columns_of(
             [info.name.rpartition("/")[2] for info, _ in found],
@@ -165,8 +157,6 @@ def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes, lists_other_files: b
             [writer for _, (_, writer) in found],
         ),
         paths=zlib.compress("\0".join([info.name for info, _ in found]).encode(errors=ANY_NAME), 1),
-        unknown=Sums(len(unknown), sum(f.size for f in unknown)),
-        examples=sorted(f.path for f in unknown)[:examples],
+        unknown=unknown,
         other_files=other_files,
-        unknown_files=unknown if lists_other_files else [],
     )

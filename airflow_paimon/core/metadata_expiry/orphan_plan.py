@@ -32,19 +32,6 @@ _METADATA = {
 
 
 @dataclass(frozen=True, slots=True)
-class ListedFile:
-    """A file of the table's folder. ``modified_ms``: by the storage's clock; None if it has none."""
-
-    path: str
-    size: int
-    modified_ms: int | None
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
-
-
-@dataclass(frozen=True, slots=True)
 class Prefixes:
     """What names of data files and changelog files begin with, by any schema of any branch."""
 
@@ -54,10 +41,15 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A file of a kind that can be an orphan."""
+    """A file of a kind that can be an orphan. ``path``: below the table's folder; ``size`` in bytes."""
 
-    file: ListedFile
+    path: str
+    size: int
     kind: str
+
+    @property
+    def name(self) -> str:
+        return self.path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,9 +141,7 @@ class CandidateColumns(NamedTuple):
 
     def candidate(self, path: str, at: int) -> Candidate:
         """Return one as a value."""
-        time = int(self.times[at])
-        stored = ListedFile(path, int(self.sizes[at]), None if time == _NO_TIME else time)
-        return Candidate(stored, KINDS[self.kinds[at]])
+        return Candidate(path, int(self.sizes[at]), KINDS[self.kinds[at]])
 
 
 COLUMN_TYPES: tuple[type, ...] = (np.uint64, np.int64, np.int64, np.int8, np.uint64)
@@ -209,12 +199,12 @@ def by_folder(files: Iterable[Candidate]) -> list[dict[str, object]]:
     """Sum up files by folder and kind, the most bytes first. Buckets of a partition are one folder."""
     sums: dict[tuple[str, str], list[int]] = {}
     for candidate in files:
-        folder = candidate.file.path.rpartition("/")[0]
+        folder = candidate.path.rpartition("/")[0]
         above, _, last = folder.rpartition("/")
         if _BUCKET.fullmatch(last):
             folder = above
         total = sums.setdefault((folder, candidate.kind), [0, 0])
         total[0] += 1
-        total[1] += candidate.file.size
+        total[1] += candidate.size
     order = sorted(sums.items(), key=lambda item: (-item[1][1], item[0]))
     return [{"folder": f, "kind": k, "files": n, "bytes": size} for (f, k), (n, size) in order]

@@ -59,7 +59,6 @@ _LEAST = {
 _BATCH = 1000
 _MB = 1 << 20
 _LISTED = 100
-_EXAMPLES = 20
 _ROW_BYTES = 150
 """Of a file that is listed, or named by a manifest, while both are compared."""
 _OLD_RECORD = "an operation record that no retry will need"
@@ -82,7 +81,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
     memory_bytes = request.memory_mb * _MB
-    listed = ListedFiles(SpillBuffer(memory_bytes // 4), before_ms=before_ms, most_examples=_EXAMPLES)
+    listed = ListedFiles(SpillBuffer(memory_bytes // 4), before_ms=before_ms)
     files = list_files(table, file_prefixes(table), listed)
     reader, runs = RootReader(table), SpillBuffer(memory_bytes // 4)
     roots = reader.gather()
@@ -92,7 +91,7 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     streams = stream_leftovers(table, now_ms - records_age_ms)
     left = read_existing(table.store, streams)
     found = _delete(table, reader, found, dry_run=request.dry_run)
-    orphans = [Delete(path=c.file.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
+    orphans = [Delete(path=c.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
     old = [Delete(path=path, reason=_OLD_RECORD) for path in records]
     old += [Delete(path=path, expected=data, reason=_OLD_STREAM) for path, data in left.items()]
     plan = Plan(operation=request.operation, table=request.table, actions=(*orphans, *old))
@@ -183,9 +182,7 @@ def _judge(
         for kind, number in enumerate(np.bincount(c.kinds[used_here], minlength=len(KINDS)).tolist()):
             if number:
                 referenced.kinds[KINDS[kind]] = referenced.kinds.get(KINDS[kind], 0) + number
-    return Orphans(
-        files=tuple(sorted(orphans, key=lambda c: c.file.path)), young=young, of_active_writers=held
-    ), referenced
+    return Orphans(files=tuple(sorted(orphans, key=lambda c: c.path)), young=young, of_active_writers=held), referenced
 
 
 def _delete(table: Table, reader: RootReader, found: Orphans, *, dry_run: bool) -> Orphans:
@@ -193,7 +190,7 @@ def _delete(table: Table, reader: RootReader, found: Orphans, *, dry_run: bool) 
     dry run returns what would be.
     """
     deleted: list[Candidate] = []
-    names = frozenset(c.file.name for c in found.files)
+    names = frozenset(c.name for c in found.files)
     named, seen = set[str](), set[tuple[str, bytes]]()
 
     def look() -> None:
@@ -206,11 +203,11 @@ def _delete(table: Table, reader: RootReader, found: Orphans, *, dry_run: bool) 
     if names:
         look()  # reads all manifests: what is committed meanwhile, the next look finds
     if dry_run:
-        return replace(found, files=tuple(c for c in found.files if c.file.name not in named))
+        return replace(found, files=tuple(c for c in found.files if c.name not in named))
     for batch in batches(found.files, _BATCH):
         look()
-        free = [c for c in batch if c.file.name not in named]
-        failed = delete_files(table, [c.file.path for c in free])
+        free = [c for c in batch if c.name not in named]
+        failed = delete_files(table, [c.path for c in free])
         if failed:
             raise StorageError(
                 f"{table.name}: {len(failed)} of {len(free)} orphan files could not be deleted, e.g. {failed[0]}; run "
@@ -227,7 +224,7 @@ def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, a
     return {
         "older_than": iso_time(before_ms),
         "files": len(found.files),
-        "bytes": sum(c.file.size for c in found.files),
+        "bytes": sum(c.size for c in found.files),
         "folders": folders[:_LISTED],
         "folders_left_out": max(len(folders) - _LISTED, 0),
         "young": found.young.to_json() | {"old_enough_from": None if first is None else iso_time(first + age_ms)},

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from airflow_paimon.core.metadata_expiry.ages import duration_ms
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
-from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns, ListedFile
+from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns
 from airflow_paimon.core.metadata_expiry.referenced_files import StoredReferences, read_referenced_files
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import Mask, Sums
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
@@ -35,6 +35,7 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
 )
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
+from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.table.name_digests import Digests, digests_of
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, RESERVED_TAG_PREFIX, BranchPaths
 from airflow_paimon.core.table.spill import MEMORY_BYTES, SpillBuffer, cuts_for, range_bounds
@@ -137,8 +138,8 @@ class _OtherFiles:
     own: Mapping[str, Digests]
 
     @classmethod
-    def of(cls, other_files: Sequence[ListedFile], branches: Collection[str]) -> _OtherFiles:
-        digests, sizes = digests_of([f.path for f in other_files]), np.array([f.size for f in other_files], np.int64)
+    def of(cls, other_files: Sequence[FileInfo], branches: Collection[str]) -> _OtherFiles:
+        digests, sizes = digests_of([f.name for f in other_files]), np.array([f.size for f in other_files], np.int64)
         order = np.argsort(digests, kind="stable")
         own = {name: np.sort(digests_of(paths)) for name, paths in _own_files(other_files, branches).items()}
         return cls(digests[order], sizes[order], own)
@@ -191,17 +192,13 @@ def _of_candidates(c: CandidateColumns, used: Mask, now_ms: int) -> Totals:
 
 
 def _totals_of_other_files(files: ListedFiles) -> Totals:
-    records = [f for f in files.other_files if f.path.startswith(f"{PRIVATE_DIR}/")]
-    apart = {f.path for f in (*files.unknown_files, *records)}
-    return Totals(
-        total=_count(files.other_files),
-        unknown=_count(files.unknown_files),
-        records=_count(records),
-        others=_count(f for f in files.other_files if f.path not in apart),
-    )
+    total, unknown = _count(files.other_files), files.unknown
+    records = _count(f for f in files.other_files if f.name.startswith(f"{PRIVATE_DIR}/"))
+    others = Sums(total.files - unknown.files - records.files, total.bytes - unknown.bytes - records.bytes)
+    return Totals(total=total, unknown=unknown, records=records, others=others)
 
 
-def _count(files: Iterable[ListedFile]) -> Sums:
+def _count(files: Iterable[FileInfo]) -> Sums:
     sizes = [f.size for f in files]
     return Sums(len(sizes), sum(sizes))
 
@@ -211,15 +208,15 @@ def _newest(roots: Sequence[Root]) -> int | None:
     return ids[max(ids)] if ids else None
 
 
-def _own_files(other_files: Sequence[ListedFile], branches: Collection[str]) -> Mapping[str, list[str]]:
+def _own_files(other_files: Sequence[FileInfo], branches: Collection[str]) -> Mapping[str, list[str]]:
     """Return the files in the folder of each branch: its snapshots, tags and schemas."""
     folders = {BranchPaths(name).root: name for name in branches}
     found: dict[str, list[str]] = {}
     for file in other_files:
-        parts = file.path.split("/", 2)
+        parts = file.name.split("/", 2)
         branch = folders.get("/".join(parts[:2]) + "/") if len(parts) == 3 else None
         if branch is not None:
-            found.setdefault(branch, []).append(file.path)
+            found.setdefault(branch, []).append(file.name)
     return found
 
 

@@ -14,7 +14,6 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import (
     UNKNOWN,
     Candidate,
     FileClassifier,
-    ListedFile,
     Prefixes,
     find_orphans,
 )
@@ -33,25 +32,26 @@ BEFORE = 1000
 def test_the_same_files_as_a_plain_model(seed: int) -> None:
     chance = random.Random(seed)
     writers = [str(uuid.UUID(int=chance.getrandbits(128))) for _ in range(4)]
-    stored: list[ListedFile] = []
+    stored: list[FileInfo] = []
     for at in range(60):
         folder, prefix = chance.choice(
             [("dt=é/bucket-0", "data-"), ("index", "index-"), ("dt=b/bucket-1", "changelog-")]
         )
         suffix = "" if prefix == "index-" else ".parquet"
         time = chance.choice([None, BEFORE, 10, 20, 30, 40, 50, 60])
-        stored.append(ListedFile(f"{folder}/{prefix}{chance.choice(writers)}-{at}{suffix}", at, time))
+        stored.append(FileInfo(f"{folder}/{prefix}{chance.choice(writers)}-{at}{suffix}", False, at, time))
         if chance.random() < 0.1:
-            stored.append(ListedFile(f"{folder}/{'é' * at}", 3, 5))
+            stored.append(FileInfo(f"{folder}/{'é' * at}", False, 3, 5))
     prefixes = Prefixes(("data-",), ("changelog-",))
-    listed = ListedFiles(SpillBuffer(chance.choice([0, 1000, 1 << 20])), before_ms=BEFORE, most_examples=3)
+    listed = ListedFiles(SpillBuffer(chance.choice([0, 1000, 1 << 20])), before_ms=BEFORE)
     for at in range(0, len(stored), 17):
-        infos = [FileInfo(f.path, False, f.size, f.modified_ms) for f in stored[at : at + 17]]
-        listed.add(_part_of(infos, prefixes, False, 3))
-    told = [(f, FileClassifier(prefixes).classify(f.path)) for f in stored]
+        listed.add(_part_of(stored[at : at + 17], prefixes))
+    told = [(f, FileClassifier(prefixes).classify(f.name)) for f in stored]
     plain = [(f, *kind) for f, kind in told if kind is not None and kind is not UNKNOWN]
     used = [chance.random() < 0.3 for _ in plain]
-    named = np.sort(digests_of([f.name for (f, *_), is_used in zip(plain, used, strict=True) if is_used]))
+    named = np.sort(
+        digests_of([f.name.rpartition("/")[2] for (f, *_), is_used in zip(plain, used, strict=True) if is_used])
+    )
     files: list[Candidate] = []
     young_sums, held_sums = Sums(), Sums()
     for c, places in listed.by_ranges(cuts_for(len(plain), 10, chance.choice([100, 10000]))):
@@ -59,13 +59,13 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
         files += listed.values(c, places, judged.orphans)
         young_sums, held_sums = young_sums + judged.young, held_sums + judged.of_active_writers
 
-    def old(one: ListedFile) -> bool:
+    def old(one: FileInfo) -> bool:
         return one.modified_ms is not None and one.modified_ms < BEFORE
 
     active_writers = {writer for f, _, writer in plain if not old(f)}
     free = [c for c, is_used in zip(plain, used, strict=True) if not is_used]
-    orphans = sorted((f.path, f.size, kind) for f, kind, writer in free if old(f) and writer not in active_writers)
-    assert [(c.file.path, c.file.size, c.kind) for c in sorted(files, key=lambda c: c.file.path)] == orphans
+    orphans = sorted((f.name, f.size, kind) for f, kind, writer in free if old(f) and writer not in active_writers)
+    assert [(c.path, c.size, c.kind) for c in sorted(files, key=lambda c: c.path)] == orphans
     young = [f for f, *_ in free if not old(f)]
     held = [f for f, _, writer in free if old(f) and writer in active_writers]
     assert (young_sums.files, young_sums.bytes) == (len(young), sum(f.size for f in young))
@@ -73,7 +73,7 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
     assert young_sums.first_ms == min((f.modified_ms for f in young if f.modified_ms is not None), default=None)
     unknown = [f for f, kind in told if kind is UNKNOWN]
     assert (listed.unknown.files, listed.unknown.bytes) == (len(unknown), sum(f.size for f in unknown))
-    assert listed.examples == sorted(f.path for f in unknown)[:3]
+    assert listed.examples == sorted(f.name for f in unknown)[:20]
 
 
 def test_names_differ_by_each_letter() -> None:
