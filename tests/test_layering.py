@@ -243,7 +243,6 @@ ROOMS = (
 UPWARD = {
     "core/__init__.py": ({"commit"}, "registers the guards of commits"),
     "core/catalogs/options.py": ({"table"}, "reads durations"),
-    "core/catalogs/rest_refused.py": ({"table"}, "knows the paths of schemas"),
     "core/catalogs/rest_statistics.py": ({"table"}, "names partitions"),
     "core/catalogs/rest_store.py": ({"table"}, "knows the paths of metadata, and which branch is being deleted"),
     "core/catalogs/table_store.py": ({"table"}, "knows the paths of snapshots and schemas"),

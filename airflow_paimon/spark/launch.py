@@ -351,7 +351,7 @@ class _Destination:
 def _destination(uri: str | None, storage_options: Mapping[str, Any] | None) -> _Destination | None:
     if uri is None:
         return None
-    from airflow_paimon.core.catalogs.places import file_place
+    from airflow_paimon.core.catalogs.opening import file_place
 
     return _Destination(*file_place(uri, storage_options, "--result-uri"))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol, runtime_checkable
 
+from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store
 
@@ -70,6 +71,14 @@ class Catalog(Protocol):
     def register(self, database: str, table: str, schema: TableSchema) -> None:
         """Make a table known whose first schema lies in its folder. Nothing happens to one that is known."""
         ...
+
+
+def no_database(catalog: Catalog, name: str) -> NotFoundError:
+    """Return the error of a new table in a database that there isn't."""
+    return NotFoundError(
+        f"{catalog.label} has no database {name!r} (it has {', '.join(catalog.databases()) or 'none'}); CREATE "
+        f"DATABASE in SQL, or create_database in Python, makes it"
+    )
 
 
 @runtime_checkable

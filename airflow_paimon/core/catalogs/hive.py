@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.catalogs import hive_tables
-from airflow_paimon.core.catalogs.base import Catalog
+from airflow_paimon.core.catalogs.base import Catalog, no_database
 from airflow_paimon.core.catalogs.hive_client import EXAMPLE, HiveServer, Lock, Session, parse_uris
 from airflow_paimon.core.catalogs.hive_tables import Copying
 from airflow_paimon.core.catalogs.options import CatalogOptions
@@ -23,7 +23,6 @@ from airflow_paimon.core.catalogs.thrift import Struct
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     InvalidInputError,
-    NotFoundError,
     NotPaimonError,
     OutcomeUnknownError,
     PaimonError,
@@ -125,10 +124,7 @@ class HiveCatalog(Catalog):
             _check_name(name)
         found = metastore.database(database)
         if found is None:
-            raise NotFoundError(
-                f"{self.label} has no database {database!r} (it has {', '.join(metastore.databases()) or 'none'}); "
-                f"CREATE DATABASE in SQL, or create_database in Python, makes it"
-            )
+            raise no_database(self, database)
         base = hive_tables.database_location(found) or f"{self.warehouse.rstrip('/')}/{database}.db"
         return f"{base.rstrip('/')}/{table}"
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from airflow_paimon.core.catalogs.base import Catalog
+from airflow_paimon.core.catalogs.base import Catalog, no_database
 from airflow_paimon.core.catalogs.database import Database, Transaction, parse_jdbc_uri
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.catalogs.options import CatalogOptions
@@ -101,12 +101,8 @@ class JdbcCatalog(Catalog):
         return [self._store(database, t) if k else None for t, k in zip(tables, known, strict=True)]
 
     def place(self, database: str, table: str) -> Store:
-        known = self.databases()
-        if database not in known:
-            raise NotFoundError(
-                f"{self.label} has no database {database!r} (it has {', '.join(known) or 'none'}); CREATE "
-                f"DATABASE in SQL, or create_database in Python, makes it"
-            )
+        if database not in self.databases():
+            raise no_database(self, database)
         return self._store(database, table)
 
     def warehouse_store(self) -> Store:

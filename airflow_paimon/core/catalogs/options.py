@@ -21,9 +21,6 @@ _OWN = {
     "rest": ("token", "token.", "dlf.", "data-token.", "header.", "prefix"),
 }  # fmt: skip
 """One that ends with a dot stands for all that begin so."""
-_LOCK_TIMEOUT_MS = 8 * 60_000
-_LOCK_SLEEP_MS = 1_000
-"""Java's default is 8 s, with which a writer hardly gets the lock beside others that commit all the time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +42,6 @@ class CatalogOptions:
         """Return a boolean option."""
         return parse_boolean(self.own.get(key, default), key)
 
-    @property
-    def lock_timeout_ms(self) -> int:
-        return self._duration("lock-acquire-timeout", _LOCK_TIMEOUT_MS)
-
-    @property
-    def lock_sleep_ms(self) -> int:
-        return self._duration("lock-check-max-sleep", _LOCK_SLEEP_MS)
-
     def seconds(self, key: str, default: float) -> float:
         """Return a duration in Hive's notation: a bare number is seconds."""
         text = self.own.get(key, "").strip()
@@ -60,7 +49,8 @@ class CatalogOptions:
             return default
         return float(text) if text.isdigit() else parse_duration(text, key).total_seconds()
 
-    def _duration(self, key: str, default_ms: int) -> int:
+    def millis(self, key: str, default_ms: int) -> int:
+        """Return a duration with its unit."""
         text = self.own.get(key)
         return default_ms if text is None else int(parse_duration(text, key).total_seconds() * 1000)
 
@@ -78,11 +68,6 @@ def catalog_options(given: Mapping[str, Any] | None) -> CatalogOptions:
     mine = {k: str(v) for k, v in given.items() if kind != CATALOGS[0] and _is_of(k, (*_SHARED, *_OWN[kind]))}
     storage = {k: v for k, v in given.items() if k not in mine and k != METASTORE}
     return CatalogOptions(kind, mine, storage)
-
-
-def storage_part(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that are the storage's, without those of the catalog."""
-    return dict(catalog_options(given).storage)
 
 
 def _is_of(key: str, names: tuple[str, ...]) -> bool:

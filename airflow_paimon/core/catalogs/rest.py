@@ -14,13 +14,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from airflow_paimon.core.catalogs.base import Catalog
+from airflow_paimon.core.catalogs.base import Catalog, no_database
 from airflow_paimon.core.catalogs.options import METASTORE, CatalogOptions, catalog_options
 from airflow_paimon.core.catalogs.rest_auth import auth_of
 from airflow_paimon.core.catalogs.rest_client import RestClient, checked_uri
 from airflow_paimon.core.catalogs.rest_data_tokens import TokenStore, storage_options
-from airflow_paimon.core.catalogs.rest_refused import RefusedStore
-from airflow_paimon.core.catalogs.rest_store import NewRestTableStore, RestTable, RestTableStore
+from airflow_paimon.core.catalogs.rest_store import NewRestTableStore, RefusedStore, RestTable, RestTableStore
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
@@ -83,10 +82,7 @@ class RestCatalog(Catalog):
         try:
             self._client.get(["databases", database])
         except NotFoundError:
-            raise NotFoundError(
-                f"{self.label} has no database {database!r} (it has {', '.join(self.databases()) or 'none'}); CREATE "
-                f"DATABASE in SQL, or create_database in Python, makes it"
-            ) from None
+            raise no_database(self, database) from None
         return NewRestTableStore(self, self._client, database, table)
 
     def warehouse_store(self) -> Store:

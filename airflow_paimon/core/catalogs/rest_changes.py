@@ -26,7 +26,13 @@ def schema_changes(old: TableSchema, new: TableSchema) -> list[Change]:
     """
     if (old.partition_keys, old.primary_keys) != (new.partition_keys, new.primary_keys):
         raise UnsupportedCatalogError("A rest catalog has no change for partition keys or primary keys")
-    return [*_column_changes(old, new), *_option_changes(old, new), *_comment_change(old, new)]
+    set_options = [(k, v) for k, v in sorted(new.options.items()) if old.options.get(k) != v]
+    return [
+        *_column_changes(old, new),
+        *({"action": "setOption", "key": k, "value": v} for k, v in set_options),
+        *({"action": "removeOption", "key": k} for k in sorted(old.options) if k not in new.options),
+        *([{"action": "updateComment", "comment": new.comment}] if (old.comment or "") != (new.comment or "") else ()),
+    ]
 
 
 def _column_changes(old: TableSchema, new: TableSchema) -> list[Change]:
@@ -91,16 +97,3 @@ def _moves(order: list[int], new: TableSchema) -> list[Change]:
         move = {"fieldName": names[wanted], "referenceFieldName": after, "type": "FIRST" if at == 0 else "AFTER"}
         moves.append({"action": "updateColumnPosition", "move": move})
     return moves
-
-
-def _option_changes(old: TableSchema, new: TableSchema) -> list[Change]:
-    changes: list[Change] = [
-        {"action": "setOption", "key": k, "value": v} for k, v in sorted(new.options.items()) if old.options.get(k) != v
-    ]
-    return changes + [{"action": "removeOption", "key": k} for k in sorted(old.options) if k not in new.options]
-
-
-def _comment_change(old: TableSchema, new: TableSchema) -> list[Change]:
-    if (old.comment or "") == (new.comment or ""):
-        return []
-    return [{"action": "updateComment", "comment": new.comment}]

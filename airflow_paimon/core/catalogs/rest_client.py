@@ -39,8 +39,8 @@ RESOURCE = "resource"
 """Of a ``NotFoundError``'s details: what is missing (``DATABASE``, ``TABLE``, ``SNAPSHOT``, ``TAG``, ``BRANCH``)."""
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A redirect would send the credentials to another server."""
+class NoRedirects(urllib.request.HTTPRedirectHandler):
+    """A redirect would send credentials, or what is reported, to another server."""
 
     def redirect_request(self, *_: Any) -> None:
         return None
@@ -79,7 +79,7 @@ class _Https(urllib.request.HTTPSHandler):
         return self.do_open(_TlsConnection, request)
 
 
-_OPENER = urllib.request.build_opener(_NoRedirects, _Http, _Https)
+_OPENER = urllib.request.build_opener(NoRedirects, _Http, _Https)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from airflow_paimon.core.catalogs.options import storage_part
+from airflow_paimon.core.catalogs.options import catalog_options
 from airflow_paimon.core.catalogs.rest_client import RestClient
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.store import Store, open_store
@@ -42,7 +42,10 @@ def storage_options(uri: str, given: Mapping[str, Any], token_options: Mapping[s
 
     ``given``: all options of the catalog.
     """
-    return {**storage_part(given), **_translated(uri, {k: v for k, v in token_options.items() if given.get(k) != v})}
+    return {
+        **catalog_options(given).storage,
+        **_translated(uri, {k: v for k, v in token_options.items() if given.get(k) != v}),
+    }
 
 
 def _translated(uri: str, token_options: Mapping[str, Any]) -> dict[str, Any]:

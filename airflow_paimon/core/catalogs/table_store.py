@@ -21,7 +21,6 @@ from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.paths import (
     BRANCH_DIR,
     BRANCH_PREFIX,
-    MAIN,
     SCHEMA_PREFIX,
     SNAPSHOT_PREFIX,
     BranchPaths,
@@ -31,6 +30,9 @@ from airflow_paimon.core.table.paths import (
 log = logging.getLogger(__name__)
 
 _SYNC_TRIES = 3
+_LOCK_TIMEOUT_MS = 8 * 60_000
+_LOCK_SLEEP_MS = 1_000
+"""Java's default is 8 s, with which a writer hardly gets the lock beside others that commit all the time."""
 _REPLACEABLE = re.compile(r"s3|s3a|s3n|gs|gcs|wasbs?|cosn|emr\w*")
 _COMMITTED = re.compile(
     rf"(?:{BRANCH_DIR}/{BRANCH_PREFIX}(?P<branch>[^/]+)/)?"
@@ -54,7 +56,8 @@ def locking_at(uri: str, options: CatalogOptions) -> Locking:
     there, so nothing is won by the lock.
     """
     enabled = options.flag("lock.enabled", bool(_REPLACEABLE.fullmatch(uri.partition("://")[0].lower())))
-    return Locking(enabled, options.lock_timeout_ms, options.lock_sleep_ms)
+    timeout_ms = options.millis("lock-acquire-timeout", _LOCK_TIMEOUT_MS)
+    return Locking(enabled, timeout_ms, options.millis("lock-check-max-sleep", _LOCK_SLEEP_MS))
 
 
 def dropped_options(files: Store, schema: TableSchema) -> set[str]:
@@ -102,19 +105,6 @@ class Guard(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Put:
-    """What a put publishes: a snapshot or a schema of a branch."""
-
-    branch: str
-    is_schema: bool
-
-
-def _put_of(path: str) -> _Put | None:
-    found = _COMMITTED.fullmatch(path)
-    return None if found is None else _Put(found["branch"] or MAIN, bool(found["schema"]))
-
-
 class CatalogTableStore(StoreWrapper):
     """Puts the snapshots and schemas of ``table`` (its name without the database) under the catalog's guard.
 
@@ -135,29 +125,29 @@ class CatalogTableStore(StoreWrapper):
         return self.inner.names_if_few(path)
 
     def create(self, path: str, data: bytes) -> None:
-        put = _put_of(path)
-        if put is None:
+        found = _COMMITTED.fullmatch(path)
+        if found is None:
             self.inner.create(path, data)
             return
-        schema = parse_schema(data, path) if put.is_schema and put.branch == MAIN else None
+        schema = parse_schema(data, path) if found["schema"] and not found["branch"] else None
         if schema is not None:
             self.guard.check(schema)
         self.inner.before_create()
-        with self._held(put):
+        with self._held(found["branch"]):
             self.inner.create(path, data)
         if schema is not None:
             self._sync(schema)
 
     def replace(self, path: str, data: bytes) -> None:
-        put = _put_of(path)
-        if put is None:
+        found = _COMMITTED.fullmatch(path)
+        if found is None:
             self.inner.replace(path, data)
             return
-        with self._held(put):
+        with self._held(found["branch"]):
             self.inner.replace(path, data)
 
-    def _held(self, put: _Put) -> AbstractContextManager[None]:
-        return self.guard.hold(self.table if put.branch == MAIN else f"{self.table}$branch_{put.branch}")
+    def _held(self, branch: str | None) -> AbstractContextManager[None]:
+        return self.guard.hold(f"{self.table}$branch_{branch}" if branch else self.table)
 
     def _sync(self, schema: TableSchema) -> None:
         """Tell the catalog. The schema file is what counts, so a catalog that lags behind fails nothing."""

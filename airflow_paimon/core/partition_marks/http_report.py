@@ -6,9 +6,9 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from typing import Any
 from urllib.parse import urlsplit
 
+from airflow_paimon.core.catalogs.rest_client import NoRedirects
 from airflow_paimon.core.errors import InvalidInputError, StorageError
 
 URL, PARAMS = "partition.mark-done-action.http.url", "partition.mark-done-action.http.params"
@@ -17,14 +17,7 @@ _SUCCESS = "success"
 _LONGEST = 2**20
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """The table's option names the server: nothing goes to another one."""
-
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        return None
-
-
-_OPENER = urllib.request.build_opener(_NoRedirects)
+_OPENER = urllib.request.build_opener(NoRedirects)  # the table's option names the server
 
 
 def check_url(url: str, table: str) -> str:
