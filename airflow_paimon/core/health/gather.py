@@ -28,7 +28,6 @@ from airflow_paimon.core.health.health_plan import (
 from airflow_paimon.core.metadata_expiry.automatic_tags import needs_automatic_tags
 from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule, retention_rule
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
-from airflow_paimon.core.metadata_expiry.storage_usage_plan import SNAPSHOTS
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
 from airflow_paimon.core.requests.findings import ERROR
 from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record
@@ -261,14 +260,11 @@ def count_due(ids: Sequence[int], rule: SnapshotRule, needed: Sequence[int], tim
 
 
 def _storage(main: Table, now_ms: int) -> StorageFigures:
-    found = read_usage(main, now_ms)
-    totals = found.totals
-    held = [u.frees.bytes for u in found.usages if u.group.kind == SNAPSHOTS and u.group.branch == MAIN]
+    totals = read_usage(main, now_ms).totals
     return StorageFigures(
         bytes=totals.total.bytes,
         orphan_files=totals.unreferenced.files - totals.young.files,
         orphan_bytes=totals.unreferenced.bytes - totals.young.bytes,
-        expired_bytes=sum(held),
     )
 
 

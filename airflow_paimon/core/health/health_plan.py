@@ -30,10 +30,7 @@ MIN_FILES = 5
 """From so many small files of a bucket on ``compact`` writes them together by default."""
 DELETED_PERCENT = 10
 OLD_STATE_DAYS = 90
-BUCKET_SKEW, PARTITION_SKEW = 4, 10
 ORPHAN_PERCENT = 5
-_LARGE_PARTITION = 10
-"""A partition of so many files of the target size is large enough for its skew to matter."""
 _DAY_MS = 86_400_000
 
 
@@ -132,8 +129,6 @@ class StorageFigures:
     bytes: int
     orphan_files: int
     orphan_bytes: int
-    expired_bytes: int
-    """What the end of all of main's snapshots but the newest frees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,17 +258,6 @@ def _file_reasons(
         operation=COMPACT,
         cost_bytes=deletions.bytes,
     )
-    yield _reason(
-        "bucket-skew",
-        f"the largest bucket of a partition has {files.bucket_skew:,.1f} times the mean: choose another bucket-key",
-        (files.bucket_skew, BUCKET_SKEW, "times the mean", 10),
-    )
-    if files.largest_partition_bytes >= _LARGE_PARTITION * rules.target:
-        yield _reason(
-            "partition-skew",
-            f"the largest partition has {files.partition_skew:,.1f} times the mean",
-            (files.partition_skew, PARTITION_SKEW, "times the mean", 5),
-        )
 
 
 def _retention_reasons(observed: Observed, files: FileFigures) -> Iterator[Reason]:
@@ -331,15 +315,14 @@ def _storage_reasons(observed: Observed, manifests: ManifestFigures) -> Iterator
         (manifests.small, limit, "manifests", 10),
         operation=COMPACT_MANIFEST,
     )
-    storage = observed.storage
-    if storage is None:
-        return
-    yield _reason(
-        "orphan-files",
-        f"{storage.orphan_files:,} files that nothing refers to, written longer than a day ago",
-        (_percent(storage.orphan_bytes, storage.bytes), ORPHAN_PERCENT, "% of bytes", 15),
-        operation=REMOVE_ORPHANS,
-    )
+    if observed.storage is not None:
+        storage = observed.storage
+        yield _reason(
+            "orphan-files",
+            f"{storage.orphan_files:,} files that nothing refers to, written longer than a day ago",
+            (_percent(storage.orphan_bytes, storage.bytes), ORPHAN_PERCENT, "% of bytes", 15),
+            operation=REMOVE_ORPHANS,
+        )
 
 
 def _chain_reasons(chain: ChainFigures | None) -> Iterator[Reason]:
