@@ -45,16 +45,15 @@ class CommitCache:
         if head is None or head.id == 1:
             return None
         if self._before is None or not is_same(self._before[0], head):
-            self._before = head, self._identity_of(head.id - 1)
+            identity: str | None = None
+            try:
+                identity = self.table.snapshot(head.id - 1).identity
+            except FormatError:
+                identity = ""
+            except NotFoundError:
+                pass
+            self._before = head, identity
         return self._before[1]
-
-    def _identity_of(self, number: int) -> str | None:
-        try:
-            return self.table.snapshot(number).identity
-        except NotFoundError:
-            return None
-        except FormatError:
-            return ""
 
     def manifests(self, head: Snapshot | None) -> list[ManifestFile]:
         """Return the manifests of the base and the delta list, in order: they determine the live files.

@@ -1,4 +1,6 @@
-"""Whether a commit is in the table: searched for before a retry, and read back when its operation ends."""
+"""Whether a commit is in the table: searched for before a retry, looked at right before and after its put, and read
+back when its operation ends.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from dataclasses import dataclass, field
 
 from airflow_paimon.core.commit.cache import is_same
 from airflow_paimon.core.commit.draft import CommitIdentity, Draft
+from airflow_paimon.core.commit.staged import StagedSnapshot
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
@@ -19,7 +22,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
-from airflow_paimon.core.table.branch_record import BranchRecord, still_exists
+from airflow_paimon.core.table.branch_record import BranchRecord, is_deleted, still_exists
 from airflow_paimon.core.table.history import changed_files
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_entries import selected_entries
@@ -109,6 +112,63 @@ def is_ours(table: Table, snapshot: Snapshot) -> bool:
     """
     now = table.snapshot(snapshot.id)
     return now.identity == snapshot.identity and now.uuid in (None, snapshot.uuid)
+
+
+def is_still_there(table: Table, head: Snapshot | None, draft: Draft) -> bool:
+    """Whether the head is there, and before the first snapshot the schema: the very version, as a branch that was made
+    anew has others, and has lost what was written.
+    """
+    if head is not None:
+        return head_is_unchanged(table, head)
+    try:
+        return table.schema(draft.schema.id) == draft.schema
+    except NotFoundError:
+        return False
+
+
+def head_is_unchanged(table: Table, head: Snapshot | None) -> bool:
+    """Whether the snapshot before one that was just put is the one that it is based on."""
+    now = None if head is None else table.find_snapshot(head.id)
+    return now is not None and head is not None and is_same(now, head)
+
+
+def read_back(table: Table, staged: StagedSnapshot, branch: BranchRecord | None, *, certain: bool) -> bool | None:
+    """Read back the snapshot of this id. ``certain``: the storage refused our put, so an absent file means it lost.
+
+    The branch is checked first: an operation that deletes or renames it later finds the snapshot. None: it was put on a
+    branch that had been renamed or deleted for good, and was deleted again.
+    """
+    snapshot = staged.snapshot
+    standing = still_exists(table, branch)
+    try:
+        committed = is_ours(table, snapshot)
+    except NotFoundError:
+        if certain:
+            return False
+        raise unknown_outcome(table, snapshot, "it is missing when it is read back") from None
+    if standing or (certain and not committed):
+        return committed
+    if committed and _is_taken_from_gone_branch(table, staged, branch):
+        return None
+    raise unknown_outcome(table, snapshot, BEING_CHANGED)
+
+
+def _is_taken_from_gone_branch(table: Table, staged: StagedSnapshot, branch: BranchRecord | None) -> bool:
+    """Delete a snapshot that was put after its branch was deleted for good; False: it is not certain that it goes.
+
+    It belongs to no branch, and would bring its rows into the next branch of that name.
+    """
+    snapshot, data = staged.snapshot, staged.data
+    path, following = table.paths.snapshot(snapshot.id), table.paths.snapshot(snapshot.id + 1)
+    if not is_deleted(table, branch) or table.store.exists(following):
+        return False
+    if not table.store.delete_same(path, data):
+        return False
+    if table.store.exists(following):  # a writer to the recreated branch has committed on top of it
+        with suppress(AlreadyExistsError):
+            table.store.create(path, data)
+        return False
+    return True
 
 
 def took_expired_id(table: Table, snapshot: Snapshot) -> bool:

@@ -12,13 +12,15 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from functools import partial
 from typing import Any
 
 from airflow_paimon.core.commit.cache import CommitCache
 from airflow_paimon.core.commit.committed import (
     check_not_built_upon,
+    head_is_unchanged,
+    is_still_there,
+    read_back,
     take_back_misplaced,
     unknown_outcome,
     verify_at_end,
@@ -32,12 +34,10 @@ from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.guards import PostCommitCheck, check_draft
-from airflow_paimon.core.commit.latest_hint import refresh_hint
 from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
-from airflow_paimon.core.commit.read_back import head_is_unchanged, is_still_there, read_back
 from airflow_paimon.core.commit.staged import ChangeFiles, StagedSnapshot, discard, make_change_files, stage, write
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -54,6 +54,7 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.branch_record import BranchRecord, require_ready
 from airflow_paimon.core.table.features import check_known
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -94,24 +95,6 @@ class _Planned:
     at: HeadState
     draft: Draft
     checks: Sequence[PostCommitCheck]
-
-
-class _PutAnswer(Enum):
-    """What the storage said to the put of a snapshot."""
-
-    DONE = "done"
-    EXISTS = "exists"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Put:
-    """A snapshot that was put on top of ``head``, or tried to. ``branch``: the branch's record right before."""
-
-    head: Snapshot | None
-    staged: StagedSnapshot
-    branch: BranchRecord | None
-    answer: _PutAnswer
 
 
 @dataclass(eq=False, slots=True)
@@ -165,11 +148,11 @@ class _Commit:
         planned = self._plan_newest(attempt)
         if not isinstance(planned, _Planned):
             return planned
-        put = self._put(planned)
-        if put is None or not self._is_committed(put, planned.draft):
+        written = self._write(planned)
+        if written is None or not self._put(planned, *written):
             return None
-        before, committed = planned.at.head, put.staged.snapshot
-        refresh_hint(table, committed.id)
+        before, committed = planned.at.head, written[0].snapshot
+        _refresh_hint(table, committed.id)
         warning = _run_checks(table, before, planned.draft, committed, planned.checks)
         verify_at_end(table, committed)
         return Receipt(before=before, snapshot=committed, attempts=attempt, warning=warning)
@@ -223,8 +206,8 @@ class _Commit:
             discard(self.table, self.changes.files)
             self.changes = None
 
-    def _put(self, planned: _Planned) -> _Put | None:
-        """Put the snapshot file if absent, unless the head is gone. None: it certainly was not committed.
+    def _write(self, planned: _Planned) -> tuple[StagedSnapshot, BranchRecord | None] | None:
+        """Write all that a snapshot names, and return it with the branch's record; None: the head is gone.
 
         If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or rolled back by
         another engine. The snapshot would then bring the old rows back.
@@ -251,7 +234,7 @@ class _Commit:
         except PaimonError:
             discard(table, staged.files)  # the snapshot was not put yet
             raise
-        return _Put(head=head, staged=staged, branch=branch, answer=self._put_snapshot(staged))
+        return staged, branch
 
     def _staged(self, planned: _Planned, changes: ChangeFiles, *, stamp: str) -> StagedSnapshot | None:
         try:
@@ -262,28 +245,25 @@ class _Commit:
             self._forget_snapshots()  # what the head names is gone with it
             return None
 
-    def _put_snapshot(self, staged: StagedSnapshot) -> _PutAnswer:
+    def _put(self, planned: _Planned, staged: StagedSnapshot, branch: BranchRecord | None) -> bool:
+        """Put the snapshot file if absent, and read it back. False: it certainly was not committed, or had to be taken
+        back.
+        """
+        table, head, refused = self.table, planned.at.head, None
         self.changes = None  # from here on they may be named
         self.in_doubt = staged.snapshot
         try:
-            self.table.store.create(self.table.paths.snapshot(staged.snapshot.id), staged.data)
-        except AlreadyExistsError:
-            return _PutAnswer.EXISTS
-        except OutcomeUnknownError:
-            return _PutAnswer.UNKNOWN
+            table.store.create(table.paths.snapshot(staged.snapshot.id), staged.data)
+        except (AlreadyExistsError, OutcomeUnknownError) as error:
+            refused = error
         except PaimonError:
             self.in_doubt = None
-            discard(self.table, [*staged.files, *staged.changes.files])
+            discard(table, [*staged.files, *staged.changes.files])
             raise
-        return _PutAnswer.DONE
-
-    def _is_committed(self, put: _Put, draft: Draft) -> bool:
-        """Read back what was put. False: it certainly was not committed, or had to be taken back."""
-        table, staged, answer = self.table, put.staged, put.answer
-        certain = answer is _PutAnswer.EXISTS
+        certain = isinstance(refused, AlreadyExistsError)
         looks: list[Callable[[], bool | None]] = [
-            partial(read_back, table, staged, put.branch, certain=certain),
-            partial(head_is_unchanged, table, put.head),
+            partial(read_back, table, staged, branch, certain=certain),
+            partial(head_is_unchanged, table, head),
         ]
         committed, head_unchanged = run_parallel(table.store, looks)
         if committed is None:
@@ -292,15 +272,15 @@ class _Commit:
             raise ConflictError(
                 f"{table.label}: the branch was renamed or deleted during the commit; nothing was written"
             )
-        if committed and (head_unchanged or not take_back_misplaced(table, staged.snapshot, put.head, put.branch)):
+        if committed and (head_unchanged or not take_back_misplaced(table, staged.snapshot, head, branch)):
             return True
         if committed:
             self._forget_snapshots()
-        elif answer is _PutAnswer.DONE:
+        elif refused is None:
             raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
-        elif answer is _PutAnswer.UNKNOWN:
+        elif not certain:
             # Its manifests stay: a commit on top of ours, made before it was replaced, refers to them.
-            check_not_built_upon(table, draft, staged.snapshot)
+            check_not_built_upon(table, planned.draft, staged.snapshot)
         else:
             discard(table, staged.files)
             self.changes = staged.changes
@@ -334,6 +314,20 @@ def _before(table: Table, committed: Snapshot) -> Snapshot | None:
 
 def _carried_over(draft: Draft | None, head: Snapshot | None) -> Draft | None:
     return None if draft is None or draft.on_newer_head is None or head is None else draft.on_newer_head(head)
+
+
+def _refresh_hint(table: Table, snapshot_id: int) -> None:
+    """Write the LATEST hint. It may be older than the one that another writer has just written: whoever reads a hint
+    looks for the next snapshot as well.
+    """
+    try:
+        table.store.hint(table.paths.latest_hint, str(snapshot_id).encode())
+        if not table.store.remote and not table.store.exists(table.paths.snapshot(snapshot_id)):
+            table.store.delete(table.paths.latest_hint)  # expired meanwhile, or the table was made anew
+        if table.branch_name != MAIN and not table.exists():  # deleted meanwhile, and this would be its only file
+            table.store.delete(table.paths.latest_hint)
+    except PaimonError as error:
+        log.warning("%s: LATEST hint not refreshed (%s); readers list the folder instead", table.label, error)
 
 
 def _run_checks(

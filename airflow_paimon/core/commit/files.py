@@ -22,7 +22,7 @@ from airflow_paimon.core.commit.draft import CommitMessage as CommitMessage
 from airflow_paimon.core.commit.draft import CommitOptions, Draft, Receipt
 from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
-from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import HeadIs
@@ -200,6 +200,7 @@ def commit_buckets(
         UnsafeOperationError: a running job may have a bucket open.
     """
     changed = [m for m in messages if m.new_files or m.replaced]
+    changelog = [e for m in changed for e in m.changelog_entries()]
     stopped = options is not None and options.writers_stopped
 
     def draft(at: HeadState) -> Draft | None:
@@ -223,7 +224,8 @@ def commit_buckets(
                 *(e.deleted() for m in changed for e in live.get(at.stored.bucket(m), ())),
                 *(e for m in changed for e in m.entries()),
             ],
-            changelog=_net_changelog(changed),
+            # an empty one says that no row changes; without one, streams don't know what the commit has replaced
+            changelog=changelog if any(m.changelog is not None for m in changed) else None,
             index_entries=index,
             schema=at.schema,
             operation=operation,
@@ -231,13 +233,6 @@ def commit_buckets(
         )
 
     return commit_at(table, draft, options)
-
-
-def _net_changelog(changed: Sequence[CommitMessage]) -> list[ManifestEntry] | None:
-    """An empty changelog says that no row changes; without one, streams don't know what the commit has replaced."""
-    if all(m.changelog is None for m in changed):
-        return None
-    return [e for m in changed for e in m.changelog_entries()]
 
 
 def commit_partition(

@@ -345,14 +345,15 @@ def _enter(table: Table, operation_id: str, branch: str, request: str, content: 
         commits=commits,
     )
     for number in itertools.count():
+        path = OPERATIONS.path(name_of_try(operation_id, number))
         try:
-            put_new(table, OPERATIONS.path(name_of_try(operation_id, number)), record.to_bytes())
+            put_new(table, path, record.to_bytes())
             return Attempt(table=table, operation_id=operation_id, branch=branch, head=head, number=number)
         except AlreadyExistsError:
             pass
         if _is_refused(table, operation_id, number):
             continue
-        found = _read_record(table, operation_id, number)
+        found = AttemptRecord.parse(read_if_exists(table.store, path) or b"", f"{table.name}: {path}")
         _check_same(table, operation_id, found, record)
         try:
             put_new(table, _mark_path(operation_id, number), _FOUND)
@@ -398,11 +399,6 @@ def _check_same(table: Table, operation_id: str, found: AttemptRecord, record: A
             f"{table.name}: operation id {operation_id!r} was used for other rows; these were not written. Give a new "
             f"operation id to write them"
         )
-
-
-def _read_record(table: Table, operation_id: str, number: int) -> AttemptRecord:
-    path = OPERATIONS.path(name_of_try(operation_id, number))
-    return AttemptRecord.parse(read_if_exists(table.store, path) or b"", f"{table.name}: {path}")
 
 
 def _mark_path(operation_id: str, number: int) -> str:

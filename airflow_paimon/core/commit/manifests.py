@@ -10,7 +10,6 @@ from airflow_paimon.core.commit.manifest_merge_plan import in_order, merged_entr
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import (
     describe_manifest,
-    write_manifest_list,
     written_manifests,
 )
 from airflow_paimon.core.format.schema import TableSchema
@@ -104,13 +103,3 @@ def _read(
     table: Table, rows: Sequence[ManifestFile], places: Sequence[int], selection: Selection | None = None
 ) -> list[list[ManifestEntry]]:
     return read_entries(table, [rows[at] for at in places], selection)
-
-
-def changelog_list(
-    files: dict[str, bytes], stamp: str, draft: Draft, options: TableOptions
-) -> tuple[str | None, int | None]:
-    """Add the manifests of the changelog and their list; return its name and size, None without a changelog."""
-    if draft.changelog is None:
-        return None, None
-    rows = add_manifests(files, f"manifest-{stamp}-changelog", draft.changelog, draft.schema, options)
-    return add_file(files, f"manifest-list-{stamp}-2", write_manifest_list(rows))

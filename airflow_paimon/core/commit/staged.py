@@ -16,7 +16,7 @@ from typing import Any
 from airflow_paimon import __version__
 from airflow_paimon.core.commit.cache import CommitCache
 from airflow_paimon.core.commit.draft import CommitOptions, Draft
-from airflow_paimon.core.commit.manifests import add_file, add_manifests, base_rows, changelog_list
+from airflow_paimon.core.commit.manifests import add_file, add_manifests, base_rows
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.manifest_io import write_index_manifest, write_manifest_list
@@ -33,6 +33,8 @@ from airflow_paimon.core.table.table import Table
 log = logging.getLogger(__name__)
 
 WRITER_VERSION = f"{WRITER}{__version__}"
+_DETERMINING = ("entries", "changelog", "index_entries", "schema")
+"""What of a draft determines the files that say what it changes."""
 _Named = tuple[str, int]
 """Name and size of a manifest list."""
 
@@ -56,14 +58,8 @@ class ChangeFiles:
 
     def matches(self, draft: Draft) -> bool:
         """Whether these are the files of another draft, or of the same one on another head."""
-        mine = self.draft
-        return (
-            self.next_row_id is None
-            and (mine.entries is draft.entries or mine.entries == draft.entries)
-            and (mine.changelog is draft.changelog or mine.changelog == draft.changelog)
-            and (mine.index_entries is draft.index_entries or mine.index_entries == draft.index_entries)
-            and mine.schema == draft.schema
-        )
+        pairs = ((getattr(self.draft, n), getattr(draft, n)) for n in _DETERMINING)
+        return self.next_row_id is None and all(mine is other or mine == other for mine, other in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,10 +80,17 @@ def make_change_files(table: Table, head: Snapshot | None, draft: Draft) -> Chan
     files: dict[str, bytes] = {}
     options = TableOptions(draft.schema.options)
     check_manifest_format(options, table=table.label)
-    entries, next_row_id = _stamped(head, draft, options) if options.row_tracking else (draft.entries, None)
+    entries, next_row_id = draft.entries, None
+    if options.row_tracking:
+        together = options.flag("row-tracking.partition-group-on-commit", True)
+        number = (head.id if head else 0) + 1
+        entries, next_row_id = stamped(entries, number, _next_row_id(head, draft), by_partition=together)
     rows = add_manifests(files, f"manifest-{stamp}", entries, draft.schema, options)
     delta = add_file(files, f"manifest-list-{stamp}-1", write_manifest_list(rows))
-    changelog = changelog_list(files, stamp, draft, options)
+    changelog: tuple[str | None, int | None] = None, None
+    if draft.changelog is not None:
+        told = add_manifests(files, f"manifest-{stamp}-changelog", draft.changelog, draft.schema, options)
+        changelog = add_file(files, f"manifest-list-{stamp}-2", write_manifest_list(told))
     index = None
     if draft.index_entries:
         index = f"index-manifest-{stamp}-0"
@@ -102,12 +105,6 @@ def make_change_files(table: Table, head: Snapshot | None, draft: Draft) -> Chan
         changelog=changelog,
         index=index,
     )
-
-
-def _stamped(head: Snapshot | None, draft: Draft, options: TableOptions) -> tuple[Sequence[ManifestEntry], int | None]:
-    together = options.flag("row-tracking.partition-group-on-commit", True)
-    first = _next_row_id(head, draft)
-    return stamped(draft.entries, (head.id if head else 0) + 1, first, by_partition=together)
 
 
 def _next_row_id(head: Snapshot | None, draft: Draft) -> int:
@@ -162,7 +159,7 @@ def _snapshot(
         time_millis=max(int(time.time() * 1000), head.time_millis if head else 0),
         total_record_count=_total_before(table, head) + delta_count,
         delta_record_count=delta_count,
-        watermark=_highest(draft.watermark, head.watermark if head else None),
+        watermark=max((w for w in (draft.watermark, head.watermark if head else None) if w is not None), default=None),
         statistics=head.statistics if head is not None and same_schema else None,
         properties={**options.properties, **draft.properties, **older},
         next_row_id=_next_row_id(head, draft) if changes.next_row_id is None else changes.next_row_id,
@@ -204,8 +201,3 @@ def _total_before(table: Table, head: Snapshot | None) -> int:
     if head.total_record_count is not None:
         return head.total_record_count
     return sum(e.file.row_count for e in live_entries(table, head).values())
-
-
-def _highest(*values: int | None) -> int | None:
-    known = [v for v in values if v is not None]
-    return max(known) if known else None
