@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.audit.audit_record import AuditRecord
+from airflow_paimon.core.audit.records import moments, read_audits, records_of
 from airflow_paimon.core.audit.text import as_json, render
-from airflow_paimon.core.audit.warehouse import moments, read_audits, records_of
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.table.paths import is_pattern
 from airflow_paimon.core.table.table import named_tables, open_table

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.audit.audit_record import AuditRecord
+from airflow_paimon.core.audit.records import TableAudit, moments, read_audits, records_of
 from airflow_paimon.core.audit.rows import COLUMNS, KEY, Export, Stored, plan_export
 from airflow_paimon.core.audit.text import FORMATS, render
-from airflow_paimon.core.audit.warehouse import TableAudit, moments, read_audits, records_of
 from airflow_paimon.core.catalogs.opening import file_place
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import Context, OperationResult, tables_of

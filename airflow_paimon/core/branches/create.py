@@ -90,16 +90,23 @@ def gather_source(context: Context, request: CreateBranch) -> BranchSource:
     is_empty = request.tag is None and request.snapshot is None
     looks: list[Callable[[], Any]] = [partial(_ready_schema_ids, view)]
     if not is_empty:
-        looks += [partial(_base, view, request), view.schema]
+        name, number = request.tag, request.snapshot or 0
+        looks += [partial(view.snapshot, number) if name is None else partial(view.tag, name), view.schema]
     ids, *found = run_parallel(view.store, looks)
     if is_empty:
         schemas = schema_bytes(view, ids)
         latest = parse_schema(schemas[ids[-1]], f"{view.label}: schema-{ids[-1]}")
         return BranchSource(branch=request.from_branch, schemas=schemas, schema=latest, latest_schema_id=ids[-1])
-    (tag, snapshot), newest = found
+    base, newest = found
+    tag, snapshot = (base, base.snapshot) if isinstance(base, Tag) else (None, base)
     is_part = is_chain_part(TableOptions(newest.options), view.branch_name)
-    if not is_part:  # a chain table's branch holds back for its own tags, of which the new branch gets one
-        _check_source_branch(view, request)
+    # A branch of a branch shares files whose expiry main's tags don't stop, so that branch must never expire. A chain
+    # table's branch holds back for its own tags, of which the new branch gets one.
+    if not is_part and view.branch_name != MAIN and not is_protective(newest):
+        raise UnsafeOperationError(
+            f"{view.label} may expire its own snapshots, which would delete files that branch "
+            f"{request.branch!r} shares; create it from main, or from a branch created by airflow-paimon"
+        )
     files: list[Callable[[], Any]] = [
         partial(schema_bytes, view, [i for i in ids if i <= snapshot.schema_id]),
         partial(snapshot_bytes, view, snapshot),
@@ -126,22 +133,6 @@ def _ready_schema_ids(view: Table) -> list[int]:
         raise view.missing()
     require_ready(view)
     return ids
-
-
-def _base(view: Table, request: CreateBranch) -> tuple[Tag | None, Snapshot]:
-    if request.tag is None:
-        return None, view.snapshot(request.snapshot or 0)
-    tag = view.tag(request.tag)
-    return tag, tag.snapshot
-
-
-def _check_source_branch(view: Table, request: CreateBranch) -> None:
-    """A branch of a branch shares files whose expiry main's tags don't stop, so that branch must never expire."""
-    if view.branch_name != MAIN and not is_protective(view.schema()):
-        raise UnsafeOperationError(
-            f"{view.label} may expire its own snapshots, which would delete files that branch "
-            f"{request.branch!r} shares; create it from main, or from a branch created by airflow-paimon"
-        )
 
 
 def schema_bytes(view: Table, ids: list[int]) -> dict[int, bytes]:
@@ -215,7 +206,11 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
     retention = checked_retention(request.retention, context.table.name)
     record = new_branch_record(request, source, context.now_iso, retention, parent or _parent(context.table, source))
     existing = _existing(context.table, name)
-    replaced = existing is not None and _is_replaced(existing, request, record)
+    replaced = (
+        existing is not None
+        and request.if_exists == "replace"
+        and (existing.state in (DELETING, DELETED) or not _same_operation(existing.record, record))
+    )
     if replaced and request.from_branch == name:
         raise InvalidInputError(f"{context.table.name}: branch {name!r} can't be replaced by a branch of itself")
     if existing is not None and not replaced:
@@ -335,18 +330,14 @@ def _delete_own_files(table: Table, plan: CreatePlan) -> None:
     """Delete the first files of a branch whose lock was lost, unless they belong to the branch that exists now."""
     if _has_same_base(table, plan):
         return
-    mine = [a for a in (*plan.files, *plan.schemas) if isinstance(a, PutNew) and _has_content(table, a)]
-    _delete_put_files(table, [*mine])
+    put = (a for a in (*plan.files, *plan.schemas) if isinstance(a, PutNew))
+    _delete_put_files(table, [a for a in put if read_if_exists(table.store, a.path) == a.data])
 
 
 def _has_same_base(table: Table, plan: CreatePlan) -> bool:
     """Whether the current record names the same base snapshot, and its branch is not deleted for good."""
     now = read_branch_record(table, plan.branch)
     return now is not None and now.state != DELETED and now.same_base(plan.record)
-
-
-def _has_content(table: Table, action: PutNew) -> bool:
-    return read_if_exists(table.store, action.path) == action.data
 
 
 def _removal(context: Context, plan: CreatePlan, record: BranchRecord) -> Removal:
@@ -412,12 +403,6 @@ def delete_stale_record(table: Table, name: str) -> list[Action]:
 
 def _same_operation(record: BranchRecord | None, wanted: BranchRecord) -> bool:
     return record is not None and wanted.operation_id is not None and record.operation_id == wanted.operation_id
-
-
-def _is_replaced(existing: _Existing, request: CreateBranch, wanted: BranchRecord) -> bool:
-    if request.if_exists != "replace":
-        return False
-    return existing.state in (DELETING, DELETED) or not _same_operation(existing.record, wanted)
 
 
 def _reuse(

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import NoReturn
 
 from airflow_paimon.core.branches.branch_plan import (
     DeletePlan,
@@ -235,8 +234,15 @@ def remove_branch(table: Table, removal: Removal) -> None:
     take_lock(table, removal.branch, lock)
 
     def check_lock(_: Action) -> None:
-        if not holds_lock(table, removal.branch, lock):
-            _leave_to_other_operation(table, removal)
+        """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore those of its
+        schemas that are gone.
+        """
+        if holds_lock(table, removal.branch, lock):
+            return
+        now = read_branch_record(table, removal.branch)
+        if now is not None and now.state == READY:
+            _put_schemas_back(table, removal)
+        raise changed_meanwhile(table, removal.branch)
 
     try:
         execute(table, removal.plan.hide[1:], check_lock)
@@ -322,16 +328,6 @@ def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
             execute(view, [PutNew(path=path, data=data, reason="of the recreated branch")])
 
 
-def _leave_to_other_operation(table: Table, removal: Removal) -> NoReturn:
-    """Leave the branch to the operation that has meanwhile changed its record; if it is ready, restore those of its
-    schemas that are gone.
-    """
-    now = read_branch_record(table, removal.branch)
-    if now is not None and now.state == READY:
-        _put_schemas_back(table, removal)
-    raise changed_meanwhile(table, removal.branch)
-
-
 def _put_schemas_back(table: Table, removal: Removal) -> None:
     for schema in (a for a in removal.plan.undo if isinstance(a, PutNew)):
         with suppress(AlreadyExistsError):
@@ -380,9 +376,8 @@ def protective_tags(table: Table, branch: str) -> dict[str, bytes]:
 def _tags_for_others(table: Table, branch: str, deleted_tags: Mapping[str, bytes]) -> list[PutNew]:
     """Plan protective tags for the branches of another engine that only tags of this branch keep so far."""
     main = table.branch(MAIN).with_cached_tags()
-    tags = [
-        parse_tag(data, path.rpartition(f"/{TAG_PREFIX}")[2]) for path, data in _tags_on(main, deleted_tags).items()
-    ]
+    own = {path: data for path, data in deleted_tags.items() if path.startswith(f"{main.paths.tag_dir}/")}
+    tags = [parse_tag(data, path.rpartition(f"/{TAG_PREFIX}")[2]) for path, data in own.items()]
     names = [tag.name for tag in tags]
     relying = {other: tag.snapshot for tag in tags for other in relying_branches(main, tag, names) if other != branch}
     return [
@@ -394,10 +389,6 @@ def _tags_for_others(table: Table, branch: str, deleted_tags: Mapping[str, bytes
         )
         for other, snapshot in relying.items()
     ]
-
-
-def _tags_on(view: Table, tags: Mapping[str, bytes]) -> dict[str, bytes]:
-    return {path: data for path, data in tags.items() if path.startswith(f"{view.paths.tag_dir}/")}
 
 
 def all_views(table: Table) -> list[Table]:

@@ -12,7 +12,7 @@ See docs/contributing/format.md, Who deletes files.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -81,12 +81,10 @@ def _staged_prefix(tried: str) -> str:
     return f"{STAGED_TAG_PREFIX}{tried}-"
 
 
-def staged_tag_names(view: Table, committed: Snapshot) -> list[str]:
-    """Return the names of the staged tags that a publish or rollback still has: it was cut off before it was done."""
-    return _staged_among(view.tag_names(), committed) if TRY_PROPERTY in committed.properties else []
-
-
-def _staged_among(names: Sequence[str], committed: Snapshot) -> list[str]:
+def staged_tag_names(committed: Snapshot, names: Sequence[str]) -> list[str]:
+    """Return the staged tags that a publish or rollback still has among these names: it was cut off before it was
+    done.
+    """
     tried = committed.properties.get(TRY_PROPERTY)
     return [] if tried is None else [n for n in names if n.startswith(_staged_prefix(tried))]
 
@@ -206,25 +204,22 @@ def index_files(entries: Iterable[IndexEntry]) -> set[str]:
 def _before_tagged_gaps(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
     """Tagged snapshots that have some of the files while the next tagged one lacks one of them."""
     tagged = sorted({t.snapshot.id: t.snapshot for t in view.cached_tags() if t.snapshot.id >= after}.items())
-    holding = [(s, files & returning) for _, s in tagged if (files := _files_if_tagged(view, head, s)) is not None]
+    holding = [(s, files & returning) for _, s in tagged if (files := _missing_from_head(view, head, s)) is not None]
     for (snapshot, files), (_, following) in pairwise([*holding, (head, set())]):
         if not files <= following:
             yield snapshot
 
 
-def _files_if_tagged(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str] | None:
-    """What ``_missing_from_head`` returns; None: the tag on the snapshot was deleted meanwhile."""
+def _missing_from_head(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str] | None:
+    """Return the names of the data and index files that a tagged snapshot has and the head lacks; None: the tag was
+    deleted meanwhile.
+    """
     try:
-        return _missing_from_head(view, head, snapshot)
+        change = difference(view, head, snapshot)
     except LostMetadataError:
         if any(t.snapshot.identity == snapshot.identity for t in view.tags()):
             raise
         return None
-
-
-def _missing_from_head(view: Table, head: Snapshot, snapshot: Snapshot) -> set[str]:
-    """Return the names of the data and index files that a snapshot has and the head lacks."""
-    change = difference(view, head, snapshot)
     data = {e.file.file_name for group in change.added.values() for e in group.values()}
     return data.union(*(index_files(group) for group in change.index.values()))
 
@@ -240,12 +235,9 @@ def protect_published(view: Table, snapshot: Snapshot) -> None:
     if actions and not is_unexpired(view, snapshot):
         # Or the table was dropped and made anew: nothing of what they name is left.
         put = {a.path: a.data for a in actions}
-        left = [view.paths.tag(t.name) for t in view.tags() if _is_left_over(view, t, put)]
+        ours = (t for t in view.tags() if view.paths.tag(t.name) in put)
+        left = [view.paths.tag(t.name) for t in ours if not is_unexpired(view, t.snapshot)]
         execute(view, [Delete(path=p, expected=put[p], reason="nothing is left of its snapshot") for p in left])
-
-
-def _is_left_over(view: Table, tag: Tag, put: Collection[str]) -> bool:
-    return view.paths.tag(tag.name) in put and not is_unexpired(view, tag.snapshot)
 
 
 def missing_tags_of_publish(view: Table, snapshot: Snapshot) -> list[PutNew]:
@@ -253,7 +245,7 @@ def missing_tags_of_publish(view: Table, snapshot: Snapshot) -> list[PutNew]:
     looks: list[Callable[[], Any]] = [view.tag_names, partial(_tags_on, view, snapshot)]
     present, of_it = run_parallel(view.store, looks)
     wanted = [(Tag(name=n, snapshot=snapshot), why) for n, why in of_it.items()]
-    final_tags = [partial(_final_tag, view, snapshot, staged) for staged in _staged_among(present, snapshot)]
+    final_tags = [partial(_final_tag, view, snapshot, staged) for staged in staged_tag_names(snapshot, present)]
     final = [tag for tag in run_parallel(view.store, final_tags) if tag is not None]
     wanted += [(tag, f"keeps snapshot {tag.snapshot.id} for publish {snapshot.id}") for tag in final]
     name = snapshot.properties.get(UNDO_TAG_PROPERTY, "")

@@ -9,8 +9,14 @@ from dataclasses import replace
 from datetime import datetime
 
 from airflow_paimon.core.branches.retention_tags import is_unexpired, keep_tag_needed
-from airflow_paimon.core.branches.success_files import makes_success_files, plan_deletions, plan_success_file
-from airflow_paimon.core.branches.tag_files import deletion, put_replacement, replacement
+from airflow_paimon.core.branches.tag_files import (
+    deletion,
+    makes_success_files,
+    plan_deletions,
+    plan_success_file,
+    put_replacement,
+    replacement,
+)
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
 from airflow_paimon.core.errors import (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from airflow_paimon.core.audit.missing import missing_records
+from airflow_paimon.core.audit.records import missing_records
 from airflow_paimon.core.branches.delete import all_views
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed, missing_tags_of_publish
 from airflow_paimon.core.branches.tag_files import deletion

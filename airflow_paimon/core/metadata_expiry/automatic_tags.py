@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from airflow_paimon.core.branches.success_files import plan_success_file
-from airflow_paimon.core.branches.tag_files import replacement
+from airflow_paimon.core.branches.tag_files import plan_success_file, replacement
 from airflow_paimon.core.branches.tags import (
     check_deletable,
     plan_put,

@@ -7,9 +7,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from airflow_paimon.core.audit.missing import missing_records
+from airflow_paimon.core.audit.records import missing_records
 from airflow_paimon.core.branches.retention_tags import keep_tag_needed
-from airflow_paimon.core.branches.success_files import plan_deletions
+from airflow_paimon.core.branches.tag_files import plan_deletions
 from airflow_paimon.core.branches.tags import check_deletable, refuse_tag_of_set
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, time_before

@@ -161,7 +161,7 @@ class _PublishRun:
 
 def _committed_before(run: _PublishRun, committed: Snapshot) -> OperationResult:
     """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
-    _finish(run, committed, is_whole=not staged_tag_names(run.target, committed))
+    _finish(run, committed, is_whole=not staged_tag_names(committed, run.target.tag_names()))
     return result_of(run.context, run.identity, committed)
 
 
