@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.bucket import DEFAULT
+from airflow_paimon.spark.spark_types import sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +40,9 @@ def with_bucket(frame: DataFrame, fields: Sequence[DataField], buckets: int, nam
     """Add the column ``name`` (BIGINT) with each row's bucket. Values that don't fit a field get any bucket."""
     from pyspark.sql import functions as sf
 
-    nulls = " + ".join(f"if({_name(f)} IS NULL, {1 << at}, 0)" for at, f in enumerate(fields) if f.type.nullable)
+    nulls = " + ".join(
+        f"if({sql_name(f.name)} IS NULL, {1 << at}, 0)" for at, f in enumerate(fields) if f.type.nullable
+    )
     header = f"X'00', {_bytes(f'({nulls})', 1)}, {_zeros(6)}" if nulls else _zeros(8)
     row = f"concat({', '.join([header, *map(_slot, fields)])})"
     return frame.withColumn(name, sf.expr(f"cast(abs(hash({row}) % {buckets}) AS BIGINT)"))
@@ -47,7 +50,7 @@ def with_bucket(frame: DataFrame, fields: Sequence[DataField], buckets: int, nam
 
 def _slot(field: DataField) -> str:
     """Return the 8 bytes of a field."""
-    number = f"unix_date({_name(field)})" if field.type.root == "DATE" else _name(field)
+    number = f"unix_date({sql_name(field.name)})" if field.type.root == "DATE" else sql_name(field.name)
     size = _BYTES[field.type.root]
     found = _bytes(f"coalesce(cast({number} AS BIGINT), 0L)", size)
     return found if size == 8 else f"{found}, {_zeros(8 - size)}"
@@ -61,7 +64,3 @@ def _bytes(number: str, count: int) -> str:
 
 def _zeros(count: int) -> str:
     return f"X'{bytes(count).hex()}'"
-
-
-def _name(field: DataField) -> str:
-    return f"`{field.name.replace('`', '``')}`"

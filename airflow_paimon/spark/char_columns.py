@@ -26,15 +26,12 @@ def filled_frame(frame: DataFrame, fields: Sequence[DataField]) -> DataFrame:
     from pyspark.sql import functions as sf
 
     chars = {f.name: f for f in fields if holds_char((f,))}
-    if not chars.keys() & set(frame.columns):
-        return frame
-    return frame.select(*(filled_column(sf.col(sql_name(n)), chars[n]) if n in chars else sql_name(n)
-                          for n in frame.columns))  # fmt: skip
-
-
-def filled_column(stored: Column, field: DataField) -> Column:
-    """Return a stored column as users see it."""
-    return _filled(stored, field.type).alias(field.name, metadata=_metadata(field))
+    filled = {
+        name: _filled(sf.col(sql_name(name)), field.type).alias(name, metadata=_metadata(field))
+        for name, field in chars.items()
+        if name in frame.columns
+    }
+    return frame.select(*(filled.get(name, sql_name(name)) for name in frame.columns)) if filled else frame
 
 
 def schema_with_chars(fields: Sequence[DataField]) -> StructType:

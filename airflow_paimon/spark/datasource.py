@@ -152,15 +152,23 @@ class PaimonDataSource(DataSource):
     @forgetting_zip_importers()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         self._check(OPTIONS)
-        return _plan_writer(
-            self._open_head(),
-            schema,
-            self._mode(overwrite),
-            self._partition(),
-            self._get("operation-id"),
-            self._get("on-stale"),
-            writers_stopped=flag(self.options, "writers-stopped"),
-        )
+        table, partition = self._open_head().require(), self._partition()
+        mode = parse_write_mode(table, self._mode(overwrite), partition)
+        policy = parse_on_stale(table, self._get("on-stale"))
+        require_committable(table)
+        stored = table.schema()
+        if partition is not None:
+            check_partition(table, stored, partition)
+        check_columns(schema, stored, table.label, partial=mode.name == "append" and combines_rows(stored))
+        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        request = digest_of([mode.name, partition, columns])
+        stopped = flag(self.options, "writers-stopped")
+        where = table, self._get("operation-id"), table.branch_name, request
+        with attempt(*where, writers_stopped=stopped) as tried:
+            committed, plan = tried.committed(NAME), None
+            if committed is None:
+                plan = plan_write(table, overwrite=mode.overwrites, chained=True, tasks_share_buckets=True)
+        return PaimonWriter(table, plan, mode, tried, policy, committed, stopped)
 
     def _read_arguments(self, schema: StructType) -> tuple[Any, ...]:
         policy = parse_gap_policy(self._get("gap-policy") or "empty")
@@ -280,25 +288,25 @@ class PushdownPaimonDataSource(PaimonDataSource):
         return PushdownPaimonReader(*self._read_arguments(schema))
 
 
+@dataclass
 class PaimonReader(DataSourceReader):
     """Plans in a Python process next to the driver; each task reads its share of the splits."""
 
-    def __init__(self, table: Table, request: ReadRequest, where: str | None = None) -> None:
-        self._table = table
-        self._request = request
-        self._where = where
-        self._pushed: Predicate | None = None
+    table: Table
+    request: ReadRequest
+    where: str | None = None
+    pushed: Predicate | None = None
 
     @forgetting_zip_importers()
     def partitions(self) -> Sequence[InputPartition]:
-        table = self._table
-        predicate, expression = self._pushed, None
-        if self._where is not None:
-            schema = with_row_columns(read_schema(table, self._request.version, self._request.timestamp))
-            condition = parse_condition(self._where, schema)
+        table = self.table
+        predicate, expression = self.pushed, None
+        if self.where is not None:
+            schema = with_row_columns(read_schema(table, self.request.version, self.request.timestamp))
+            condition = parse_condition(self.where, schema)
             expression = to_expression(condition, schema)
             predicate = condition if predicate is None else AllOf((condition, predicate))
-        planned = plan_rows(table, replace(self._request, where=expression, predicate=predicate))
+        planned = plan_rows(table, replace(self.request, where=expression, predicate=predicate))
         return [InputPartition(share) for share in task_shares(planned)] or [InputPartition(None)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -312,10 +320,10 @@ class PushdownPaimonReader(PaimonReader):
     """Uses filters for pruning; Spark still applies all of them."""
 
     def pushFilters(self, filters: list[Any]) -> Iterator[Any]:
-        schema = with_row_columns(self._table.schema())
+        schema = with_row_columns(self.table.schema())
         found = [p for f in filters if (p := to_predicate(f, schema)) is not None]
         if found:
-            self._pushed = found[0] if len(found) == 1 else AllOf(tuple(found))
+            self.pushed = found[0] if len(found) == 1 else AllOf(tuple(found))
         yield from filters
 
 
@@ -326,33 +334,23 @@ class TaskFiles(WriterCommitMessage):
     messages: tuple[CommitMessage, ...]
 
 
+@dataclass(frozen=True)
 class PaimonWriter(DataSourceArrowWriter):
     """Each task writes the buckets for its rows; the driver commits once.
 
-    ``write`` None: an earlier try with this operation id was committed.
+    ``plan`` None: an earlier try with this operation id was ``committed``.
     """
 
-    def __init__(
-        self,
-        table: Table,
-        write: TableWrite | None,
-        mode: WriteMode,
-        tried: Attempt,
-        on_stale: OnStale | None,
-        committed: Snapshot | None = None,
-        *,
-        writers_stopped: bool = False,
-    ) -> None:
-        self._table = table
-        self._write = write
-        self._mode = mode
-        self._tried = tried
-        self._on_stale = on_stale
-        self._committed = committed
-        self._writers_stopped = writers_stopped
+    table: Table
+    plan: TableWrite | None
+    mode: WriteMode
+    tried: Attempt
+    on_stale: OnStale | None
+    committed: Snapshot | None
+    writers_stopped: bool
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskFiles:
-        write = self._write
+        write = self.plan
         if write is None:
             for _ in iterator:
                 pass
@@ -363,58 +361,27 @@ class PaimonWriter(DataSourceArrowWriter):
     @forgetting_zip_importers()
     @verified_commits()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        committed = self._committed
-        if self._write is not None:
-            files = merged_messages(self._write, [t.messages for t in messages if isinstance(t, TaskFiles)])
+        committed = self.committed
+        if self.plan is not None:
+            files = merged_messages(self.plan, [t.messages for t in messages if isinstance(t, TaskFiles)])
             try:
-                files = complete_messages(self._table, self._write, files, self._mode)
+                files = complete_messages(self.table, self.plan, files, self.mode)
                 options = CommitOptions(
-                    identity=self._tried.identity(NAME),
-                    guard_options=ChainOptions(on_stale=self._on_stale),
-                    writers_stopped=self._writers_stopped,
+                    identity=self.tried.identity(NAME),
+                    guard_options=ChainOptions(on_stale=self.on_stale),
+                    writers_stopped=self.writers_stopped,
                 )
-                receipt = commit_write(self._table, self._write, files, self._mode, options)
+                receipt = commit_write(self.table, self.plan, files, self.mode, options)
             except REFUSALS:
-                discard_files(self._write, files)
-                self._tried.forget()
+                discard_files(self.plan, files)
+                self.tried.forget()
                 raise
             if receipt.replayed:  # another try of the operation was faster and wrote its own files
-                discard_files(self._write, files)
+                discard_files(self.plan, files)
             committed = receipt.snapshot
-        compact_written(self._table, committed, writers_stopped=self._writers_stopped)
-        for name, report in report_write(self._table, committed).items():
-            log.warning("%s: %s: %s", self._table.label, name, report)
+        compact_written(self.table, committed, writers_stopped=self.writers_stopped)
+        for name, report in report_write(self.table, committed).items():
+            log.warning("%s: %s: %s", self.table.label, name, report)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Keep the files: Spark calls this also after a failed commit, which may have been committed."""
-
-
-def _plan_writer(
-    table: Table,
-    schema: StructType,
-    mode: str,
-    partition: PartitionSpec | None,
-    operation_id: str | None,
-    on_stale: str | None,
-    *,
-    writers_stopped: bool,
-) -> PaimonWriter:
-    table.require()
-    write_mode = parse_write_mode(table, mode, partition)
-    policy = parse_on_stale(table, on_stale)
-    require_committable(table)
-    stored = table.schema()
-    if partition is not None:
-        check_partition(table, stored, partition)
-    partial = mode == "append" and combines_rows(stored)
-    check_columns(schema, stored, table.label, partial=partial)
-    columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-    request_digest = digest_of([mode, partition, columns])
-    with attempt(table, operation_id, table.branch_name, request_digest, writers_stopped=writers_stopped) as tried:
-        committed = tried.committed(NAME)
-        write = (
-            None
-            if committed is not None
-            else plan_write(table, overwrite=write_mode.overwrites, chained=True, tasks_share_buckets=True)
-        )
-    return PaimonWriter(table, write, write_mode, tried, policy, committed, writers_stopped=writers_stopped)

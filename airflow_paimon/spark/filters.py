@@ -128,7 +128,8 @@ def _condition(node: Any, kind: str, columns: frozenset[str]) -> Condition | Non
         name = _column(node.child(), columns)
         return Condition(name, "is null" if kind == "IsNull" else "is not null") if name else None
     if kind == "In":
-        return _membership(node, columns)
+        name, values = _column(node.value(), columns), [_constant(option) for option in sequence_items(node.list())]
+        return Condition(name, "in", tuple(values)) if name and values and None not in values else None
     if kind == "StartsWith":
         name, prefix = _column(node.left(), columns), _constant(node.right())
         return Condition(name, "starts with", prefix) if name and isinstance(prefix, str) else None
@@ -148,15 +149,6 @@ def _bounds(node: Any, columns: frozenset[str]) -> list[Condition]:
     name, low, high = _column(node.input(), columns), _constant(node.lower()), _constant(node.upper())
     bounds: tuple[tuple[Operator, Any], ...] = ((">=", low), ("<=", high))
     return [Condition(name, op, value) for op, value in bounds if name is not None and value is not None]
-
-
-def _membership(node: Any, columns: frozenset[str]) -> Condition | None:
-    name = _column(node.value(), columns)
-    if name is None:
-        return None
-    options = sequence_items(node.list())
-    values = [_constant(option) for option in options]
-    return Condition(name, "in", tuple(values)) if values and None not in values else None
 
 
 def _column(node: Any, columns: frozenset[str]) -> str | None:

@@ -19,7 +19,6 @@ from airflow_paimon.data.planner import plan_rows, read_schema
 from airflow_paimon.data.read_groups import IN_SPARK, Layer, ReadPlan, plan_of
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
-from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.system_tables import check_system_table, system_fields
 from airflow_paimon.spark.char_columns import filled_frame
 from airflow_paimon.spark.filters import parse_where
@@ -153,7 +152,9 @@ def frame_of(spark: SparkSession, planned: Planned) -> DataFrame:
             chained = chain_groups(group.inputs, group.chains)
             read = partial(read_chain_rows, group.inputs)
             frames.append(map_tasks(spark, chained, read, spark_schema(plan.read.fields)))
-    return _united(spark, plan.read, frames)
+    if not frames:
+        return spark.createDataFrame([], spark_schema(plan.read.fields))
+    return reduce(lambda one, other: one.union(other), frames)
 
 
 def _layer_frames(spark: SparkSession, layers: Sequence[Layer]) -> list[DataFrame]:
@@ -166,16 +167,7 @@ def _layer_frames(spark: SparkSession, layers: Sequence[Layer]) -> list[DataFram
         except NoParquetScanError:
             merged = splits
         if merged:
-            frames.append(task_frame(spark, read, merged))
+            # in our own tasks: any format, any storage
+            rows = partial(read_rows, read)
+            frames.append(map_tasks(spark, split_groups(merged), rows, spark_schema(read.fields)))
     return frames
-
-
-def _united(spark: SparkSession, read: TableRead, frames: Sequence[DataFrame]) -> DataFrame:
-    if not frames:
-        return spark.createDataFrame([], spark_schema(read.fields))
-    return reduce(lambda one, other: one.union(other), frames)
-
-
-def task_frame(spark: SparkSession, read: TableRead, splits: Sequence[ReadSplit]) -> DataFrame:
-    """Read and merge splits in our own tasks: any format, any storage."""
-    return map_tasks(spark, split_groups(splits), partial(read_rows, read), spark_schema(read.fields))

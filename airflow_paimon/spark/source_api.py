@@ -29,25 +29,14 @@ try:
 except ImportError:
     HAS_DATA_SOURCES = False
 
-    class DataSource:  # type: ignore[no-redef]
-        def __init__(self, options: Any) -> None:
-            self.options = options
+    class _StandIn:
+        """For what this Spark doesn't have."""
 
-    class InputPartition:  # type: ignore[no-redef]
-        def __init__(self, value: Any) -> None:
-            self.value = value
+        def __init__(self, value: Any = None) -> None:
+            self.value = self.options = value
 
-    class DataSourceReader:  # type: ignore[no-redef]
-        pass
-
-    class DataSourceStreamReader:  # type: ignore[no-redef]
-        pass
-
-    class DataSourceArrowWriter:  # type: ignore[no-redef]
-        pass
-
-    class WriterCommitMessage:  # type: ignore[no-redef]
-        pass
+    DataSource = DataSourceArrowWriter = DataSourceReader = _StandIn  # type: ignore[assignment,misc]
+    DataSourceStreamReader = InputPartition = WriterCommitMessage = _StandIn  # type: ignore[assignment,misc]
 
 
 try:

@@ -63,17 +63,6 @@ def refuse_marked(found: StructType, fields: Iterable[DataField], label: str) ->
             raise lossy(label, field.name, "airflow_paimon.spark.write_table, which checks where each value comes from")
 
 
-def refuse_finer(fields: Iterable[DataField], label: str) -> None:
-    """Refuse columns that Spark cuts off, where nothing is known of the rows that are to be written.
-
-    Raises:
-        UnsupportedFeatureError: names the column.
-    """
-    for field in fields:
-        if is_finer_than_micros(field.type):
-            raise lossy(label, field.name)
-
-
 def lossy(label: str, column: str, other_way: str | None = None) -> UnsupportedFeatureError:
     """Return the refusal to write a column that was cut off. ``other_way``: than the one that always works."""
     return UnsupportedFeatureError(
@@ -117,16 +106,13 @@ def inexact_column(condition: Any, plan: Any) -> str | None:
         return columns & cut_off.keys()
 
     for comparison in _comparisons(condition):
-        sides = [used_by(side) for side in _sides(comparison)]
+        parts = _children(comparison)
+        if kind_of(comparison) == "Between":  # below it Spark refers to its input by a number
+            parts = [comparison.input(), comparison.lower(), comparison.upper()]
+        sides = [used_by(side) for side in parts]
         if any(sides) and list(map(bool, sides)) != _EXACT.get(kind_of(comparison)):
             return cut_off[min(set().union(*sides))]
     return None
-
-
-def _sides(comparison: Any) -> list[Any]:
-    if kind_of(comparison) == "Between":  # below it Spark refers to its input by a number
-        return [comparison.input(), comparison.lower(), comparison.upper()]
-    return _children(comparison)
 
 
 def _comparisons(expression: Any) -> Iterator[Any]:

@@ -48,14 +48,16 @@ def function_of(operation: str) -> Callable[..., OperationResult]:
             from airflow_paimon.spark.jobs.check_branch_data import check_branch_data
 
             return check_branch_data
-        case "compact":
-            from airflow_paimon.spark.jobs.compact import compact
+        case "compact" | "compact_chain_table" | "erase_rows" | "rescale":
+            from airflow_paimon.spark.jobs.compact import compact, compact_chain_table, erase_rows, rescale
 
-            return compact
-        case "compact_chain_table":
-            from airflow_paimon.spark.jobs.compact import compact_chain_table
-
-            return compact_chain_table
+            rewrites: dict[str, Callable[..., OperationResult]] = {
+                "compact": compact,
+                "compact_chain_table": compact_chain_table,
+                "erase_rows": erase_rows,
+                "rescale": rescale,
+            }
+            return rewrites[operation]
         case "correct_branch":
             from airflow_paimon.spark.jobs.correct_branch import correct_branch
 
@@ -64,16 +66,8 @@ def function_of(operation: str) -> Callable[..., OperationResult]:
             from airflow_paimon.spark.jobs.diff_branches import diff_branches
 
             return diff_branches
-        case "erase_rows":
-            from airflow_paimon.spark.jobs.compact import erase_rows
-
-            return erase_rows
         case "replay_branch":
             from airflow_paimon.spark.jobs.replay_branch import replay_branch
 
             return replay_branch
-        case "rescale":
-            from airflow_paimon.spark.jobs.compact import rescale
-
-            return rescale
     raise InvalidInputError(f"{operation} reads and writes no rows: run it without Spark")

@@ -26,7 +26,7 @@ from airflow_paimon.core.requests.requests import (
     Request,
     Rescale,
 )
-from airflow_paimon.core.sql_text.checks import check_is_query, naming_statement
+from airflow_paimon.core.sql_text.checks import check_is_query, further_views, naming_statement
 from airflow_paimon.core.sql_text.columns import check_columns
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.read_cache import cached_reads
@@ -41,8 +41,8 @@ from airflow_paimon.execution import run_here
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
-from airflow_paimon.spark.jobs.correction_sources import as_asked, divided, further_views, read_sql
-from airflow_paimon.spark.jobs.replay_check import check_replay
+from airflow_paimon.spark.jobs.correction_sources import as_asked, divided, read_sql
+from airflow_paimon.spark.jobs.replay_check import plan_replay, replay_result
 from airflow_paimon.spark.statements.views import viewed_table
 
 if TYPE_CHECKING:
@@ -87,7 +87,8 @@ def _run(context: Context, request: Request, local: str, without_spark: bool) ->
     if isinstance(request, CorrectBranch):
         _check_correction(context, request)
     elif isinstance(request, ReplayBranch):
-        return check_replay(context, request)
+        replay = plan_replay(context, request)
+        return replay_result(context, request, replay, {}) if request.dry_run else None
     elif isinstance(request, CompactChainTable):
         check_compaction(context, request)
         return compact_chain_table(context, request) if any_size else None
@@ -121,7 +122,7 @@ def _opened(request: Request) -> Context:
 
 def _check_correction(context: Context, request: CorrectBranch) -> None:
     sql = read_sql(request)
-    views = further_views(request)
+    views = further_views(request.view)
     branch = branch_to_correct(context, request)
     texts = divided(request, sql)
     for text in texts:

@@ -16,6 +16,7 @@ from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.rules.required import required_rules
 from airflow_paimon.core.rules.results import SKIPPED, RuleResult
 from airflow_paimon.core.rules.rules import VIEWS, ColumnRule, Drift, Function, Relationships, RowLimits, Rule, Sql
+from airflow_paimon.core.sql_text.checks import further_views
 from airflow_paimon.core.table.masking import columns_to_mask, masks_of
 from airflow_paimon.data.diff.against import planned_changes
 from airflow_paimon.data.diff.scan import DiffPlan
@@ -29,11 +30,11 @@ from airflow_paimon.spark.jobs.check_results import (
     rules_of,
     totals_result,
 )
-from airflow_paimon.spark.jobs.check_rows import broken_by_columns, broken_by_function, broken_by_sql, sql_views
-from airflow_paimon.spark.jobs.check_samples import Show, masked_fields, samples_of, table_masks
+from airflow_paimon.spark.jobs.check_rows import broken_by_columns, broken_by_function, broken_by_sql
+from airflow_paimon.spark.jobs.check_samples import Samples, Show, table_masks, view_masks
 from airflow_paimon.spark.jobs.check_totals import drifts, rows_before
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
-from airflow_paimon.spark.jobs.correction_sources import further_views, may_mention
+from airflow_paimon.spark.jobs.correction_sources import may_mention
 from airflow_paimon.spark.jobs.diff_branches import find_differences
 from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.analysed import REACHES
@@ -82,10 +83,11 @@ class _Checks:
         keeps_diff = sum(
             isinstance(r, Function) or (isinstance(r, Sql) and may_mention(r.sql, DIFF_VIEW)) for r in rules
         )
-        self._views = CheckViews(spark, request, plan, further_views(request), keeps_diff > 1)
+        self._views = CheckViews(spark, request, plan, further_views(request.view), keeps_diff > 1)
         schemas = (context.table.schema(), plan.before.scan.schema, plan.after.scan.schema)
         self._masks = masks_of(schemas, columns_to_mask(context.table.name, request.mask))
-        self._samples = samples_of(request, self._masks, self._views.further)
+        further = {name: view_masks(request, text) for name, text in self._views.further.items()}
+        self._samples = Samples(self._masks, further)
         self._required = {rule.digest for rule in required_rules(context.table)}
         self._found: Any = None
 
@@ -121,7 +123,10 @@ class _Checks:
             return self._of_rows(rule, given, self._samples.of_query(given, frames))
         if not isinstance(rule, ColumnRule):
             raise TypeError(f"no check is known for a {type(rule).__name__}")
-        more = masked_fields(self._request, rule) if isinstance(rule, Relationships) else ()
+        more = []  # columns whose fields are masked in the other table
+        if isinstance(rule, Relationships):
+            masked = view_masks(self._request, rule.to).columns
+            more = [c for c, field in zip(rule.columns, rule.fields, strict=True) if field.lower() in masked]
         rows = broken_by_columns(rule, self._views)
         if rows is None:
             return self._of_list(rule, [], dict)
@@ -132,7 +137,8 @@ class _Checks:
         with self._naming_reach(rule):
             if restricted:
                 check_restricted_sql(self._spark, self._request, rule.sql, {*VIEWS, *self._views.further})
-            frames = sql_views(rule, self._views)
+            names = [name for name in (*VIEWS, *self._views.further) if may_mention(rule.sql, name)]
+            frames = {name: self._views.named(name, rule.sql) for name in names}
         with registered(self._spark, frames, marked=restricted):
             with self._naming_reach(rule):
                 rows, tables = broken_by_sql(rule, self._views, restricted=restricted)

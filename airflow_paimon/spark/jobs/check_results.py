@@ -25,6 +25,7 @@ from airflow_paimon.core.rules.rules import (
     read_rules,
 )
 from airflow_paimon.core.rules.totals import Counts, broken_limits
+from airflow_paimon.core.sql_text.checks import further_views
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.data.diff.against import planned_changes
@@ -32,7 +33,6 @@ from airflow_paimon.data.diff.compare import Found, by_partition, compare_here, 
 from airflow_paimon.data.diff.keyed import RowDifferences
 from airflow_paimon.data.diff.scan import DiffPlan, Skipped
 from airflow_paimon.data.memory_plan import DEFAULT_BYTES
-from airflow_paimon.spark.jobs.correction_sources import further_views
 
 _LISTED = 3
 
@@ -53,7 +53,7 @@ def rules_of(context: Context, request: CheckBranchData) -> tuple[Rule, ...]:
     given = read_rules(request.rules, request.table) if request.rules is not None else ()
     known = {rule.digest for rule in required}
     rules = (*required, *(rule for rule in given if rule.digest not in known))
-    if strange := [name for name in further_views(request) if name.lower() in VIEWS]:
+    if strange := [name for name in further_views(request.view) if name.lower() in VIEWS]:
         raise InvalidInputError(f"view (--view): the view {strange[0]!r} exists already; give another name")
     check_columns(rules, branch.schema(), branch.label)
     for rule in required:

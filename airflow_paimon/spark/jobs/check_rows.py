@@ -24,7 +24,7 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import without_values
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
-from airflow_paimon.spark.jobs.correction_sources import call_function, import_function, may_mention, spark_query
+from airflow_paimon.spark.jobs.correction_sources import call_function, import_function, spark_query
 from airflow_paimon.spark.jobs.diff_branches import CHANGE
 from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.tables import NamedTables
@@ -85,11 +85,6 @@ def broken_by_sql(rule: Sql, views: CheckViews, *, restricted: bool) -> tuple[Da
     warehouse, options = views.request.warehouse, views.request.storage_options
     tables = NamedTables(spark, warehouse, options, rule.sql, branch, restricted=restricted)
     return tables.query(rule.sql, lambda: views.named("branch", rule.sql)), tables.named
-
-
-def sql_views(rule: Sql, views: CheckViews) -> dict[str, DataFrame]:
-    """Return the views that a SELECT may mean."""
-    return {name: views.named(name, rule.sql) for name in (*VIEWS, *views.further) if may_mention(rule.sql, name)}
 
 
 def broken_by_function(rule: Function, views: CheckViews, *, hides: bool) -> tuple[Any, Mapping[str, DataFrame]]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.requests.requests import CheckBranchData
-from airflow_paimon.core.rules.rules import Relationships
 from airflow_paimon.core.table.masking import MASK, Masks, columns_to_mask, masks_of
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
@@ -71,15 +70,6 @@ class Samples:
         return MASK if view is None else _masked(self.further.get(view, self.own), {name: value})[name]
 
 
-def samples_of(request: CheckBranchData, own: Masks, further: Mapping[str, str]) -> Samples:
-    """Read which columns of the views are masked.
-
-    Raises:
-        NotFoundError: no such table, branch or version.
-    """
-    return Samples(own, {name: view_masks(request, text) for name, text in further.items()})
-
-
 def view_masks(request: CheckBranchData, text: str) -> Masks:
     """Return what ``db.t[$branch_b][@VERSION]`` and the request hide.
 
@@ -97,12 +87,6 @@ def table_masks(request: CheckBranchData, tables: Iterable[Table]) -> list[Masks
         masks_of((table.branch(MAIN).schema(), table.schema()), columns_to_mask(table.name, request.mask))
         for table in tables
     ]
-
-
-def masked_fields(request: CheckBranchData, rule: Relationships) -> list[str]:
-    """Return the columns of a rule whose fields are masked in the other table."""
-    masks = view_masks(request, rule.to)
-    return [c for c, field in zip(rule.columns, rule.fields, strict=True) if field.lower() in masks.columns]
 
 
 def _masked(masks: Masks, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
+from airflow_paimon.core.sql_text.checks import further_views
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.column_sources import column_sources
@@ -33,9 +34,9 @@ from airflow_paimon.spark.jobs.correction import (
     read_base,
 )
 from airflow_paimon.spark.jobs.correction_sources import (
-    check_sql,
+    BRANCH_VIEW,
+    MAIN_VIEW,
     divided,
-    further_views,
     read_sql,
     rows_of,
     source_name,
@@ -44,6 +45,7 @@ from airflow_paimon.spark.jobs.correction_sources import (
 )
 from airflow_paimon.spark.jobs.query_views import CorrectionTables
 from airflow_paimon.spark.jvm import has_jvm
+from airflow_paimon.spark.statements.restricted_sql import check_restricted_sql
 from airflow_paimon.spark.statements.statement_plan import Statement
 
 if TYPE_CHECKING:
@@ -62,10 +64,10 @@ def correct_branch(spark: SparkSession, context: Context, request: CorrectBranch
         ConflictError: the branch changed in a bucket while that was rewritten; nothing was published.
     """
     sql = read_sql(request)
-    views = further_views(request)
+    views = further_views(request.view)
     texts = divided(request, sql)
-    for text in texts:
-        check_sql(spark, request, text, views)
+    for text in texts if request.restricted_sql else ():
+        check_restricted_sql(spark, request, text, {BRANCH_VIEW, MAIN_VIEW, *views})
     branch = branch_to_correct(context, request)
     change = correct_by_connector if request.engine == "connector" else correct_by_statement
     if len(texts) > 1:

@@ -27,6 +27,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions, shown_partiti
 from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import invisible_files
+from airflow_paimon.data.files.arrow_types import is_finer_than_micros
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS, view_frames
 from airflow_paimon.spark.jobs.correction import CorrectionBase, made_of, properties, read_heads, result_of
@@ -39,7 +40,7 @@ from airflow_paimon.spark.statements.parse import parse_plan, with_target
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, names_of
 from airflow_paimon.spark.statements.views import registered
-from airflow_paimon.spark.truncated_times import refuse_finer
+from airflow_paimon.spark.truncated_times import lossy
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -174,7 +175,9 @@ def _check_table(base: CorrectionBase, statement: Statement) -> None:
             f"{branch.label}: correct_branch with engine=connector does not write {problem[0]}; {problem[1]}",
             details={"feature": problem[0]},
         )
-    refuse_finer(base.schema.fields, branch.label)  # the connector's rows tell nothing of what it cut off
+    for field in base.schema.fields:
+        if is_finer_than_micros(field.type):  # the connector's rows tell nothing of what it cut off
+            raise lossy(branch.label, field.name)
     _require_visible(base)
 
 

@@ -137,7 +137,7 @@ def _refuse_lost_deletes(base: CorrectionBaseWithFiles) -> None:
     held = {
         shown_partition(base.schema, s.values)
         for s in base.live.splits
-        if any(f.delete_row_count != 0 for f in s.files)
+        if any(f.delete_row_count != 0 for f in s.files)  # None: not known
     }
     if held:
         names = sorted(held)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.chain.write_plan import ChainOptions
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
+from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
@@ -68,7 +68,12 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
     except InvalidInputError as error:
         raise InvalidInputError(f"sql (--sql): {error.message}") from None
     if statement is None:
-        _refuse_command(spark, sql)
+        if is_call(sql) or is_command_plan(parse_plan(spark, sql)):  # before its partitions are asked for
+            words = " ".join(sql.split()[:2])
+            raise InvalidInputError(
+                f"sql (--sql): {words!r} does not give rows for a branch: give one SELECT, or one {TAKEN} on "
+                f"{BRANCH_VIEW}"
+            )
         return None
     target = statement.target
     if tuple(part.lower() for part in target.name) != (BRANCH_VIEW,):
@@ -78,15 +83,6 @@ def statement_of(spark: SparkSession, request: CorrectBranch, sql: str | None) -
         )
     check_statement_alone(statement.kind, request.mode, request.partitions)
     return statement
-
-
-def _refuse_command(spark: SparkSession, sql: str) -> None:
-    """Refuse what is no query, such as ``DROP TABLE``, before its partitions are asked for."""
-    if is_call(sql) or is_command_plan(parse_plan(spark, sql)):
-        words = " ".join(sql.split()[:2])
-        raise InvalidInputError(
-            f"sql (--sql): {words!r} does not give rows for a branch: give one SELECT, or one {TAKEN} on {BRANCH_VIEW}"
-        )
 
 
 def correct_by_statement(
@@ -186,17 +182,11 @@ def _change(
 
     options = CommitOptions(identity=identity, guard_options=ChainOptions(), writers_stopped=True)
     receipt, outcome = commit_statement(spark, statement, base.table, tables, options, described, limits)
-    return _result(context, request, base, receipt, _details(statement, base, outcome))
-
-
-def _result(
-    context: Context, request: CorrectBranch, base: CorrectionBase, receipt: Receipt, details: dict[str, Any]
-) -> OperationResult:
-    if receipt.snapshot is None:
-        return base.result(context, request, details, changed=False)
-    if receipt.replayed:
+    if receipt.replayed and receipt.snapshot is not None:
         return result_of(context, request, receipt.snapshot)
-    return base.result(context, request, details, changed=True, before=receipt.before, after=receipt.snapshot)
+    changed, details = receipt.snapshot is not None, _details(statement, base, outcome)
+    before = receipt.before if changed else None
+    return base.result(context, request, details, changed=changed, before=before, after=receipt.snapshot)
 
 
 def _limits(context: Context, base: CorrectionBase) -> Limits | None:

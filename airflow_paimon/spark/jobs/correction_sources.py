@@ -7,7 +7,7 @@ import importlib
 import inspect
 import logging
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import metadata
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.requests.requests import CheckBranchData, CorrectBranch, ReplayBranch, Request
+from airflow_paimon.core.requests.requests import CorrectBranch, ReplayBranch, Request
 from airflow_paimon.core.requests.text_files import sql_text
 from airflow_paimon.core.sql_text import checks
 from airflow_paimon.data.row_columns import with_row_columns
@@ -90,28 +90,6 @@ def as_asked(request: Request) -> Request:
 def text_digest(text: str) -> str:
     """Identify a query by its text: each try of an operator writes it to another file."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def further_views(request: CorrectBranch | CheckBranchData) -> dict[str, str]:
-    """Return the tables of ``--view name=db.t[$branch_b][@VERSION]`` by view name.
-
-    Raises:
-        InvalidInputError: not of that form, a name used twice, or one of ours.
-    """
-    return checks.further_views(request.view)
-
-
-def check_sql(spark: SparkSession, request: CorrectBranch, sql: str | None, views: Collection[str]) -> None:
-    """Refuse SQL that reaches beyond the tables, if the request says so.
-
-    Raises:
-        UnsafeOperationError: names what reaches further.
-    """
-    # It loads PySpark, which what is refused before Spark starts does without.
-    from airflow_paimon.spark.statements.restricted_sql import check_restricted_sql
-
-    if request.restricted_sql and sql is not None:
-        check_restricted_sql(spark, request, sql, {BRANCH_VIEW, MAIN_VIEW, *views})
 
 
 @contextmanager

@@ -256,16 +256,6 @@ def _request_digest(request: ReplayBranch, statements: tuple[str, ...]) -> str:
     return digest_of({f.name: getattr(fixed, f.name) for f in dataclasses.fields(fixed) if f.name not in ours})
 
 
-def check_replay(context: Context, request: ReplayBranch) -> OperationResult | None:
-    """Check a request without Spark; the result of a dry run, None for others.
-
-    Raises:
-        PaimonError: as ``plan_replay`` does.
-    """
-    replay = plan_replay(context, request)
-    return replay_result(context, request, replay, {}) if request.dry_run else None
-
-
 def replay_result(
     context: Context,
     request: ReplayBranch,

@@ -62,6 +62,14 @@ class ReplayRun:
         found["rows"] += rows
         log.info("%s: %d batches, %d rows written", target, found["batches"], found["rows"])
 
+    def read(self, table: Table, version: int | None, columns: Sequence[str] | None, where: str | None) -> DataFrame:
+        """Return the rows of a table's branch, of its newest snapshot where there is no ``version``."""
+        request = self.request
+        return read_table(
+            self.spark, request.warehouse, table.name, table.branch_name, version, columns=columns, where=where,
+            storage_options=request.storage_options,
+        )  # fmt: skip
+
     def naming(self, table: Table) -> dict[str, str]:
         """Return the options of the data source that name a table."""
         options = {"warehouse": self.request.warehouse, "table": table.name, "branch": table.branch_name}
@@ -92,11 +100,7 @@ class ReplaySource:
 
     def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> DataFrame:
         """Return all rows at ``end``, or at the newest snapshot."""
-        request = self.run.request
-        return read_table(
-            self.run.spark, request.warehouse, self.table, self.branch, self.end or None, columns=columns, where=where,
-            storage_options=request.storage_options,
-        )  # fmt: skip
+        return self.run.read(self._view, self.end or None, columns, where)
 
     def changes(self) -> DataFrame:
         """Return what came after the start, up to ``end`` or the newest snapshot, with the column ``_row_kind``.
@@ -153,11 +157,7 @@ class ReplayTarget:
 
     def read(self, columns: Sequence[str] | None = None, where: str | None = None) -> DataFrame:
         """Return the branch's rows as they are now."""
-        request = self.run.request
-        return read_table(
-            self.run.spark, request.warehouse, self.table, self.branch, columns=columns, where=where,
-            storage_options=request.storage_options,
-        )  # fmt: skip
+        return self.run.read(self._view, None, columns, where)
 
     def write(self, rows: DataFrame, mode: str = "overwrite", partitions: Sequence[str] = ()) -> dict[str, Any]:
         """Write a batch as one snapshot and return its result.

@@ -77,7 +77,9 @@ class _Analysed:
         name = str(expression.getClass().getName())
         kind = name.rpartition(".")[2]
         if name not in self._known:
-            self._check_class(expression, name)
+            is_users = is_catalyst(expression, "expressions.UserDefinedExpression")
+            if is_users or not name.startswith(_EXPRESSIONS) or name in self._refused:
+                raise refusal(f"{kind} in its plan, which is not in the list of allowed functions")
             self._known.add(name)
         if kind not in _UNTYPED:
             check_type(str(expression.dataType().json()))
@@ -85,11 +87,6 @@ class _Analysed:
             self.check(expression.plan())
         for child in sequence_items(expression.children()):
             self._expression(child)
-
-    def _check_class(self, expression: Any, name: str) -> None:
-        is_users = is_catalyst(expression, "expressions.UserDefinedExpression")
-        if is_users or not name.startswith(_EXPRESSIONS) or name in self._refused:
-            raise refusal(f"{name.rpartition('.')[2]} in its plan, which is not in the list of allowed functions")
 
 
 def _is_bound(plan: Any) -> bool:

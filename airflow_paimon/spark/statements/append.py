@@ -7,8 +7,9 @@ file and leaves out, replaces or keeps each row. Row ids stay with their rows (`
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
-from airflow_paimon.data.write import RowTargets, discard_files, plan_write
+from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
 from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
@@ -224,13 +225,8 @@ class _Rewriting:
                 return [_rewrite_here(few, rewrite)]
             rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
 
-        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return ship(lambda: [rewrite_files(rewrite, batches)])
-
-        def discard(done: Sequence[Rewritten]) -> None:
-            discard_files(rewrite.plan.write, [m for r in done for m in r.messages])
-
-        return collect(map_in_arrow(_placed(rows, rewrite, list(rewrite.files)), work, SCHEMA), refused=discard)
+        placed = _placed(rows, rewrite, list(rewrite.files))
+        return _in_tasks(placed, partial(rewrite_files, rewrite), rewrite.plan.write)
 
     def outcome(self, results: Sequence[Rewritten]) -> StatementOutcome:
         return outcome_of(self.plan, results)
@@ -248,19 +244,23 @@ class _MarkingRows:
         few = few_rows(rows, kept=kept)
         if few is not None:
             return [delete_marked_rows(self.marking, few.to_batches(BATCH_ROWS))]
-        marking = self.marking
-
-        def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            return ship(lambda: [delete_marked_rows(marking, batches)])
-
-        def discard(done: Sequence[DeletionOutput]) -> None:
-            discard_files(marking.plan.write, [m for r in done for m in r.messages])
-
         moved = rebalanced(rows, self.plan.write.schema.partition_keys) if self.writes else rows
-        return collect(map_in_arrow(moved, work, SCHEMA), refused=discard)
+        return _in_tasks(moved, partial(delete_marked_rows, self.marking), self.marking.plan.write)
 
     def outcome(self, results: Sequence[DeletionOutput]) -> StatementOutcome:
         return deletion_outcome(self.marking, self.plan, results)
+
+
+def _in_tasks(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Any], write: TableWrite) -> list[Any]:
+    """Return what each task makes of its rows. Where one refuses, what the others have written is deleted."""
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return ship(lambda: [work(batches)])
+
+    def discard(done: Sequence[Any]) -> None:
+        discard_files(write, [m for r in done for m in r.messages])
+
+    return collect(map_in_arrow(rows, run, SCHEMA), refused=discard)
 
 
 def file_parts(splits: Sequence[ReadSplit]) -> list[ReadSplit]:

@@ -145,7 +145,7 @@ class _KeyedChange:
 
     def _on(self, evaluation: Evaluation, empty: Evaluated, known: MaterializedSource | None) -> StatementOutcome:
         """``empty``: evaluated on no rows."""
-        predicate = empty.predicate if known is None else known.predicate
+        predicate = empty.predicate if known is None else known.keys.predicate
         new = frozenset[bytes]() if known is None else known.inserted
         selection = self._selection(predicate, known)
         plan = self.target.of(selection)
@@ -166,8 +166,8 @@ class _KeyedChange:
             anywhere = any(c.action == "insert" for c in self.statement.clauses)
             return None if anywhere else self.target.selection(predicate)
         changed, inserted = self.target.selection(predicate), self.target.those(known.inserted)
-        if known.nothing or changed is None or inserted is None:
-            return inserted if known.nothing else None
+        if known.keys.nothing or changed is None or inserted is None:
+            return inserted if known.keys.nothing else None
         return either_of(changed, inserted)
 
     def _write(self, plan: ScanPlan, only: frozenset[bytes] | None) -> TableWrite:

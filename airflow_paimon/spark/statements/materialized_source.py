@@ -69,13 +69,12 @@ def _literal(value: Any) -> Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaterializedSource:
-    """A MERGE of which the source is evaluated. ``statement``: with these rows as its source; ``predicate``: holds for
-    every row of the target that can change, ``nothing``: none can; ``inserted``: the partitions that can get new rows.
+    """A MERGE of which the source is evaluated. ``statement``: with these rows as its source; ``keys``: of the target's
+    rows that can change; ``inserted``: the partitions that can get new rows.
     """
 
     statement: Statement
-    predicate: Predicate | None
-    nothing: bool
+    keys: Keys
     inserted: frozenset[bytes]
 
 
@@ -89,13 +88,11 @@ def materialized_source_of(
         if kept is None or inserted is None:
             yield None
             return
-        keys = keys_of_source(evaluation, kept)
         rows = evaluation.named_as(kept.drop(SOURCE_ROW), kept)
         assert statement.source is not None
         yield MaterializedSource(
             statement=replace(statement, source=replace(statement.source, node=analyzed(rows))),
-            predicate=keys.predicate,
-            nothing=keys.nothing,
+            keys=keys_of_source(evaluation, kept),
             inserted=inserted,
         )
 

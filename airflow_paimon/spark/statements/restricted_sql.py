@@ -208,12 +208,10 @@ class _RestrictedSql:
         if is_instance(element, "org.apache.spark.sql.types.DataType"):
             check_type(str(element.json()))
         known = name.startswith(_VALUES) or is_instance(element, "java.lang.Enum")
-        if not (known or self._is_without_options(element)):
+        # options of a relation are for sources, tables take none; Spark notes there that a statement writes it
+        no_options = is_instance(element, "java.util.Map") and {*element.keySet()} <= {WRITE_PRIVILEGES}
+        if not (known or no_options):
             raise refusal(f"a part of an unknown kind, {name}")
-
-    def _is_without_options(self, element: Any) -> bool:
-        """Options of a relation are for sources, tables take none; Spark notes there that a statement writes it."""
-        return is_instance(element, "java.util.Map") and {*element.keySet()} <= {WRITE_PRIVILEGES}
 
 
 def _check_function(parts: Sequence[str], allowed: Collection[str]) -> None:

@@ -41,17 +41,14 @@ if TYPE_CHECKING:
 _WRITES = ("InsertIntoDir", "InsertIntoStatement")
 
 
-def select(request: SqlRequest, plan: Any) -> DataFrame:
-    """Return the rows of a parsed query. The tables' states are chosen now, their rows are read when Spark asks.
+def query(request: SqlRequest, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
+    """Return the rows of a parsed query, and the tables that it names.
+
+    The tables' states are chosen now, their rows are read when Spark asks.
 
     Raises:
         InvalidInputError: what Spark says is wrong, with its position. NotFoundError: no such table, branch or version.
     """
-    return query(request, plan)[0]
-
-
-def query(request: SqlRequest, plan: Any) -> tuple[DataFrame, Sequence[Table]]:
-    """Return the rows as ``select`` does, and the tables that the query names."""
     check_view_names(request.views)
     spark, views = request.spark, request.views
     tables = QueryTables(

@@ -144,15 +144,12 @@ def _columns(request: SqlRequest, plan: Any) -> DataFrame:
 
 
 def _show_create(request: SqlRequest, plan: Any) -> DataFrame:
+    """Give the CREATE TABLE that makes such a table. Types that Spark's SQL can't spell are noted in a comment."""
     table = request.table("SHOW CREATE TABLE", parts_of(plan.child()))
-    return text_frame(request.spark, {"createtab_stmt": "string"}, [(create_statement(table.label, table.schema()),)])
-
-
-def create_statement(name: str, schema: TableSchema) -> str:
-    """Return the CREATE TABLE that makes such a table. Types that Spark's SQL can't spell are noted in a comment."""
+    schema = table.schema()
     columns = ",\n".join(f"  {_column(f)}" for f in schema.fields)
-    table = ".".join(map(sql_name, name.split(".", 1)))
-    text = f"CREATE TABLE {table} (\n{columns})\nUSING paimon\n"
+    name = ".".join(map(sql_name, table.label.split(".", 1)))
+    text = f"CREATE TABLE {name} (\n{columns})\nUSING paimon\n"
     if schema.partition_keys:
         text += f"PARTITIONED BY ({', '.join(map(sql_name, schema.partition_keys))})\n"
     if schema.comment is not None:
@@ -161,7 +158,7 @@ def create_statement(name: str, schema: TableSchema) -> str:
     if properties:
         listed = ",\n".join(f"  {sql_text(key)} = {sql_text(value)}" for key, value in sorted(properties.items()))
         text += f"TBLPROPERTIES (\n{listed})\n"
-    return text
+    return text_frame(request.spark, {"createtab_stmt": "string"}, [(text,)])
 
 
 def _column(field: DataField) -> str:

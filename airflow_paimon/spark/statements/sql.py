@@ -31,7 +31,7 @@ from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, over
 from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
 from airflow_paimon.spark.statements.parse import is_command_plan, parse_plan, parse_statement
 from airflow_paimon.spark.statements.run import commit_statement
-from airflow_paimon.spark.statements.select import is_query, select
+from airflow_paimon.spark.statements.select import is_query, query
 from airflow_paimon.spark.statements.sql_request import SqlRequest, qualified
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows
@@ -207,7 +207,7 @@ def _run_command(request: SqlRequest) -> Any:
     if run is not None:
         return run(request, plan)
     if not is_command_plan(plan) and is_query(plan):
-        return select(request, plan)
+        return query(request, plan)[0]
     raise InvalidInputError(
         f"sql doesn't run this statement: it takes one {_TAKEN} on tables of the warehouse; spark.sql() runs others"
     )

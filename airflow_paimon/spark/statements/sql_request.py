@@ -44,9 +44,18 @@ class SqlRequest:
         """Return the table that a name means. ``what``: the statement, for the error.
 
         Raises:
-            InvalidInputError: not a table's name.
+            InvalidInputError: not of two parts, or not a table's name.
         """
-        return identifier_of(what, qualified(parts, self.database))
+        parts = qualified(parts, self.database)
+        shown = ".".join(parts)
+        if len(parts) != 2:
+            raise InvalidInputError(
+                f"{what}: {shown!r} is not a table of this warehouse: name it as db.t, or as db.`t$branch_b` for a "
+                f"branch of it; USE db chooses the database of names without one"
+            )
+        if any("`" in part or part != part.strip() for part in parts):
+            raise InvalidInputError(f"{what}: {shown!r} can't be the name of a table")
+        return parse_identifier(shown)
 
     def table(self, what: str, parts: Sequence[str]) -> Table:
         """Open the table that a statement names, on the branch that it names.
@@ -87,23 +96,6 @@ def current_database(spark: SparkSession) -> str | None:
 def qualified(parts: Sequence[str], database: str | None) -> Sequence[str]:
     """Return a name with the current database before it, where it has one part."""
     return parts if database is None or len(parts) != 1 else (database, *parts)
-
-
-def identifier_of(what: str, parts: Sequence[str]) -> Identifier:
-    """Return the table that a name means. ``what``: the statement, for the error.
-
-    Raises:
-        InvalidInputError: not of two parts, or not a table's name.
-    """
-    shown = ".".join(parts)
-    if len(parts) != 2:
-        raise InvalidInputError(
-            f"{what}: {shown!r} is not a table of this warehouse: name it as db.t, or as db.`t$branch_b` for a branch "
-            f"of it; USE db chooses the database of names without one"
-        )
-    if any("`" in part or part != part.strip() for part in parts):
-        raise InvalidInputError(f"{what}: {shown!r} can't be the name of a table")
-    return parse_identifier(shown)
 
 
 def parts_of(node: Any) -> tuple[str, ...]:

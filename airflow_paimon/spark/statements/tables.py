@@ -245,7 +245,9 @@ class NamedTables:
         parts = [str(p) for p in sequence_items(relation.multipartIdentifier())]
         if len(parts) == 1:
             self._plain.add(parts[0].lower())
-            if self._database is not None and not self._is_of_session(parts[0]):
+            # not that of a query of WITH, of a view, or of the statement's own rows
+            of_session = parts[0].lower() in {*self._ctes, *map(str.lower, self._own_views)}
+            if self._database is not None and not of_session and not is_temporary_view(self._spark, parts[0]):
                 parts = [self._database, *parts]
         text, at = table_text(parts), fragment_of(relation)
         if text is None:
@@ -269,12 +271,6 @@ class NamedTables:
         if self._restricted and len(parts) > 1 and list(parts) != list(self._target):
             raise refusal(f"{'.'.join(parts)!r}, which is not a table of the warehouse")
         return plan
-
-    def _is_of_session(self, name: str) -> bool:
-        """Whether a name of one part is that of a query of WITH, of a view, or of the statement's own rows."""
-        if name.lower() in self._ctes or name.lower() in map(str.lower, self._own_views):
-            return True
-        return is_temporary_view(self._spark, name)
 
     def _named_plan(self, parts: Sequence[str], frame: DataFrame) -> Any:
         """Return a DataFrame's plan under the name ``db.t``, by which its columns can be qualified."""

@@ -67,21 +67,21 @@ def plan_stream_writer(
     return PaimonStreamWriter(table, write, other_rows)
 
 
+@dataclass(frozen=True)
 class PaimonStreamWriter(DataSourceStreamArrowWriter):
-    """Spark makes one for each batch in each process that takes part."""
+    """Spark makes one for each batch in each process that takes part. ``other_rows``: see ``OTHER_ROWS``."""
 
-    def __init__(self, table: Table, write: TableWrite, other_rows: bool) -> None:
-        self._table = table
-        self._write = write
-        self._other_rows = other_rows
+    table: Table
+    plan: TableWrite
+    other_rows: bool
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamFiles:
-        write, digests = self._write, list[RowsDigest]()
+        write, digests = self.plan, list[RowsDigest]()
 
         def rows() -> Iterator[pa.RecordBatch]:
             for given in iterator:
                 batch = conform_for(write, given)
-                if not self._other_rows:
+                if not self.other_rows:
                     digests.append(rows_digest(batch))
                 yield batch
 
@@ -95,11 +95,11 @@ class PaimonStreamWriter(DataSourceStreamArrowWriter):
     @verified_commits()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         tasks = [m for m in messages if isinstance(m, StreamFiles)]
-        files = merged_messages(self._write, [t.messages for t in tasks])
+        files = merged_messages(self.plan, [t.messages for t in tasks])
         if not files:
             return
-        content = None if self._other_rows else total_of([t.rows for t in tasks]).text
-        commit_batch(self._table, self._write, files, _query_of(self._table, tasks), batchId, content)
+        content = None if self.other_rows else total_of([t.rows for t in tasks]).text
+        commit_batch(self.table, self.plan, files, _query_of(self.table, tasks), batchId, content)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Keep the files: Spark calls this also after a failed commit, which may have been committed."""
@@ -118,14 +118,12 @@ def commit_batch(
     """
     try:
         identity, committed = begin_batch(table, query, batch)
-        if committed is not None:
-            check_same_batch(
-                table, query, batch, committed, sum(f.row_count for m in files for f in m.new_files), content
-            )
-        if committed is None:
-            files = complete_messages(table, write, files, WriteMode())
         replayed = committed is not None
-        if committed is None:
+        if committed is not None:
+            rows = sum(f.row_count for m in files for f in m.new_files)
+            check_same_batch(table, query, batch, committed, rows, content)
+        else:
+            files = complete_messages(table, write, files, WriteMode())
             properties = {} if content is None else {ROWS_PROPERTY: content}
             options = CommitOptions(identity=identity, properties=properties)
             receipt = commit_write(table, write, files, WriteMode(), options)
