@@ -106,17 +106,12 @@ def send_failure(paimon_conn_id: str, table: str, operation: str, kind: str) -> 
 
 
 def _send(method: str, name: str, tags: Mapping[str, str], value: float) -> None:
-    if _has_tags():
+    with_tags = ("otel_on", "statsd_datadog_enabled", "statsd_influxdb_enabled")
+    if any(conf.getboolean("metrics", one, fallback=False) for one in with_tags):
         getattr(Stats, method)(PREFIX + name, value, tags=dict(tags))
     else:
-        getattr(Stats, method)(".".join([PREFIX + name, *_segments(tags)]), value)
+        getattr(Stats, method)(".".join([PREFIX + name, *map(_segment, tags.values())]), value)
 
 
-def _segments(tags: Mapping[str, str]) -> Iterator[str]:
-    for value in tags.values():
-        yield "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "__" if c == "." else "_" for c in value)
-
-
-def _has_tags() -> bool:
-    on = ("otel_on", "statsd_datadog_enabled", "statsd_influxdb_enabled")
-    return any(conf.getboolean("metrics", name, fallback=False) for name in on)
+def _segment(value: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "_-") else "__" if c == "." else "_" for c in value)

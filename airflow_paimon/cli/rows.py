@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,7 +37,8 @@ def head(
     found = pa.Table.from_batches(reader, reader.schema)
     masks = masks_of((table.branch(MAIN).schema(), table.schema()))
     rows = [tuple(masks.row(row).values()) for row in json_rows(found)]
-    kinds = [("value number" if _is_number(field.type) else "value") for field in found.schema]
+    are_numbers = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    kinds = ["value number" if any(one(field.type) for one in are_numbers) else "value" for field in found.schema]
     return Listing(title="rows", columns=tuple(zip(found.schema.names, kinds, strict=True)), rows=rows)
 
 
@@ -50,7 +50,3 @@ def count(table: Table, version: int | str | None = None, where: str | pc.Expres
     """
     found = count_rows(table, version, where=where_argument(table, where, version))
     return Listing(title="counts", columns=(("rows", "number"),), rows=[(found,)])
-
-
-def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))

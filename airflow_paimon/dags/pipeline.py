@@ -117,7 +117,8 @@ def check_params(**context: Any) -> list[dict[str, Any]]:
         four_eyes = check_form_four_eyes(context["params"], [one["table"] for one in planned], triggering_user(context))
     planned = [{**one, "four_eyes": four_eyes} for one in planned]
     line = "{table}: branch {branch} from snapshot {base_snapshot}, which gets the tag {tag}"
-    report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned), *pipeline.preview_lines(planned))
+    effects = [f"{one['table']}: {effect}" for one in planned for effect in one["preview"]["lines"]]
+    report_lines(f"{len(planned)} tables", *(line.format(**one) for one in planned), *effects)
     return planned
 
 

@@ -100,7 +100,7 @@ class FormPolicy:
 
     def _check_conf(self, conf: Mapping[str, Any]) -> None:
         for name, value in conf.items():
-            if _is_named(name, self.spark_conf):
+            if any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in self.spark_conf):
                 continue
             if name not in _CONF:
                 known = ["memory, cores, executors, parallelism and shuffle partitions"]
@@ -160,7 +160,3 @@ def _check_value(what: str, value: Any, pattern: re.Pattern[str]) -> None:
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if not isinstance(value, str | int | float) or not pattern.fullmatch(text):
         raise UnsafeOperationError(f"{what} can't be {value!r} in a form: give a plain number or size, such as 8 or 4g")
-
-
-def _is_named(name: str, allowed: Collection[str]) -> bool:
-    return any(name == one or (one.endswith("*") and name.startswith(one[:-1])) for one in allowed)

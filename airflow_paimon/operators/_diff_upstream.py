@@ -47,13 +47,9 @@ def diff_upstream(task: BaseOperator, context: Context, table: str, branch: str,
 def _tasks_with_diffs(task: BaseOperator) -> list[str]:
     """Return the tasks upstream that compare, mapped ones too, and those whose diff somebody there was shown."""
     upstream: list[Any] = list(task.get_flat_relatives(upstream=True)) if task.get_dag() is not None else []
-    own = [one.task_id for one in upstream if getattr(_class_of(one), "operation", None) == _DIFF]
+    own = [one.task_id for one in upstream if getattr(getattr(one, "operator_class", one), "operation", None) == _DIFF]
     shown = [one.diff_task_id for one in upstream if getattr(one, "diff_task_id", None)]
     return list(dict.fromkeys([*own, *shown]))
-
-
-def _class_of(task: Any) -> Any:
-    return getattr(task, "operator_class", type(task))
 
 
 def _results(context: Context, task_id: str) -> Iterator[dict[str, Any]]:

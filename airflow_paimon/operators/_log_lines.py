@@ -223,25 +223,16 @@ def _replay_branch(result: Result) -> list[str]:
     ]
 
 
-def _create_table_set(result: Result) -> list[str]:
-    made = result["details"]
-    return [f"{made['version']}: {name} at snapshot {at}" for name, at in made["tables"].items()]
-
-
-def _check_branch_data(result: Result) -> list[str]:
-    return [f"{rule['name']}: {rule['outcome']}, {rule['said']}" for rule in result["details"]["rules"]]
-
-
-def _plan_correction(result: Result) -> list[str]:
-    return plan_lines(result["details"])
-
-
 _LINES: Mapping[str, Callable[[Result], list[str]]] = {
-    "check_branch_data": _check_branch_data,
+    "check_branch_data": lambda result: [
+        f"{rule['name']}: {rule['outcome']}, {rule['said']}" for rule in result["details"]["rules"]
+    ],
     "compact": _compact,
     "compact_chain_table": _compact_chain_table,
     "compact_manifest": _compact_manifest,
-    "create_table_set": _create_table_set,
+    "create_table_set": lambda result: [
+        f"{result['details']['version']}: {name} at snapshot {at}" for name, at in result["details"]["tables"].items()
+    ],
     "erase_rows": _erase_rows,
     "expire_branches": _expire_branches,
     "expire_changelogs": _expired("changelogs"),
@@ -250,7 +241,7 @@ _LINES: Mapping[str, Callable[[Result], list[str]]] = {
     "expire_tags": _expire_tags,
     "export_audit": _export_audit,
     "find_rows": _find_rows,
-    "plan_correction": _plan_correction,
+    "plan_correction": lambda result: plan_lines(result["details"]),
     "remove_orphan_files": _remove_orphan_files,
     "replay_branch": _replay_branch,
     "rescale": _rescale,

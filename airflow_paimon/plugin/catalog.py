@@ -39,7 +39,8 @@ def known_connections() -> list[Known]:
 
     Those of a secrets backend can't be listed; they open by their id.
     """
-    found = {name: Known(name, "", "environment") for name in _of_environment()}
+    names = [n.removeprefix(_ENVIRONMENT).lower() for n in os.environ if n.startswith(_ENVIRONMENT)]
+    found = {name: Known(name, "", "environment") for name in names if _type_of(name) == PaimonHook.conn_type}
     with create_session() as session:
         rows = session.execute(
             select(Connection.conn_id, Connection.description).where(Connection.conn_type == PaimonHook.conn_type)
@@ -47,11 +48,6 @@ def known_connections() -> list[Known]:
     for conn_id, description in rows:
         found.setdefault(conn_id, Known(conn_id, description or "", "database"))
     return sorted(found.values(), key=lambda known: known.conn_id)
-
-
-def _of_environment() -> list[str]:
-    names = [n.removeprefix(_ENVIRONMENT).lower() for n in os.environ if n.startswith(_ENVIRONMENT)]
-    return [name for name in names if _type_of(name) == PaimonHook.conn_type]
 
 
 def _type_of(conn_id: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -98,8 +98,3 @@ def _table_of(uri: str, conn_id: str) -> str | None:
     parts = urlsplit(uri)
     names = [part for part in parts.path.split("/") if part]
     return f"{names[0]}.{names[1]}" if parts.netloc == conn_id and len(names) == 2 else None
-
-
-def made_tables(consumers: Iterable[ReadingDag]) -> list[str]:
-    """Name the tables that the DAGs make, each once."""
-    return list(dict.fromkeys(name for one in consumers for name in one.makes))

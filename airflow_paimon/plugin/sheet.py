@@ -65,12 +65,6 @@ class Sheet:
     hidden: dict[str, str] = field(default_factory=dict)
 
 
-def without_empty(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> dict[str, Any]:
-    """Return ``columns`` and ``rows`` of a sheet, without optional columns in which no row says anything."""
-    kept = [i for i, c in enumerate(columns) if not c.optional or any(row[i].text != _NOTHING for row in rows)]
-    return {"columns": [columns[i] for i in kept], "rows": [[row[i] for i in kept] for row in rows]}
-
-
 def heading(name: str, kind: str) -> str:
     """Return what stands above a column of a list."""
     return name[:1].upper() + name[1:] + (" (UTC)" if kind == "utc" else "")
@@ -142,8 +136,12 @@ def sheet_of(
             href, marked = link(by_name) if link else "", mark(by_name) if mark else ""
             cells[place] = replace(cells[place], href=href or cells[place].href, mark=marked or cells[place].mark)
         rows.append(cells)
-    kept = without_empty(_columns(listing), rows)
-    return Sheet(**kept, title=title, total=len(found), page=page, pages=pages, search=q, empty=empty)
+    columns = _columns(listing)
+    kept = [i for i, c in enumerate(columns) if not c.optional or any(row[i].text != _NOTHING for row in rows)]
+    return Sheet(
+        columns=[columns[i] for i in kept], rows=[[row[i] for i in kept] for row in rows], title=title,
+        total=len(found), page=page, pages=pages, search=q, empty=empty,
+    )  # fmt: skip
 
 
 def paged(count: int, page: int, size: int) -> tuple[int, int, int, int]:

@@ -84,7 +84,8 @@ def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
 
     None: nothing that the error's message doesn't say by itself, above all for a refusal for safety.
     """
-    kind, switches = error["kind"] if error else "error", _named_switches(error or {})
+    kind, said = error["kind"] if error else "error", in_form_words(str((error or {}).get("message", "")))
+    switches = " or ".join(name for name in _SWITCHES if name in said)
     match kind:
         case "invalid-input" | "not-found" | "already-exists":
             return f"correct what the message names, and {AGAIN}. The same form fails the same way"
@@ -104,11 +105,6 @@ def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
             return "the table's files contradict themselves, and no retry helps. Before anything else run check_table"
         case _:
             return None
-
-
-def _named_switches(error: Mapping[str, Any]) -> str:
-    said = in_form_words(str(error.get("message", "")))
-    return " or ".join(name for name in _SWITCHES if name in said)
 
 
 def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | None, stands: bool) -> str | None:

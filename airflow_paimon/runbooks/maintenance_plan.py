@@ -100,7 +100,7 @@ def plan_nightly_run(
             tables.append(TablePlan(table=report.table, score=None, skipped={}))
             continue
         due = _due(report.health, params) | ({"remove_orphan_files"} if orphans else set())
-        cost = compaction_bytes(report.health, params)
+        cost = sum(_compacting(report.health, params))
         skipped = {step: NOT_DUE for step in steps if step not in due}
         if "compact" in due and left is not None and cost > left:
             skipped["compact"] = (
@@ -134,11 +134,6 @@ def _compacting(health: TableHealth, params: Mapping[str, Any]) -> list[int]:
     keyed = health.files.most_runs > 0
     ids = [i for i in COMPACTING if i != "deleted-rows" or not keyed or params["max_sorted_runs"] is None]
     return [r.cost_bytes for r in health.reasons if r.id in ids and r.branch == "main"]
-
-
-def compaction_bytes(health: TableHealth, params: Mapping[str, Any]) -> int:
-    """Return the bytes that the compaction of a table rewrites at most."""
-    return sum(_compacting(health, params))
 
 
 SMALL_BYTES, TOGETHER_BYTES, TOGETHER = 1 << 30, 4 << 30, 50

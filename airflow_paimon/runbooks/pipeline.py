@@ -81,11 +81,6 @@ def plan_pipeline(
     return planned
 
 
-def preview_lines(planned: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say of all tables what the run will read, write and meet, for the log."""
-    return [f"{one['table']}: {line}" for one in planned for line in one["preview"]["lines"]]
-
-
 def _preview(
     params: Mapping[str, Any], one: PipelineTable, made: Mapping[str, Any], tables: Collection[str]
 ) -> dict[str, Any]:

@@ -98,8 +98,12 @@ def _section(
     ran = {"replay" if one.get("replay") else "correct": its.get("wrote"), "check": its.get("check")}
     known = details["diff"].get("about") or {}  # the form's reason is shown already, and this run owns the branch
     about = {name: value for name, value in known.items() if name not in ("owner", "reason")}
+    operation = one.get("correct") or one.get(
+        "replay"
+    )  # what a pipeline asks of the table; a correction's form says it
+    views = (operation or {}).get("view", ())
     return [
-        what_ran({**form, **_operation_of(one)}, details["wrote"]),
+        what_ran(form if operation is None else {**form, **_DEFAULTS, **operation, "views": views}, details["wrote"]),
         render_checks(details["check"].get("rules", ())),
         render_markdown({**details["diff"], "about": about}),
         publish_facts(form["publish"], one["branch"], plan, one["from_branch"]),
@@ -107,12 +111,6 @@ def _section(
         its.get("notice") or "",
         *_warnings(form, one),
     ]
-
-
-def _operation_of(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a pipeline asks of one of its tables; nothing of a correction, whose form says it."""
-    operation = one.get("correct") or one.get("replay")
-    return {} if operation is None else {**_DEFAULTS, **operation, "views": operation.get("view", ())}
 
 
 def what_ran(operation: Mapping[str, Any], wrote: Mapping[str, Any]) -> str:

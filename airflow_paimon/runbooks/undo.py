@@ -35,8 +35,11 @@ def plan_undos(params: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[st
         ConflictError, UnsafeOperationError: as ``plan_rollback``; nothing of a pipeline is undone.
     """
     from airflow_paimon.core.publish.undoable_publishes import last_publish, undoable_publishes
+    from airflow_paimon.core.table.options import requested_duration, requested_retention
 
-    _check_durations(params)
+    requested_retention(params["undo_retention"], "undo_retention")
+    if params["wait_for_quiet"]:
+        requested_duration(params["wait_for_quiet"], "wait_for_quiet")
     if not is_pipeline(params):
         main = open_main(params).require()
         if not params["tag"]:
@@ -68,14 +71,6 @@ def _undo_of(
     now = f"{onto}@{target + 1}" if params.get("keep_later", True) else onto
     compared = {"name": main.name, "onto": onto, "branch": f"{onto}@{tag}", "against": now}
     return {"table": main.label, "tag": tag, "target_snapshot": target, "lines": lines, **compared}
-
-
-def _check_durations(params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.table.options import requested_duration, requested_retention
-
-    requested_retention(params["undo_retention"], "undo_retention")
-    if params["wait_for_quiet"]:
-        requested_duration(params["wait_for_quiet"], "wait_for_quiet")
 
 
 def _about(publish: UndoablePublish) -> str:
@@ -152,29 +147,31 @@ def describe_undos(
 
 def advice_for(failed: str, error: Mapping[str, Any] | None) -> list[str]:
     """Say what helps when a task of an undo failed."""
-    kind = error["kind"] if error else "error"
+    kind, step = error["kind"] if error else "error", failed.partition("[")[0]
+    helps: str | None
     match kind:
         case "conflict":
-            return advice.advice_for(
+            helps = (
                 "main got newer rows in the partitions to undo, which stay. Revert the publish row by row: "
                 f"{page_address('howto/undo-later')}"
             )
         case "unsupported":
-            return advice.advice_for(f"correct what the message names, and {advice.AGAIN}")
-        case "unsafe" if failed.partition("[")[0] == "check":
-            return advice.advice_for(
+            helps = f"correct what the message names, and {advice.AGAIN}"
+        case "unsafe" if step == "check":
+            helps = (
                 "a check that the table requires doesn't hold for what would come back. Correct the rows by a new "
                 "correction instead, or trigger this DAG again with Skip checks on"
             )
         case "invalid-input" | "not-found" | "already-exists" | "unsafe" | "corrupt":
-            return advice.advice_for(advice.against(error, failed))
-        case _ if failed.partition("[")[0] == "wait_for_quiet":
-            return advice.advice_for(f"{advice.WITHOUT_WRITERS}; then clear task wait_for_quiet with its downstream")
+            helps = advice.against(error, failed)
+        case _ if step == "wait_for_quiet":
+            helps = f"{advice.WITHOUT_WRITERS}; then clear task wait_for_quiet with its downstream"
         case _:
-            return advice.advice_for(
+            helps = (
                 f"read the log of task {failed}. When its cause is over, clear it with its downstream; an undo that "
                 f"succeeded is found and not done twice"
             )
+    return advice.advice_for(helps)
 
 
 def verify_undone(

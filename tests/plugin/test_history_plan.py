@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.plugin.history_plan import LaneInput, Picture, lay_out
 from airflow_paimon.plugin.history_svg import describe_all, draw
-from airflow_paimon.plugin.sheet import Column, folded, shortened, text, tick_texts, without_empty
+from airflow_paimon.plugin.sheet import folded, sheet_of, shortened, tick_texts
 from airflow_paimon.shown.commit import Commit
 from airflow_paimon.shown.commits import changed_rows, commit_of
+from airflow_paimon.shown.listing import Listing, heads
 
 MINUTE = 60_000
 
@@ -188,9 +189,12 @@ def test_long_names_are_shortened_and_whole_on_hovering() -> None:
 
 
 def test_an_optional_column_is_left_out_where_no_row_says_anything() -> None:
-    columns, rows = [Column("A"), Column("B", optional=True)], [[text("a"), text(None)], [text(None), text("")]]
-    assert without_empty(columns, rows)["columns"] == columns[:1]
-    assert without_empty(columns, [*rows, [text("a"), text("b")]])["columns"] == columns
+    def shown(*rows: tuple[str | None, ...]) -> list[str]:
+        listing = Listing(title="rows", columns=heads("a | b | n: number"), rows=[(*row, None) for row in rows])
+        return [column.title for column in sheet_of(listing, 0, empty="").columns]
+
+    assert shown(("a", None), (None, "")) == ["A", "N"]
+    assert shown(("a", None), ("a", "b")) == ["A", "B", "N"]
 
 
 @pytest.mark.parametrize(

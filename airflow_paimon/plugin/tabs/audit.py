@@ -64,16 +64,16 @@ def show(context: PageContext) -> Panel:
         marks={"what": lambda row: _MARKS.get(row["what"], "")},
     )
     shown = found[(sheet.page - 1) * _ROWS :]
-    rows = [[*row, _undo_cell(context, record)] for row, record in zip(sheet.rows, shown, strict=False)]
+
+    def undo_cell(record: AuditRecord) -> Cell:
+        link = f"{context.query.href(at=_at(record))}#undo"
+        return Cell("preview", href=link) if _can_be_undone(record) else text(None)
+
+    rows = [[*row, undo_cell(record)] for row, record in zip(sheet.rows, shown, strict=False)]
     sheet = replace(sheet, columns=[*sheet.columns, _UNDO], rows=rows)
     links = [(form, context.query.href(download=form, page=1, at="")) for form in FORMATS]
     undo = _undo(context, [r for r in found if _can_be_undone(r) and context.query.at == _at(r)])
     return Panel(template="audit.html", sheets=[sheet], data={"links": links, "undo": undo})
-
-
-def _undo_cell(context: PageContext, record: AuditRecord) -> Cell:
-    link = f"{context.query.href(at=_at(record))}#undo"
-    return Cell("preview", href=link) if _can_be_undone(record) else text(None)
 
 
 def _at(record: AuditRecord) -> str:

@@ -82,7 +82,8 @@ def show(context: PageContext) -> Panel:
     plan, problem = _plan(context, correction)
     downstream = _downstream(context)
     used = _consumers(context)
-    tables = tables_downstream({**downstream, **plan}, context.main.name, reading_dags.made_tables(used))
+    made = [name for one in used for name in one.makes]
+    tables = tables_downstream({**downstream, **plan}, context.main.name, made)
     notes = _notes(context, downstream)
     return Panel(
         template="plan.html",
