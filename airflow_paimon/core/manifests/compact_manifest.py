@@ -23,7 +23,7 @@ from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonE
 from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests, holding
+from airflow_paimon.core.manifests.compact_manifest_plan import choose_manifests
 from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactManifest
@@ -89,32 +89,28 @@ class _Compaction:
 
 def _compacted(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | None:
     """Read, merge and encode; None: there is nothing to do. Raises as ``compact_manifest`` does."""
-    return _compaction(view, head, sort=sort)
-
-
-def _compaction(view: Table, head: Snapshot, *, sort: bool) -> _Compaction | None:
     schema = view.schema()
     options, stored = TableOptions(schema.options), StoredPartitions(schema)
     sort = sort or options.flag(SORT_OPTION, False)
     old = all_manifests(view, head)
-    choice = choose_manifests(old, options.manifest_target_size, partition_types(schema) if sort else None)
-    kept, rewritten = choice.kept, choice.rewritten
+    rewritten = choose_manifests(old, options.manifest_target_size, partition_types(schema) if sort else None)
     if not rewritten:
         return None
     parts = dict(zip(rewritten, read_entries(view, rewritten), strict=True))
     where = f"{view.label}: snapshot {head.id}"
     change = net_change((e for part in parts.values() for e in part), where)
-    if change.deleted:  # of files that manifests to keep have added
-        more = holding(kept, change.deleted.values(), stored)
+    if deleted := change.deleted.values():  # of files that manifests to keep have added
+        may_hold = stored.manifests_with({e.partition for e in deleted}, {e.bucket for e in deleted})
+        more = [m for m in old if m not in parts and may_hold(m)]
         parts |= zip(more, read_entries(view, more), strict=True)
         change = net_change((e for m in old if m in parts for e in parts[m]), where)
-        kept = tuple(m for m in kept if m not in parts)
     if change.deleted:
         raise never_added(where, next(iter(change.deleted.values())).file.file_name)
     files: dict[str, bytes] = {}
     added = add_manifests(files, f"manifest-{uuid.uuid4()}", list(change.added.values()), schema, options)
     if len(added) >= len(parts) and not sort and not any(m.num_deleted_files for m in parts):
         return None
+    kept = [m for m in old if m not in parts]
     details = _details(old, [*kept, *added], len(parts))
     return _Compaction(schema=schema, old=old, kept=kept, added=added, files=files, details=details)
 

@@ -5,41 +5,28 @@ A manifest that is large and has only additions stays as it is, unless an entry 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from airflow_paimon.core.commit.manifest_merge_plan import is_small
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
-from airflow_paimon.core.format.manifest import ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.types import DataType
-from airflow_paimon.core.table.partitions import StoredPartitions
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ManifestChoice:
-    """The manifests of a snapshot, divided, each part in their order. ``rewritten`` empty: there is nothing to do."""
-
-    kept: tuple[ManifestFile, ...]
-    rewritten: tuple[ManifestFile, ...]
 
 
 def choose_manifests(
     rows: Sequence[ManifestFile], target_bytes: int, partition_types: Sequence[DataType] | None
-) -> ManifestChoice:
-    """Choose those with deletions and the small ones, if there are several.
+) -> list[ManifestFile]:
+    """Choose those to merge, in their order: with deletions and the small ones, if there are several.
 
     ``partition_types``: choose those, too, whose ranges of the first partition column overlap; None = leave them.
     """
     chosen = {m.file_name for m in rows if m.num_deleted_files or is_small(m, target_bytes)}
     if partition_types:
         chosen |= _overlapping([m for m in rows if m.file_name not in chosen], partition_types[0], partition_types)
-    rewritten = tuple(m for m in rows if m.file_name in chosen)
-    if len(rewritten) == 1 and not rewritten[0].num_deleted_files:
-        rewritten = ()
-    names = {m.file_name for m in rewritten}
-    return ManifestChoice(kept=tuple(m for m in rows if m.file_name not in names), rewritten=rewritten)
+    rewritten = [m for m in rows if m.file_name in chosen]
+    return rewritten if len(rewritten) != 1 or rewritten[0].num_deleted_files else []
 
 
 def _overlapping(rows: Iterable[ManifestFile], first: DataType, types: Sequence[DataType]) -> set[str]:
@@ -62,19 +49,3 @@ def _span(manifest: ManifestFile, types: Sequence[DataType]) -> tuple[Any, Any] 
     except PaimonError:
         return None
     return None if low is None or high is None else (low, high)
-
-
-def holding(
-    rows: Iterable[ManifestFile], deleted: Collection[ManifestEntry], stored: StoredPartitions
-) -> list[ManifestFile]:
-    """Return the manifests that can have the additions of these deletions, by their partitions and buckets."""
-    buckets = sorted({e.bucket for e in deleted})
-    selection = stored.those({e.partition for e in deleted})
-
-    def may_hold(manifest: ManifestFile) -> bool:
-        low, high = manifest.min_bucket, manifest.max_bucket
-        if low is not None and high is not None and not any(low <= bucket <= high for bucket in buckets):
-            return False
-        return selection.may_be_in(manifest)
-
-    return list(filter(may_hold, rows))

@@ -8,10 +8,9 @@ roots are looked at again: nothing can be made any more from what lies in the tr
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import Any, TypeVar
 
 from airflow_paimon.core.commit.idempotency import attempt_of
@@ -19,7 +18,7 @@ from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedStorageError
 from airflow_paimon.core.metadata_expiry.ages import grace_millis, iso_time
 from airflow_paimon.core.metadata_expiry.representative_snapshots import representative_snapshots
-from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots, TrashEntry, Vanished
+from airflow_paimon.core.metadata_expiry.root_values import Root, Roots, TrashEntry, Vanished
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.metadata_expiry.unreferenced import (
@@ -297,21 +296,19 @@ def _move_in_batches(context: Context, selection: ExpirySelection, moved: list[R
     except ConflictError:  # a stream has moved its consumer, or a writer its hint
         return False
     by_path = {r.path: r for r in selection.expiring}
-    for some in batches(_round_robin(selection.expiring)):
+    for some in batches(selection.expiring):
         there = _unchanged(table, some)
         if there is None:
             return False
-        if not there:  # another run has taken all of them away
-            continue
         steps = {r.path: _trash_actions(context, r, selection.reason) for r in there}
         execute_groups(table, [[*selection.before.get(r.path, ()), steps[r.path][0]] for r in there])
-        few_of_each = _FILES_BETWEEN_LOOKS * len(_ordered_lines(there))
-        for few in batches(there, few_of_each):  # another look, as Paimon's rollback makes ids free for new snapshots
+        # The oldest snapshot goes first: a run that is killed leaves no gap, and a commit that finds the snapshot
+        # before its own knows that no expiry has made its id free (``took_expired_id``).
+        for few in batches(there, _FILES_BETWEEN_LOOKS):  # as Paimon's rollback makes ids free for new snapshots
             still = _unchanged(table, few)
             if still is None:
                 return False
-            gone = [[steps[r.path][1] for r in line] for line in _ordered_lines(still)]
-            execute_groups(table, gone, lambda action: moved.append(by_path[action.path]))
+            execute_repeatedly(table, [steps[r.path][1] for r in still], lambda a: moved.append(by_path[a.path]))
     execute_repeatedly(table, _final_actions(table, selection))
     return True
 
@@ -323,24 +320,6 @@ def _final_actions(table: Table, selection: ExpirySelection) -> list[Action]:
     now = read_existing(table.store, [r.path for r in selection.hinted.values()])
     wrong = {hint for hint, root in selection.hinted.items() if now.get(root.path) != root.data}
     return [action for action in selection.after if action.path not in wrong]
-
-
-def _ordered_lines(roots: Iterable[Root]) -> list[list[Root]]:
-    """Divide roots into lines, to be taken away in order, beside each other; a tag is one by itself.
-
-    The snapshots of a branch go one after the other, the oldest first: a run that is killed leaves no gap, and a commit
-    that finds the snapshot before its own knows that no expiry has made its id free (``took_expired_id``).
-    """
-    lines: dict[tuple[str, str, str], list[Root]] = {}
-    for root in roots:
-        lines.setdefault((root.branch, root.kind, root.path if root.kind == TAG else ""), []).append(root)
-    return list(lines.values())
-
-
-def _round_robin(roots: Iterable[Root]) -> list[Root]:
-    """Order roots so that each line gives one in turn: what is taken away together is of many lines."""
-    turns = zip_longest(*_ordered_lines(roots))
-    return [r for turn in turns for r in turn if r is not None]
 
 
 def _unchanged(table: Table, roots: Sequence[Root]) -> list[Root] | None:

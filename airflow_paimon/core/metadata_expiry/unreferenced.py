@@ -13,7 +13,7 @@ from functools import cache, partial
 
 from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.errors import FormatError, NotFoundError, OutcomeUnknownError, StorageError
-from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry, ManifestFile
+from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.metadata_expiry.references import (
     FormerReader,
@@ -65,7 +65,8 @@ def find_unreferenced(table: Table, expired: Sequence[Root], living: Sequence[Ro
             former_readers.append(FormerReader(names=one, files=frozenset(change)))
     _add_changelog(table, candidates, found, names, schema_of)
     files = set(candidates.files) - candidates.maybe_in_states
-    may_be_in = candidates.may_be_in(table)
+    stored = StoredPartitions(table.branch(MAIN).schema())
+    may_be_in = stored.manifests_with(candidates.partitions, candidates.buckets)
     try:
         readers = readers_of(table, files, names, former_readers=former_readers, may_be_in=may_be_in)
     except FormatError:  # manifests of expired roots are gone: another expiry runs, or one was interrupted
@@ -150,18 +151,6 @@ class _Candidates:
                     self.external += 1
                 elif all(path != known.path for known in some):
                     some.append(UnreferencedFile(path=path, size=0 if number else entry.file.file_size))
-
-    def may_be_in(self, table: Table) -> Callable[[ManifestFile], bool]:
-        """Whether a manifest can have entries of these files, by its partitions and buckets."""
-        selection = StoredPartitions(table.branch(MAIN).schema()).those(self.partitions)
-
-        def test(manifest: ManifestFile) -> bool:
-            low, high = manifest.min_bucket, manifest.max_bucket
-            if low is not None and high is not None and not any(low <= b <= high for b in self.buckets):
-                return False
-            return selection.may_be_in(manifest)
-
-        return test
 
 
 def _paths(schema: TableSchema, entry: ManifestEntry) -> list[str]:

@@ -213,14 +213,6 @@ def _sql(value: Any, where: str, common: _Common) -> Rule:
     return Sql(sql=text, **common)
 
 
-def _not_null(value: Any, where: str, common: _Common) -> Rule:
-    return NotNull(columns=_texts(value, where), **common)
-
-
-def _unique(value: Any, where: str, common: _Common) -> Rule:
-    return Unique(columns=_texts(value, where), **common)
-
-
 def _accepted_values(value: Any, where: str, common: _Common) -> Rule:
     raw = _object(value, ("column", "values"), where)
     values = raw.get("values")
@@ -269,8 +261,8 @@ def _function(value: Any, where: str, common: _Common) -> Rule:
 
 _KINDS: Mapping[str, Callable[[Any, str, _Common], Rule]] = {
     "sql": _sql,
-    "not_null": _not_null,
-    "unique": _unique,
+    "not_null": lambda value, where, common: NotNull(columns=_texts(value, where), **common),
+    "unique": lambda value, where, common: Unique(columns=_texts(value, where), **common),
     "accepted_values": _accepted_values,
     "relationships": _relationships,
     "row_limits": _row_limits,

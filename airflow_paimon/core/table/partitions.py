@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsupportedFeatureError
 from airflow_paimon.core.format.binary_row import EPOCH_ORDINAL, decode_row, encode_row, is_compact, unscaled_of
 from airflow_paimon.core.format.char_text import compared_text, stored_text
+from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.manifest_blocks import Bounded, EntryFilter, ManifestBlock
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
@@ -501,6 +502,18 @@ class StoredPartitions:
         wanted = frozenset(map(self.canonical, stored))
         specs = [dict(enumerate(self.values(p))) for p in wanted]
         return PartitionSelection(self, specs, lambda p: self.canonical(p) in wanted, wanted)
+
+    def manifests_with(self, stored: Iterable[bytes], buckets: Iterable[int]) -> Callable[[ManifestFile], bool]:
+        """Return what tells whether a manifest can have entries of these partitions and buckets."""
+        selection, numbers = self.those(stored), sorted(set(buckets))
+
+        def may_hold(manifest: ManifestFile) -> bool:
+            low, high = manifest.min_bucket, manifest.max_bucket
+            if low is not None and high is not None and not any(low <= bucket <= high for bucket in numbers):
+                return False
+            return selection.may_be_in(manifest)
+
+        return may_hold
 
     def where(self, test: Callable[[tuple[Any, ...]], bool]) -> Selection:
         """Select by any test of the values. It skips no manifest: use it where ``selection`` can't express the test."""

@@ -190,7 +190,7 @@ def test_the_choice_by_size_deletions_and_overlap() -> None:
         return ManifestFile(name, size, 5, deleted, Stats(*span, (0,)), 0)
 
     def chosen(*rows: ManifestFile, sort: bool = False) -> str:
-        return "".join(m.file_name for m in choose_manifests(rows, 100, types if sort else None).rewritten)
+        return "".join(m.file_name for m in choose_manifests(rows, 100, types if sort else None))
 
     assert chosen(row("a", 50), row("b", 49)) == "", "one small manifest has no other to be merged with"
     assert chosen(row("a", 49), row("b", 90), row("c", 10)) == "ac"

@@ -1,4 +1,4 @@
-"""Expired snapshots of several branches are taken away at the same time, those of a branch in order; tags, too."""
+"""Snapshots of several branches expire in one run, those of a branch in order, beside kills and other expiries."""
 
 from __future__ import annotations
 
@@ -28,24 +28,6 @@ NOW: Mapping[str, Any] = {
     "keep_undo": False,
     "all_branches": True,
 }
-
-
-class MeetingStore(_Wrapper):
-    """The first deletions of chosen files wait for each other: one after the other they would never end."""
-
-    def __init__(self, inner: Store, meets: Callable[[str], bool], parties: int) -> None:
-        super().__init__(inner)
-        self._meets, self._left, self._lock = meets, parties, threading.Lock()
-        self._barrier = threading.Barrier(parties, timeout=500)
-
-    def _call(self, method: str, path: str, action: Callable[[], T]) -> T:
-        if method == "delete" and self._meets(path):
-            with self._lock:
-                self._left -= 1
-                waits = self._left >= 0
-            if waits:
-                self._barrier.wait()
-        return action()
 
 
 def run_on(table: Table, store: Store, operation: str, *, later_ms: int = 1000, **values: Any) -> Mapping[str, Any]:
@@ -84,10 +66,9 @@ def table() -> Table:
     return table
 
 
-def test_branches_at_the_same_time_and_each_in_order(table: Table) -> None:
+def test_the_oldest_snapshot_of_a_branch_goes_first(table: Table) -> None:
     counting = CountingStore(table.store)
-    store = MeetingStore(counting, lambda path: "/snapshot-" in path and "trash" not in path, len(BRANCHES))
-    details = run_on(table, store, "expire_snapshots", **NOW)
+    details = run_on(table, counting, "expire_snapshots", **NOW)
     assert set(details["expired"]) == set(BRANCHES)
     gone = [uri.rsplit("/wh/d.db/t/", 1)[1] for method, uri in counting.tally.log if method == "delete"]
     for name in BRANCHES:
@@ -97,14 +78,6 @@ def test_branches_at_the_same_time_and_each_in_order(table: Table) -> None:
         assert len(numbers) >= 8 and numbers == sorted(numbers)
         assert view.snapshot_ids() == [view.latest_snapshot_id()]
     assert_sound(table)
-
-
-def test_tags_at_the_same_time(table: Table) -> None:
-    for number in range(4):
-        run(table, "create_tag", tag=f"t{number}", snapshot=number + 2, time_retained="1 s")
-    store = MeetingStore(table.store, lambda path: path.startswith("tag/"), 4)
-    details = run_on(table, store, "expire_tags", later_ms=60_000)
-    assert details["expired"] == {"main": [f"t{n}" for n in range(4)]}
 
 
 def test_killed_at_every_change_there_is_no_gap_in_any_branch(table: Table) -> None:
