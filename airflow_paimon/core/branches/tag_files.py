@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Tag, parse_tag
-from airflow_paimon.core.format.success_file import success_file
 from airflow_paimon.core.plan import Delete, PutNew, Replace
 from airflow_paimon.core.store.base import read_existing, read_if_exists
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.success_files import success_file
 from airflow_paimon.core.table.table import Table
 
 _OPTION = "tag.create-success-file"

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import suppress
+from typing import Any
 
 from airflow_paimon.core.commit.put import execute
-from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, UnsafeOperationError
+from airflow_paimon.core.format.snapshot import load_json_object
 from airflow_paimon.core.plan import Replace
-from airflow_paimon.core.table.consumers import consumer_path, find_consumer, find_fields
+from airflow_paimon.core.table.consumers import consumer_path, find_consumer
 from airflow_paimon.core.table.table import Table
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.=-]{0,199}")
@@ -50,7 +53,10 @@ def keep_from(table: Table, name: str, snapshot_id: int) -> None:
 def position_at(table: Table, name: str, snapshot_id: int, reason: str) -> Replace:
     """Return the change by which a consumer reads this snapshot next."""
     path = consumer_path(table, check_consumer_id(name))
-    data = json.dumps({**find_fields(table, name), "nextSnapshot": max(snapshot_id, 1)}, indent=2).encode()
+    fields: dict[str, Any] = {}
+    with suppress(NotFoundError, FormatError):  # fields of later releases stay
+        fields = load_json_object(table.store.read(path), path)
+    data = json.dumps({**fields, "nextSnapshot": max(snapshot_id, 1)}, indent=2).encode()
     return Replace(path=path, data=data, reason=reason)
 
 

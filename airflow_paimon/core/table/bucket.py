@@ -197,88 +197,53 @@ class _Slots(NamedTuple):
 def _hash_chunk(arrays: Sequence[pa.Array], types: Sequence[DataType]) -> U32:
     columns = [_slots(a, t) for a, t in zip(arrays, types, strict=True)]
     rows = len(arrays[0])
-    state = _RowHashes(rows)
-    for word in _header(columns, rows):
-        state.add(word)
-    fixed = header_bytes(len(columns)) + 8 * len(columns)
-    size: int | I64 = fixed
-    for column in columns:
-        state.add(_with_offset(column, size))
-        size = size + _variable_bytes(column)
-    for column in columns:
-        for word in column.words:
-            state.add(word)
-        if column.texts is not None:
-            state.add_texts(column.texts)
-    return state.finish(size)
-
-
-def _header(columns: Sequence[_Slots], rows: int) -> list[U64 | int]:
-    words: list[U64 | int] = [0] * (header_bytes(len(columns)) // 8)
+    header = np.zeros((header_bytes(len(columns)) // 8, rows), np.uint64)
     for i, column in enumerate(columns):
         if column.null is not None:
             at, bit = divmod(i + 8, 64)
-            words[at] = column.null.astype(np.uint64) << np.uint64(bit) | np.asarray(words[at], np.uint64)
-    return words
+            header[at] |= column.null.astype(np.uint64) << np.uint64(bit)
+    h: U32 = np.full(rows, _SEED, np.uint32)
+    for word in header:
+        h = _mix_words(h, word)
+    size: I64 = np.full(rows, header_bytes(len(columns)) + 8 * len(columns), np.int64)
+    for column in columns:
+        beside = _variable_bytes(column, rows)
+        offset = np.where(beside > 0, size.astype(np.uint64) << np.uint64(32), np.uint64(0))
+        h = _mix_words(h, column.slot | offset)
+        size = size + beside
+    for column in columns:
+        for word in column.words:
+            h = _mix_words(h, word)
+        if column.texts is not None:
+            h = _mix_texts(h, column.texts)
+    h = h ^ size.astype(np.uint32)
+    h ^= h >> np.uint32(16)
+    h *= np.uint32(0x85EBCA6B)
+    h ^= h >> np.uint32(13)
+    h *= np.uint32(0xC2B2AE35)
+    h ^= h >> np.uint32(16)
+    return h
 
 
-def _variable_bytes(column: _Slots) -> int | I64:
+def _variable_bytes(column: _Slots, rows: int) -> I64:
+    """Return how many bytes each value takes beside its slot."""
     if column.texts is None:
-        return 8 * len(column.words)
+        return np.full(rows, 8 * len(column.words), np.int64)
     sizes = column.texts.sizes
     rounded: I64 = (sizes + 7 & ~7) * (sizes > 7)
     return rounded
 
 
-def _with_offset(column: _Slots, offset: int | I64) -> U64:
-    shifted = np.asarray(offset, np.uint64) << np.uint64(32)
-    if column.texts is not None:
-        return np.where(column.texts.sizes > 7, column.slot | shifted, column.slot)
-    return column.slot | shifted if column.words else column.slot
-
-
-class _RowHashes:
-    """The hash of all rows of a chunk so far; a single number while it is the same for all rows."""
-
-    def __init__(self, rows: int) -> None:
-        self.rows = rows
-        self.same = _SEED
-        self.each: U32 | None = None
-
-    def add(self, word: U64 | int) -> None:
-        if isinstance(word, int):
-            if self.each is None:
-                self.same = _mix(_mix(self.same, word & _MASK), word >> 32)
-                return
-            word = np.full(self.rows, word, np.uint64)
-        self.each = _mix_words(self.hashes(), word)
-
-    def hashes(self) -> U32:
-        return np.full(self.rows, self.same, np.uint32) if self.each is None else self.each
-
-    def add_texts(self, texts: _Texts) -> None:
-        h = self.hashes()
-        rows: I64 = np.flatnonzero(texts.sizes > 7)
-        offset = 0
-        while len(rows) > _FEW_ROWS:
-            if len(rows) == self.rows:
-                h = _mix_words(h, texts.words(slice(None), offset))
-            else:
-                h[rows] = _mix_words(h[rows], texts.words(rows, offset))
-            offset += 8
-            rows = rows[texts.sizes[rows] > offset]
-        for row in rows.tolist():
-            h[row] = _mix_rest(int(h[row]), texts, row, offset)
-        self.each = h
-
-    def finish(self, size: int | I64) -> U32:
-        h = self.hashes() ^ np.asarray(size, np.uint32)
-        h ^= h >> np.uint32(16)
-        h *= np.uint32(0x85EBCA6B)
-        h ^= h >> np.uint32(13)
-        h *= np.uint32(0xC2B2AE35)
-        h ^= h >> np.uint32(16)
-        return h
+def _mix_texts(h: U32, texts: _Texts) -> U32:
+    rows: I64 = np.flatnonzero(texts.sizes > 7)
+    offset = 0
+    while len(rows) > _FEW_ROWS:
+        h[rows] = _mix_words(h[rows], texts.words(rows, offset))
+        offset += 8
+        rows = rows[texts.sizes[rows] > offset]
+    for row in rows.tolist():
+        h[row] = _mix_rest(int(h[row]), texts, row, offset)
+    return h
 
 
 def _mix_rest(h: int, texts: _Texts, row: int, offset: int) -> int:

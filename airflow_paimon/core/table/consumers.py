@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import load_json_object
@@ -60,15 +59,6 @@ def find_consumer(view: Table, name: str) -> int | None:
         return _next_snapshot(view, path, view.store.read(path))
     except NotFoundError:
         return None
-
-
-def find_fields(view: Table, name: str) -> Mapping[str, Any]:
-    """Return all that a consumer's file holds, also fields of later releases; nothing if it isn't there or broken."""
-    path = consumer_path(view, name)
-    try:
-        return load_json_object(view.store.read(path), path)
-    except (NotFoundError, FormatError):
-        return {}
 
 
 def _next_snapshot(view: Table, path: str, data: bytes) -> int:

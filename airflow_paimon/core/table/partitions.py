@@ -385,8 +385,8 @@ _PRUNABLE = frozenset((
 ))  # fmt: skip
 
 
-class Selection(EntryFilter, Protocol):
-    """Some partitions of a table, or some of their buckets."""
+Selection = EntryFilter
+"""Some partitions of a table, or some of their buckets."""
 
 
 def partition_types(schema: TableSchema) -> tuple[DataType, ...]:

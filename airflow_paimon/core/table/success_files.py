@@ -1,4 +1,6 @@
-"""The file ``_SUCCESS`` in a partition's folder: one for all branches, as they share the folder."""
+"""Success files: Paimon's marks that a tag was made, or that a partition is complete (``_SUCCESS`` in its folder, one
+for all branches, as they share the folder).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.success_file import modified_ms, success_file
+from airflow_paimon.core.format.snapshot import load_json_object
 from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_existing
@@ -24,6 +26,7 @@ from airflow_paimon.core.table.partitions import (
 from airflow_paimon.core.table.table import Table
 
 NAME = "_SUCCESS"
+_CREATED, _MODIFIED = "creationTime", "modificationTime"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,4 +105,27 @@ def plan_unmark(view: Table, partitions: Iterable[bytes], before_ms: int) -> lis
         with suppress(FormatError):  # not one of Paimon's: Hadoop's are empty
             if modified_ms(data, path) <= before_ms:
                 found.append(Delete(path=path, expected=data, reason="its partition was deleted"))
+    return found
+
+
+def success_file(before: bytes | None, now_ms: int, name: str) -> bytes:
+    """Return the file as Java writes it. ``before``: what is there, whose creation time stays; ``name``: for messages.
+
+    Raises:
+        FormatError: ``before`` is no such file.
+    """
+    made = None if before is None else load_json_object(before, name).get(_CREATED)
+    created = made if isinstance(made, int) else now_ms
+    return f'{{\n  "{_CREATED}" : {created},\n  "{_MODIFIED}" : {now_ms}\n}}'.encode()
+
+
+def modified_ms(data: bytes, name: str) -> int:
+    """Return when the file was last written (epoch milliseconds).
+
+    Raises:
+        FormatError: it is no such file.
+    """
+    found = load_json_object(data, name).get(_MODIFIED)
+    if not isinstance(found, int):
+        raise FormatError(f"{name} is not a success file: it lacks {_MODIFIED}")
     return found
