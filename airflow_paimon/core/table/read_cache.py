@@ -22,6 +22,8 @@ MOST_BYTES: Final = 32 << 20
 """What an operation keeps: four manifests of the size that a table's options ask for by default, or thousands of small
 ones."""
 
+_PATIENCE_S: Final = 30
+"""How long to wait for another thread that reads the same file, before reading it as well."""
 _Key = tuple[Hashable, str]
 """Where a file lies, and its path there."""
 _Read = Callable[[Sequence[str]], Sequence[bytes]]
@@ -34,31 +36,51 @@ class FileCache:
         self.most_bytes = most_bytes
         self.bytes = 0
         self._found: OrderedDict[_Key, bytes] = OrderedDict()
+        self._reading: dict[_Key, tuple[int, threading.Event]] = {}
+        """Which thread reads what just now."""
         self._lock = threading.Lock()
 
     def read(self, where: Hashable, paths: Sequence[str], read: _Read) -> list[bytes]:
-        """Return files; ``read`` gives those that are not kept."""
+        """Return files; ``read`` gives those that are not kept, once for all threads."""
         keys = [(where, path) for path in paths]
+        thread, done = threading.get_ident(), threading.Event()
         with self._lock:
-            found = {key: self._found[key] for key in keys if key in self._found}
-            for key in found:
-                self._found.move_to_end(key)
-        missing = [key for key in dict.fromkeys(keys) if key not in found]
-        if missing:
-            new = dict(zip(missing, read([path for _, path in missing]), strict=True))
-            found |= new
+            found = self._find(keys)
+            missing = [key for key in dict.fromkeys(keys) if key not in found]
+            others = {k: self._reading[k][1] for k in missing if self._reading.get(k, (thread,))[0] != thread}
+            own = [key for key in missing if key not in others]
+            self._reading |= dict.fromkeys(own, (thread, done))
+        try:
+            found |= self._read(own, read)
+        finally:
             with self._lock:
-                self._keep(new)
+                for key in own:
+                    self._reading.pop(key, None)
+            done.set()
+        for event in others.values():
+            event.wait(_PATIENCE_S)
+        with self._lock:
+            found |= self._find(list(others))
+        found |= self._read([key for key in others if key not in found], read)
         return [found[key] for key in keys]
 
-    def _keep(self, new: Mapping[_Key, bytes]) -> None:
-        for key, data in new.items():
-            if len(data) * 2 <= self.most_bytes and key not in self._found:
-                self._found[key] = data
-                self.bytes += len(data)
-        while self.bytes > self.most_bytes:
-            _, oldest = self._found.popitem(last=False)
-            self.bytes -= len(oldest)
+    def _find(self, keys: Sequence[_Key]) -> dict[_Key, bytes]:
+        found = {key: self._found[key] for key in keys if key in self._found}
+        for key in found:
+            self._found.move_to_end(key)
+        return found
+
+    def _read(self, keys: Sequence[_Key], read: _Read) -> Mapping[_Key, bytes]:
+        new = dict(zip(keys, read([path for _, path in keys]), strict=True)) if keys else {}
+        with self._lock:
+            for key, data in new.items():
+                if len(data) * 2 <= self.most_bytes and key not in self._found:
+                    self._found[key] = data
+                    self.bytes += len(data)
+            while self.bytes > self.most_bytes:
+                _, oldest = self._found.popitem(last=False)
+                self.bytes -= len(oldest)
+        return new
 
 
 _KEPT: ContextVar[FileCache | None] = ContextVar("kept", default=None)
