@@ -31,7 +31,7 @@ def render(records: Sequence[AuditRecord], form: str) -> str:
     if form == "csv":
         return _csv(records)
     if form == "markdown":
-        return _markdown(records)
+        return "\n".join(map(_section, records)) or "No publish, undo or correction.\n"
     raise InvalidInputError(f"An audit is written as {', '.join(FORMATS)}, not as {form!r}")
 
 
@@ -66,12 +66,6 @@ def _cell(value: Any) -> str:
     return f"'{text}" if isinstance(value, str) and text.startswith(_FORMULA) else text
 
 
-def _markdown(records: Sequence[AuditRecord]) -> str:
-    if not records:
-        return "No publish, undo or correction.\n"
-    return "\n".join(_section(record) for record in records)
-
-
 def _section(record: AuditRecord) -> str:
     at = time_text(record.time_ms)
     lines = [f"## {at}: {record.kind} of {_plain(record.table)}, snapshot {record.snapshot} of {_plain(record.branch)}"]
@@ -83,6 +77,10 @@ def _section(record: AuditRecord) -> str:
 
 def _facts(record: AuditRecord) -> list[tuple[str, str]]:
     undone = "" if record.undone_by is None else f"undone by snapshot {record.undone_by}"
+    approved = _plain(record.approved_by or "")
+    if approved:
+        approved += f" at {_plain(record.approved_at)}" if record.approved_at else ""
+        approved += " (four eyes)" if record.four_eyes else ""
     brought = ""
     if record.from_branch:
         brought = (
@@ -99,7 +97,7 @@ def _facts(record: AuditRecord) -> list[tuple[str, str]]:
         ("back to snapshot", "" if record.target_snapshot is None else str(record.target_snapshot)),
         ("reason", _plain(record.reason or "")),
         ("asked for by", _plain(record.requested_by or "")),
-        ("approved by", _approval(record)),
+        ("approved by", approved),
         ("differences", _differences(record.diff)),
         ("checks", checks + (" (published in spite of them)" if record.checks_forced else "")),
         ("protection overridden", "yes" if record.forced else ""),
@@ -109,13 +107,6 @@ def _facts(record: AuditRecord) -> list[tuple[str, str]]:
         ("duration", "" if record.duration_ms is None else f"{record.duration_ms / 1000:.1f} s"),
         ("committed by", _plain(record.user)),
     ]
-
-
-def _approval(record: AuditRecord) -> str:
-    if not record.approved_by:
-        return ""
-    at = f" at {_plain(record.approved_at)}" if record.approved_at else ""
-    return f"{_plain(record.approved_by)}{at}{' (four eyes)' if record.four_eyes else ''}"
 
 
 def _differences(diff: Mapping[str, Any]) -> str:

@@ -204,7 +204,9 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
     name = check_branch_name(request.branch)
     source = gather_source(context, request)
     retention = checked_retention(request.retention, context.table.name)
-    record = new_branch_record(request, source, context.now_iso, retention, parent or _parent(context.table, source))
+    if parent is None and source.branch != MAIN and source.snapshot is not None and not source.is_chain_part:
+        parent = Parent(read_branch_record(context.table, source.branch), source.snapshot)
+    record = new_branch_record(request, source, context.now_iso, retention, parent)
     existing = _existing(context.table, name)
     replaced = (
         existing is not None
@@ -247,12 +249,6 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
     }
     whole = plan.full_plan(replaced_branch.plan.full_plan().actions if replaced_branch is not None else ())
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
-
-
-def _parent(table: Table, source: BranchSource) -> Parent | None:
-    if source.branch == MAIN or source.snapshot is None or source.is_chain_part:
-        return None
-    return Parent(read_branch_record(table, source.branch), source.snapshot)
 
 
 def _execute(

@@ -152,10 +152,17 @@ def publishes_onto(target: Table) -> list[Hold]:
     Raises:
         FormatError: a hold is damaged.
     """
-    holds = (Hold.find(target.store, path, target.name) for path in HOLDS.listed(target.store))
-    there = [h for h in holds if h is not None and h.user is not None and target.branch(h.branch).exists()]
     main = target.branch(MAIN)
+    there = [h for _, h in _of_publishes(target) if main.branch(h.branch).exists()]
     return [h for h in there if publish_target(main, main.branch(h.branch)).branch_name == target.branch_name]
+
+
+def _of_publishes(table: Table) -> Iterator[tuple[str, Hold]]:
+    """Return the holds of publishes, each with its user."""
+    for path in HOLDS.listed(table.store):
+        hold = Hold.find(table.store, path, table.name)
+        if hold is not None and hold.user is not None:
+            yield hold.user, hold
 
 
 def unfinished_publishes(branch: Table) -> list[UnfinishedPublish]:
@@ -165,12 +172,9 @@ def unfinished_publishes(branch: Table) -> list[UnfinishedPublish]:
         FormatError: a hold is damaged.
     """
     found: list[UnfinishedPublish] = []
-    for path in HOLDS.listed(branch.store):
-        hold = Hold.find(branch.store, path, branch.name)
-        if hold is None or hold.user is None:
-            continue
+    for user, hold in _of_publishes(branch):
         then = branch.find_snapshot(hold.snapshot.id)
         if hold.branch == branch.branch_name if then is None else then.identity == hold.snapshot.identity:
             scope = recorded_scope(branch.schema(), hold.partitions, branch.label)
-            found.append(UnfinishedPublish(user=hold.user, snapshot=hold.snapshot.id, scope=scope, schema=hold.schema))
+            found.append(UnfinishedPublish(user=user, snapshot=hold.snapshot.id, scope=scope, schema=hold.schema))
     return found

@@ -79,25 +79,14 @@ def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = 
         )
     theirs = branch_head(branch, request.expected_branch_snapshot)
     with attempt_of(context, name, commits=False), conflict_if_gone(branch, theirs):
-        return _Rebase(
-            context,
-            request,
-            branch,
-            theirs,
-            StagedFiles(replace(rows, write_changelog=None)),
-        ).run()
+        return _Rebase(context, request, branch, theirs, StagedFiles(replace(rows, write_changelog=None))).run()
 
 
 class _Rebase:
     """One rebase."""
 
     def __init__(
-        self,
-        context: Context,
-        request: RebaseBranch,
-        branch: Table,
-        theirs: Snapshot,
-        files: StagedFiles,
+        self, context: Context, request: RebaseBranch, branch: Table, theirs: Snapshot, files: StagedFiles
     ) -> None:
         self.context, self.request, self.branch, self.theirs = context, request, branch, theirs
         self.main, self.target = context.table, context.table.branch(request.to_branch)
@@ -183,7 +172,10 @@ class _Rebase:
             hold = put_hold(self.branch, self.theirs)  # it is there, so its tags were, when they were copied
             if not is_made:
                 self._create(compared.head)
-            self._protect_again()
+            # A repair may have taken the tags for those of a branch that is gone, before there was a branch; the second
+            # hold is a conflict if the old branch has been deleted meanwhile.
+            execute(self.main, missing_tags_of_copy(self.main, self.request.branch, self.request.to_branch))
+            drop_hold(self.branch, put_hold(self.branch, self.theirs))
             return self._commit(planner, compared)
         except OutcomeUnknownError:
             raise
@@ -195,15 +187,6 @@ class _Rebase:
         finally:
             if hold is not None:
                 drop_hold(self.branch, hold)
-
-    def _protect_again(self) -> None:
-        """Put the tags again that a repair has taken for those of a branch that is gone, before there was a branch.
-
-        Raises:
-            ConflictError: the old branch has been deleted meanwhile.
-        """
-        execute(self.main, missing_tags_of_copy(self.main, self.request.branch, self.request.to_branch))
-        drop_hold(self.branch, put_hold(self.branch, self.theirs))
 
     def _create(self, head: Snapshot) -> None:
         record = read_branch_record(self.main, self.request.branch)
@@ -270,11 +253,5 @@ class _Rebase:
         }
 
     def _result(self, plan: Plan | None, committed: Snapshot, details: dict[str, Any]) -> OperationResult:
-        return self.context.result(
-            plan,
-            branch=self.request.to_branch,
-            changed=True,
-            before=committed.id - 1,
-            after=committed.id,
-            details=details,
-        )
+        name, before = self.request.to_branch, committed.id - 1
+        return self.context.result(plan, branch=name, changed=True, before=before, after=committed.id, details=details)

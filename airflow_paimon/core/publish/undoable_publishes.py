@@ -147,7 +147,10 @@ def _undone(view: Table, points: Sequence[UndoablePublish]) -> tuple[dict[int, i
 
     def kept(number: int) -> set[str]:
         point = by_id.get(number)
-        return set() if point is None else brought(number) - _names(difference(view, point.snapshot, head).removed)
+        if point is None:
+            return set()
+        since = difference(view, point.snapshot, head)  # a compaction may have moved a file to another level
+        return brought(number) - (_names(since.removed) - _names(since.added))
 
     return undone_snapshots(history.without_contradicted(brought, kept)), history.damaged
 
