@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
 from airflow_paimon.data.compaction_plan import FileGroup
-from airflow_paimon.data.compaction_tasks import PlannedCompaction, RunTasks, committed_earlier, run_here
+from airflow_paimon.data.compaction_tasks import PlannedCompaction, RunTasks, committed_earlier, in_chunks, run_here
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.write import discard_files
 
@@ -130,32 +130,18 @@ class _Compaction:
 
     def finish(self, tried: Attempt) -> OperationResult:
         self._before = self._table.latest_snapshot_id()
-        self._count_committed(tried)
+        for snapshot, details in committed_earlier(self._table, tried):  # what expired ones wrote is not small any more
+            self._before = min(self._before or snapshot.id, snapshot.id - 1) or None
+            self._add(snapshot, details)
         for _ in range(MAX_ROUNDS):
             planned = _plan(self._table, self._request, tried.head)
-            if not sum([self._commit(tried, planned, chunk) for chunk in self._chunks(planned.groups)]):
+            chunks = in_chunks(planned.groups, lambda g: (1, g.size), self._tasks_at_once, self._bytes_at_once)
+            if not sum([self._commit(tried, planned, chunk) for chunk in chunks]):
                 return self._receipt(planned)
         raise ConflictError(
             f"{self._table.label}: other commits changed the files in each of {MAX_ROUNDS} attempts to compact them; "
             "run it again when there are fewer writers"
         )
-
-    def _count_committed(self, tried: Attempt) -> None:
-        """Count an earlier try's commits. Expired ones don't matter: what they wrote is not small any more."""
-        for snapshot, details in committed_earlier(self._table, tried):
-            self._before = min(self._before or snapshot.id, snapshot.id - 1) or None
-            self._add(snapshot, details)
-
-    def _chunks(self, groups: Sequence[FileGroup]) -> Iterator[list[FileGroup]]:
-        """Divide into commits: many small groups of files, or few large ones."""
-        chunk: list[FileGroup] = []
-        for one in groups:
-            if len(chunk) >= self._tasks_at_once and sum(g.size for g in chunk) >= self._bytes_at_once:
-                yield chunk
-                chunk = []
-            chunk.append(one)
-        if chunk:
-            yield chunk
 
     def _commit(self, tried: Attempt, planned: PlannedCompaction, chunk: Sequence[FileGroup]) -> bool:
         """Write and commit some groups of files. True = another commit has changed one of them: plan again."""

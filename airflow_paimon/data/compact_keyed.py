@@ -45,7 +45,7 @@ from airflow_paimon.data.compact_append import wrong_count
 from airflow_paimon.data.compaction_plan import FileGroup, plan_parts, sorted_runs, top_level
 from airflow_paimon.data.compaction_tasks import CompactionTask, PlannedCompaction, RunTasks, TaskOutput, run_here
 from airflow_paimon.data.copy_on_write import replacing_message
-from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.files.arrow_types import VALUE_KIND, replaced
 from airflow_paimon.data.files.pruning import value_bounds
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import drop_retracts
@@ -117,8 +117,7 @@ class KeyedCompactionTask:
         if self.keep_deletes:
             return batch
         live = drop_retracts(batch)
-        at = live.schema.get_field_index(VALUE_KIND)
-        return live.set_column(at, VALUE_KIND, pa.array(np.zeros(live.num_rows, np.int8)))
+        return replaced(live, VALUE_KIND, np.zeros(live.num_rows, np.int8))
 
 
 class _RowCounter:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from airflow_paimon.core.commit.committed import later_snapshots
 from airflow_paimon.core.commit.committer import Receipt
@@ -18,6 +18,8 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import FileGroup
 from airflow_paimon.data.write import TableWrite, discard_files
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,25 @@ def outputs_of(write: TableWrite, outputs: Iterable[TaskOutput]) -> list[TaskOut
         discard_files(write, [m for o in done for m in o.messages])
         raise
     return done
+
+
+def in_chunks(
+    work: Iterable[T], cost: Callable[[T], tuple[int, int]], tasks_at_once: int, bytes_at_once: int
+) -> Iterator[list[T]]:
+    """Divide work into commits, or jobs, of about so many tasks each: much that is small, or little that is large.
+    ``cost``: tasks and bytes of one; a chunk of more tasks is not larger than that many bytes, and one more.
+    """
+    chunk: list[T] = []
+    tasks = size = 0
+    for one in work:
+        own, more = cost(one)
+        if chunk and tasks + own > tasks_at_once and size >= bytes_at_once:
+            yield chunk
+            chunk, tasks, size = [], 0, 0
+        chunk.append(one)
+        tasks, size = tasks + own, size + more
+    if chunk:
+        yield chunk
 
 
 def committed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, dict[str, Any]]]:

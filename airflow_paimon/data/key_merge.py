@@ -36,7 +36,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.data.diff.keyed import changed_rows, json_rows
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, replaced
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
 from airflow_paimon.data.merge.runs import align_runs
@@ -225,8 +225,7 @@ class _BucketGroup:
         places[at] = known
         taken = pa.array(places, mask=places < 0)
         for name in self.wanted.columns_of_target:
-            column = ours.rows.column(name).take(taken)
-            rows = rows.set_column(rows.schema.get_field_index(name), rows.schema.field(name), column)
+            rows = replaced(rows, name, ours.rows.column(name).take(taken))
         return rows
 
     def _buckets_of(self, theirs: _StateRows, ours: _StateRows) -> npt.NDArray[np.int64]:
@@ -251,9 +250,7 @@ class _BucketGroup:
 
     def _numbered(self, rows: pa.RecordBatch, buckets: npt.NDArray[np.int64]) -> pa.RecordBatch:
         limits = np.array([self._limits.get(b, NEW_BUCKET) for b in buckets.tolist()], np.int64)
-        numbers = np.minimum(_numbers(rows, SEQUENCE_NUMBER), limits)
-        at = rows.schema.get_field_index(SEQUENCE_NUMBER)
-        return rows.set_column(at, SEQUENCE_NUMBER, pa.array(numbers, pa.int64()))
+        return replaced(rows, SEQUENCE_NUMBER, np.minimum(_numbers(rows, SEQUENCE_NUMBER), limits))
 
     def _writer(self, bucket: int) -> RollingWriter:
         if bucket not in self._writers:

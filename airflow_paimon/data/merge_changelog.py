@@ -19,7 +19,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.diff.keyed import changed_rows
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, replaced
 from airflow_paimon.data.merge.engine import Deduplicate
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import align_runs, runs_at_once
@@ -185,8 +185,7 @@ def _in_key_order(sides: Sequence[tuple[pa.RecordBatch, Keys, Any, Keys, tuple[i
     batches, keys = [], []
     for batch, own, at, other, (alone, paired) in sides:
         kinds = np.where(np.isin(own[at], other), paired, alone).astype(np.int8)
-        rows = batch.take(pa.array(at))
-        batches.append(rows.set_column(rows.schema.get_field_index(VALUE_KIND), VALUE_KIND, pa.array(kinds)))
+        batches.append(replaced(batch.take(pa.array(at)), VALUE_KIND, kinds))
         keys.append(own[at])
     ranks = np.unique(np.concatenate(keys), return_inverse=True)[1]
     order = np.argsort(ranks, kind="stable")

@@ -25,7 +25,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions, parse_partiti
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes
-from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, repeated
+from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, with_partition
 from airflow_paimon.data.files.write import abandoned_on_failure
 from airflow_paimon.data.key_locations import KeyLocations, RowNumbers, read_key_locations
 from airflow_paimon.data.merge.rules import merge_rules
@@ -122,12 +122,8 @@ class _WrittenKeys:
         """Read these columns of a bucket's new rows, merged, and the kind of each row."""
         split, names = self._splits[at], merge_rules(self.schema).columns(columns)
         fields = [self.schema.field(n) for n in names if n not in self.schema.partition_keys]
-        constant = dict(zip(self.schema.partition_keys, split.bucket.values, strict=True))
         for batch in read_stored(self._read, split, (*fields, SEQUENCE_FIELD, VALUE_KIND_FIELD)):
-            given = [
-                repeated(constant[n], self.schema.field(n).type, batch.num_rows) if n in constant else batch.column(n)
-                for n in columns
-            ]
+            given = with_partition(batch, self.schema, split.bucket.values, columns)
             yield pa.RecordBatch.from_arrays([*given, batch.column(VALUE_KIND)], names=[*columns, VALUE_KIND])
 
     def _keys_of(self, at: int) -> Iterator[_WrittenKeyRows]:
@@ -231,11 +227,7 @@ def _refuse_unmovable(
 
 def _deletes(new: _WrittenKeys, rows: pa.RecordBatch, bucket: BucketKey) -> pa.RecordBatch:
     """Turn rows into deletes of their keys in another partition, as Paimon writes them."""
-    constant = dict(zip(new.schema.partition_keys, new.stored.values(bucket.partition), strict=True))
-    columns = [
-        repeated(constant[f.name], f.type, rows.num_rows) if f.name in constant else rows.column(f.name)
-        for f in new.schema.fields
-    ]
+    columns = with_partition(rows, new.schema, new.stored.values(bucket.partition), new.schema.field_names)
     kinds = pa.array(np.full(rows.num_rows, DELETE, np.int8))
     return pa.RecordBatch.from_arrays([*columns, kinds], names=[*new.schema.field_names, VALUE_KIND])
 

@@ -31,7 +31,7 @@ from airflow_paimon.core.table.partitions import ALL_BUCKETS, StoredPartitions
 from airflow_paimon.core.table.reachability import find_deletion_vectors
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
-from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.files.arrow_types import VALUE_KIND, replaced
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
 from airflow_paimon.data.merge.runs import align_runs
@@ -227,7 +227,7 @@ def _with_updates_together(changes: pa.RecordBatch) -> pa.RecordBatch:
     kinds, buckets = changes.column(VALUE_KIND).to_numpy(), changes.column(_BUCKET).to_numpy().copy()
     updated = np.flatnonzero(kinds == UPDATE_BEFORE)
     buckets[updated] = buckets[updated + 1]
-    return changes.set_column(changes.schema.get_field_index(_BUCKET), _BUCKET, pa.array(buckets, pa.int32()))
+    return replaced(changes, _BUCKET, buckets)
 
 
 _States = tuple[list[BucketState], list[BucketState]]

@@ -29,6 +29,7 @@ from airflow_paimon.data.files.arrow_types import (
     VALUE_KIND_FIELD,
     one_array,
     repeated,
+    replaced,
 )
 from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.conform import ROW_KINDS
@@ -347,9 +348,7 @@ def _numbered_by_snapshot(rows: pa.RecordBatch, file: DataFile) -> pa.RecordBatc
     """Give the rows of a file that no compaction has written the number of its commit, which only the manifest has."""
     if file.file_source != FileSource.APPEND:
         return rows
-    at = rows.schema.get_field_index(SEQUENCE_NUMBER)
-    numbers = pa.array(np.full(rows.num_rows, file.min_sequence_number, np.int64))
-    return rows.set_column(at, rows.schema.field(at), numbers)
+    return replaced(rows, SEQUENCE_NUMBER, np.full(rows.num_rows, file.min_sequence_number, np.int64))
 
 
 def _without_deleted(found: FileBatch, deleted: Positions | None) -> pa.RecordBatch:

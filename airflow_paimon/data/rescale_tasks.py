@@ -20,7 +20,7 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.compact_append import wrong_count
 from airflow_paimon.data.compaction_plan import top_level
 from airflow_paimon.data.compaction_tasks import TaskOutput
-from airflow_paimon.data.files.arrow_types import VALUE_KIND
+from airflow_paimon.data.files.arrow_types import VALUE_KIND, replaced
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.rules import replacing_rules
 from airflow_paimon.data.merge.runs import merge_runs
@@ -164,8 +164,7 @@ class _KeyedRescale:
             live = None if batch is None else drop_retracts(batch)
             if live is not None and live.num_rows:
                 self.merged += live.num_rows
-                kind = live.schema.get_field_index(VALUE_KIND)
-                yield live.set_column(kind, VALUE_KIND, pa.array(np.zeros(live.num_rows, np.int8)))
+                yield replaced(live, VALUE_KIND, np.zeros(live.num_rows, np.int8))
 
     def _with_changes(self, split: ReadSplit) -> Iterator[Merged]:
         work = self.work

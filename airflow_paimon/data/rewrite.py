@@ -33,7 +33,7 @@ from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import ScanPlan, plan_scan, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import replacing_message
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, replaced
 from airflow_paimon.data.files.write import RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.rules import merge_rules, replacing_rules
 from airflow_paimon.data.merge.runs import merge_runs
@@ -120,20 +120,15 @@ def _rows(
         stored = [map(drop_retracts, run) for run in stored]
         changes = _with_meaning(write, changes)
     names = [*write.schema.field_names, VALUE_KIND, SEQUENCE_NUMBER]
-    for batch in merge_runs([_ordered(run, names) for run in (*stored, _changed_run(changes))], rules):
-        numbers = np.minimum(batch.column(SEQUENCE_NUMBER).to_numpy(), max_sequence)
-        at = batch.schema.get_field_index(SEQUENCE_NUMBER)
-        yield batch.set_column(at, SEQUENCE_NUMBER, pa.array(numbers, pa.int64()))
+    changed = (b.append_column(SEQUENCE_NUMBER, pa.repeat(_ABOVE_ALL, b.num_rows)) for b in changes)
+    for batch in merge_runs([_ordered(run, names) for run in (*stored, changed)], rules):
+        numbers = batch.column(SEQUENCE_NUMBER).to_numpy()
+        yield replaced(batch, SEQUENCE_NUMBER, np.minimum(numbers, max_sequence))
 
 
 def _ordered(run: Iterator[pa.RecordBatch], names: list[str]) -> Iterator[pa.RecordBatch]:
     for batch in run:
         yield batch.select(names)
-
-
-def _changed_run(changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in changes:
-        yield batch.append_column(SEQUENCE_NUMBER, pa.array(np.full(batch.num_rows, _ABOVE_ALL, np.int64)))
 
 
 def _with_meaning(write: TableWrite, changes: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

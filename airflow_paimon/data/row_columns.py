@@ -30,6 +30,7 @@ from airflow_paimon.data.files.arrow_types import (
     ROW_ID_FIELD,
     SEQUENCE_FIELD,
     SEQUENCE_NUMBER,
+    replaced,
 )
 
 ROW_COLUMNS = {ROW_ID: ROW_ID_FIELD, SEQUENCE_NUMBER: SEQUENCE_FIELD}
@@ -91,18 +92,14 @@ def fill_row_columns(batch: pa.RecordBatch, file: DataFile, start: int) -> pa.Re
         if file.first_row_id is not None:
             first = file.first_row_id + start
             ids = pa.array(np.arange(first, first + batch.num_rows, dtype=np.int64))
-            batch = _replaced(batch, ROW_ID, pc.coalesce(batch.column(ROW_ID), ids))
+            batch = replaced(batch, ROW_ID, pc.coalesce(batch.column(ROW_ID), ids))
         if batch.column(ROW_ID).null_count:
             raise FormatError(f"Data file {file.file_name} has rows whose {ROW_ID} is null; run check_table")
     if FILE_NAME in batch.schema.names:
-        batch = _replaced(batch, FILE_NAME, pa.repeat(file.file_name, batch.num_rows))
+        batch = replaced(batch, FILE_NAME, pa.repeat(file.file_name, batch.num_rows))
     if FILE_POSITION in batch.schema.names:
-        batch = _replaced(batch, FILE_POSITION, pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64)))
+        batch = replaced(batch, FILE_POSITION, pa.array(np.arange(start, start + batch.num_rows, dtype=np.int64)))
     if SEQUENCE_NUMBER in batch.schema.names:
         changed_in = pa.scalar(file.max_sequence_number, pa.int64())
-        batch = _replaced(batch, SEQUENCE_NUMBER, pc.coalesce(batch.column(SEQUENCE_NUMBER), changed_in))
+        batch = replaced(batch, SEQUENCE_NUMBER, pc.coalesce(batch.column(SEQUENCE_NUMBER), changed_in))
     return batch
-
-
-def _replaced(batch: pa.RecordBatch, name: str, column: pa.Array) -> pa.RecordBatch:
-    return batch.set_column(batch.schema.get_field_index(name), batch.schema.field(name), column)

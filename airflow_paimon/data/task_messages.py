@@ -22,7 +22,7 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER
+from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, SEQUENCE_NUMBER, replaced
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.files.write import RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.engine import MergeRules
@@ -173,9 +173,7 @@ def _shifted_files(
         writer = RollingWriter(target)
         with abandoned_on_failure([writer]):
             for batch in read_versions(_read(write, BATCH_ROWS), part):
-                at = batch.schema.get_field_index(SEQUENCE_NUMBER)
-                numbers = np.asarray(batch.column(at).to_numpy()) + by
-                writer.write(batch.set_column(at, SEQUENCE_NUMBER, pa.array(numbers)))
+                writer.write(replaced(batch, SEQUENCE_NUMBER, batch.column(SEQUENCE_NUMBER).to_numpy() + by))
             files += writer.finish()
     return tuple(files)
 

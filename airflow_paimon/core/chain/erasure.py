@@ -16,14 +16,14 @@ from dataclasses import replace
 
 from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Values
 from airflow_paimon.core.chain.provenance import (
+    LiveParts,
     gather_provenances,
     is_neutral,
     record_provenance,
     replace_record,
-    touched_since,
 )
-from airflow_paimon.core.chain.provenance_plan import Part, Provenance
-from airflow_paimon.core.chain.state import ChainState, state_digests, vectors_digests
+from airflow_paimon.core.chain.provenance_plan import Provenance
+from airflow_paimon.core.chain.state import ChainState
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import ScanPlan
@@ -49,64 +49,36 @@ def rebase_records(main: Table, state: ChainState) -> int:
     Returns how many records changed. ``state``: no newest snapshot held an erased row after it was read.
     """
     built = gather_provenances(main, state.layout, state.snapshot, passed_over=is_erasure_or_neutral)
-    rebase = _Rebase(state)
+    live = LiveParts(state, is_erasure_or_neutral)
     changed = 0
     for values, record in built.items():
-        now = rebase.of(record)
+        now = _rebased(record, live)
         if now != record:
             replace_record(main, state.layout, replace(now, values=values))
             changed += 1
     return changed
 
 
-class _Rebase:
-    def __init__(self, state: ChainState) -> None:
-        self._state = state
-        branches = (ChainBranch.SNAPSHOT, ChainBranch.DELTA)
-        self._live = {b: state_digests(state, b) for b in branches}
-        self._vectors = {b: vectors_digests(state.plan(b)) for b in branches}
-        self._touched: dict[tuple[ChainBranch, int | None, str | None], frozenset[Values] | None] = {}
-
-    def of(self, record: Provenance) -> Provenance:
-        """Return the record of the same partition for the live files. What has changed stays as it is recorded."""
-        deltas = [(d, self._same(ChainBranch.DELTA, d, record)) for d in record.deltas]
-        anchor = record.anchor
-        if anchor is not None and anchor.values in self._live[ChainBranch.SNAPSHOT]:
-            same_anchor = self._same(ChainBranch.SNAPSHOT, anchor, record)
-            anchor = self._part(ChainBranch.SNAPSHOT, anchor) if same_anchor else anchor
-        else:
-            same_anchor = anchor is None  # a dropped one is looked up by what is recorded
-        live = self._live[ChainBranch.DELTA]
-        rebased = replace(
-            record,
-            files=self._live[ChainBranch.SNAPSHOT][record.values],
-            anchor=anchor,
-            deltas=tuple(
-                self._part(ChainBranch.DELTA, d) if same else d for d, same in deltas if d.values in live or not same
-            ),
-        )
-        if not same_anchor or not all(same for _, same in deltas):
-            return rebased  # the snapshots that it was built on still tell that something has changed
-        snapshots = {n: i for n, i in self._state.snapshot_ids.items() if n in record.snapshots}
-        identities = {n: i for n, i in self._state.identities.items() if n in snapshots}
-        same_files = (rebased.files, rebased.anchor, rebased.deltas) == (record.files, record.anchor, record.deltas)
-        return record if same_files else replace(rebased, snapshots=snapshots, identities=identities)
-
-    def _part(self, branch: ChainBranch, part: Part) -> Part:
-        return Part(
-            values=part.values,
-            files=self._live[branch][part.values],
-            vectors=self._vectors[branch].get(part.values, ""),
-        )
-
-    def _same(self, branch: ChainBranch, part: Part, record: Provenance) -> bool:
-        """Whether an input still holds what it held, but for erased rows."""
-        vectors = self._vectors[branch].get(part.values, "")
-        if self._live[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
-            return True
-        name = self._state.plan(branch).table.branch_name
-        key = branch, record.snapshots.get(name), record.identities.get(name)
-        if key not in self._touched:
-            self._touched[key] = touched_since(self._state.plan(branch), *key[1:], is_erasure_or_neutral)
-        known = self._touched[key]
-        return known is not None and part.values not in known
+def _rebased(record: Provenance, live: LiveParts) -> Provenance:
+    """Return the record of the same partition for the live files. What has changed stays as it is recorded."""
+    deltas = [(d, live.is_same(ChainBranch.DELTA, d, record)) for d in record.deltas]
+    anchor, held = record.anchor, live.files[ChainBranch.DELTA]
+    if anchor is not None and anchor.values in live.files[ChainBranch.SNAPSHOT]:
+        same_anchor = live.is_same(ChainBranch.SNAPSHOT, anchor, record)
+        anchor = live.part(ChainBranch.SNAPSHOT, anchor.values) if same_anchor else anchor
+    else:
+        same_anchor = anchor is None  # a dropped one is looked up by what is recorded
+    rebased = replace(
+        record,
+        files=live.files[ChainBranch.SNAPSHOT][record.values],
+        anchor=anchor,
+        deltas=tuple(
+            live.part(ChainBranch.DELTA, d.values) if same else d for d, same in deltas if d.values in held or not same
+        ),
+    )
+    if not same_anchor or not all(same for _, same in deltas):
+        return rebased  # the snapshots that it was built on still tell that something has changed
+    snapshots = {n: i for n, i in live.state.snapshot_ids.items() if n in record.snapshots}
+    identities = {n: i for n, i in live.state.identities.items() if n in snapshots}
+    same_files = (rebased.files, rebased.anchor, rebased.deltas) == (record.files, record.anchor, record.deltas)
+    return record if same_files else replace(rebased, snapshots=snapshots, identities=identities)

@@ -425,6 +425,39 @@ def read_staleness(
 
 
 @dataclass(slots=True)
+class LiveParts:
+    """What the partitions of the snapshot and the delta branch hold now: digests of their ``files`` and ``vectors``."""
+
+    state: ChainState
+    passed_over: PassedOver = is_neutral
+    files: Mapping[ChainBranch, dict[Values, str]] = field(init=False)
+    vectors: Mapping[ChainBranch, dict[Values, str]] = field(init=False)
+    _touched: dict[tuple[ChainBranch, int | None, str | None], frozenset[Values] | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        branches = (ChainBranch.SNAPSHOT, ChainBranch.DELTA)
+        self.files = {b: state_digests(self.state, b) for b in branches}
+        self.vectors = {b: vectors_digests(self.state.plan(b)) for b in branches}
+
+    def part(self, branch: ChainBranch, values: Values) -> Part:
+        """Return a partition as the input of another one."""
+        return Part(values=values, files=self.files[branch][values], vectors=self.vectors[branch].get(values, ""))
+
+    def is_same(self, branch: ChainBranch, part: Part, built: Provenance) -> bool:
+        """Whether an input holds what it held when it was read, but for what commits did that are passed over."""
+        vectors = self.vectors[branch].get(part.values, "")
+        if self.files[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
+            return True
+        plan = self.state.plan(branch)
+        name = plan.table.branch_name
+        key = branch, built.snapshots.get(name), built.identities.get(name)
+        if key not in self._touched:
+            self._touched[key] = touched_since(plan, *key[1:], self.passed_over)
+        known = self._touched[key]
+        return known is not None and part.values not in known
+
+
+@dataclass(slots=True)
 class _Findings:
     """The findings about one partition."""
 
@@ -444,14 +477,10 @@ class _Findings:
 
 class _StalenessJudge:
     def __init__(self, state: ChainState, provenances: Mapping[Values, Provenance]) -> None:
-        self.state = state
         self.layout: ChainLayout = state.layout
         self.provenances = provenances
-        self.touched_buckets: dict[tuple[ChainBranch, int | None, str | None], frozenset[Values] | None] = {}
-        self.live = {b: state_digests(state, b) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
-        self.vectors = {b: vectors_digests(state.plan(b)) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
-        names = (state.layout.snapshot_branch, state.layout.delta_branch)
-        self.names = dict(zip((ChainBranch.SNAPSHOT, ChainBranch.DELTA), names, strict=True))
+        self.parts = LiveParts(state)
+        self.live = self.parts.files
         self.anchors = TimeLines(self.layout, self.live[ChainBranch.SNAPSHOT])
         self.deltas = TimeLines(self.layout, self.live[ChainBranch.DELTA])
         self.stale: dict[Values, StalePartition] = {}
@@ -490,7 +519,7 @@ class _StalenessJudge:
             if part.values not in live:
                 if part.values not in expired:
                     found.add(f"delta {text(part.values)} was deleted", part.values, lost=True)
-            elif self._changed(ChainBranch.DELTA, part, built):
+            elif not self.parts.is_same(ChainBranch.DELTA, part, built):
                 found.add(f"delta {text(part.values)} was changed after it was built", part.values)
 
     def _expired(self, built: Provenance) -> set[Values]:
@@ -504,7 +533,7 @@ class _StalenessJudge:
         _, now = self.anchors.of(self.layout.group_of(built.values)).before(moment)
         recorded, text = built.anchor, self.layout.text_of
         if recorded is not None and recorded.values in self.live[ChainBranch.SNAPSHOT]:
-            if self._changed(ChainBranch.SNAPSHOT, recorded, built):
+            if not self.parts.is_same(ChainBranch.SNAPSHOT, recorded, built):
                 found.add(f"anchor {text(recorded.values)} was replaced after it was built", recorded.values)
             elif recorded.values in self.stale:
                 found.add(f"its anchor {text(recorded.values)} is stale", recorded.values, own=False)
@@ -533,17 +562,3 @@ class _StalenessJudge:
                 return True
             other = None if other.anchor is None else self.provenances.get(other.anchor.values)
         return False
-
-    def _changed(self, branch: ChainBranch, part: Part, built: Provenance) -> bool:
-        vectors = self.vectors[branch].get(part.values, "")
-        if self.live[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
-            return False
-        name = self.names[branch]
-        known = self._touched(branch, built.snapshots.get(name), built.identities.get(name))
-        return known is None or part.values in known
-
-    def _touched(self, branch: ChainBranch, since: int | None, identity: str | None) -> frozenset[Values] | None:
-        key = branch, since, identity
-        if key not in self.touched_buckets:
-            self.touched_buckets[key] = touched_since(self.state.plan(branch), since, identity)
-        return self.touched_buckets[key]

@@ -7,7 +7,7 @@ they changed before, the partition is planned again; if after, it is rebuilt. Th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,13 +31,8 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import plan_buckets
-from airflow_paimon.data.chain.compaction_commit import (
-    OPEN_COST_BYTES,
-    CompactionCommits,
-    CompactionInputs,
-    plan_row,
-)
-from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, committed_earlier, run_here
+from airflow_paimon.data.chain.compaction_commit import CompactionCommits, CompactionInputs, plan_row
+from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, committed_earlier, in_chunks, run_here
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +220,7 @@ class _ChainCompaction:
         waiting = {p.target: p for p in todo}
         while waiting:
             ready = [p for p in waiting.values() if not (p.anchor_in_run and p.anchor in waiting)]
-            for chunk in self._chunks(inputs, ready):
+            for chunk in in_chunks(ready, inputs.cost, self._tasks_at_once, self._bytes_at_once):
                 usable = []
                 for plan in chunk:
                     del waiting[plan.target]
@@ -236,22 +231,6 @@ class _ChainCompaction:
                         self._defer(plan)
                 if usable:
                     self._compact(inputs, commits, usable)
-
-    def _chunks(
-        self, inputs: CompactionInputs, ready: Sequence[PartitionCompaction]
-    ) -> Iterator[list[PartitionCompaction]]:
-        """Divide into batches: many small partitions, or few large ones."""
-        chunk: list[PartitionCompaction] = []
-        tasks = size = 0
-        for plan in ready:
-            if chunk and tasks + inputs.bucket_count > self._tasks_at_once and size >= self._bytes_at_once:
-                yield chunk
-                chunk, tasks, size = [], 0, 0
-            chunk.append(plan)
-            tasks += inputs.bucket_count
-            size += sum(f.file_size + OPEN_COST_BYTES for s in inputs.buckets_of(plan) for f in s.files)
-        if chunk:
-            yield chunk
 
     def _compact(
         self, inputs: CompactionInputs, commits: CompactionCommits, chunk: Sequence[PartitionCompaction]

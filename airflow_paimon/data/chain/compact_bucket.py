@@ -31,7 +31,7 @@ from airflow_paimon.data.chain.plan import plan_partitions
 from airflow_paimon.data.chain.read import merged_rows
 from airflow_paimon.data.chain.splits import ChainSplit, Inputs
 from airflow_paimon.data.compaction_tasks import TaskOutput
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, repeated
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, repeated, with_partition
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import DELETE
@@ -92,14 +92,11 @@ class ChainBucketTask:
 
     def _full_rows(self, rows: pa.RecordBatch, kind: int = 0) -> pa.RecordBatch:
         """Add the target's partition columns and the internal columns of a key-value file."""
-        constant = dict(zip(self.schema.partition_keys, self.values, strict=True))
-        columns = {
-            f.name: repeated(constant[f.name], f.type, rows.num_rows) if f.name in constant else rows.column(f.name)
-            for f in self.schema.fields
-        }
-        columns[SEQUENCE_NUMBER] = pa.array(np.full(rows.num_rows, FULL_SEQUENCE, np.int64))
-        columns[VALUE_KIND] = pa.array(np.full(rows.num_rows, kind, np.int8))
-        return pa.RecordBatch.from_pydict(columns)
+        names = self.schema.field_names
+        columns = with_partition(rows, self.schema, self.values, names)
+        columns.append(pa.array(np.full(rows.num_rows, FULL_SEQUENCE, np.int64)))
+        columns.append(pa.array(np.full(rows.num_rows, kind, np.int8)))
+        return pa.RecordBatch.from_arrays(columns, names=[*names, SEQUENCE_NUMBER, VALUE_KIND])
 
     def _tombstone(self) -> tuple[DataFile, ...]:
         """Write a file with a delete of one of the bucket's keys.

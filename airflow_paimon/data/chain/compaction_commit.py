@@ -66,9 +66,12 @@ class CompactionInputs:
     def layout(self) -> ChainLayout:
         return self.state.layout
 
-    @property
-    def bucket_count(self) -> int:
-        return TableOptions(self.state.snapshot.schema.options).bucket
+    def cost(self, plan: PartitionCompaction) -> tuple[int, int]:
+        """Return how many tasks compact a partition, and the bytes that they read."""
+        files = (f for s in self.buckets_of(plan) for f in s.files)
+        return TableOptions(self.state.snapshot.schema.options).bucket, sum(
+            f.file_size + OPEN_COST_BYTES for f in files
+        )
 
     def splits(self, branch: ChainBranch, values: Values | None) -> tuple[BucketSplit, ...]:
         return () if values is None else self._parts[branch].get(values, ())

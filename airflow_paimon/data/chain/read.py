@@ -20,7 +20,14 @@ from airflow_paimon.core.format.deletion_vectors import Positions
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.data.chain.splits import ChainSection, ChainSplit, ChainTarget, Inputs
-from airflow_paimon.data.files.arrow_types import SEQUENCE_FIELD, VALUE_KIND, VALUE_KIND_FIELD, repeated
+from airflow_paimon.data.files.arrow_types import (
+    SEQUENCE_FIELD,
+    VALUE_KIND,
+    VALUE_KIND_FIELD,
+    repeated,
+    replaced,
+    with_partition,
+)
 from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.read import FileBatch
@@ -251,21 +258,17 @@ def _marked(found: FileBatch, deleted: Positions) -> pa.RecordBatch:
     first, last = np.searchsorted(deleted, np.array([found.start, found.start + found.rows.num_rows], np.uint64))
     if first == last:
         return found.rows
-    at = found.rows.schema.get_field_index(VALUE_KIND)
-    kinds = found.rows.column(at).to_numpy().copy()
+    kinds = found.rows.column(VALUE_KIND).to_numpy().copy()
     kinds[(deleted[first:last] - np.uint64(found.start)).astype(np.int64)] = DELETE
-    return found.rows.set_column(at, found.rows.schema.field(at), pa.array(kinds, found.rows.schema.field(at).type))
+    return replaced(found.rows, VALUE_KIND, kinds)
 
 
 def _finished(inputs: Inputs, target: ChainTarget, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     """Add the target's partition columns, apply the filter, and return the requested columns."""
     main = inputs.main
-    constant = dict(zip(main.schema.partition_keys, target.values, strict=True))
-    names = [f.name for f in main.schema.fields if f.name in constant or f.name in rows.schema.names]
-    columns = [
-        repeated(constant[n], main.schema.field(n).type, rows.num_rows) if n in constant else rows.column(n)
-        for n in names
-    ]
+    held = {*main.schema.partition_keys, *rows.schema.names}
+    names = [name for name in main.schema.field_names if name in held]
+    columns = with_partition(rows, main.schema, target.values, names)
     if main.fills_chars or main.rows.where is not None:
         columns = [as_read(c, main.schema.field(n).type) for c, n in zip(columns, names, strict=True)]
     batch = pa.RecordBatch.from_arrays(columns, names=names)

@@ -43,7 +43,7 @@ from airflow_paimon.data.copy_on_write import (
     write_kept,
 )
 from airflow_paimon.data.erasure.search import Search
-from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
+from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, replaced
 from airflow_paimon.data.files.write import RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.versions import drop_retracts, is_retract
 from airflow_paimon.data.merge_changelog import changelog_of
@@ -219,10 +219,8 @@ def _not(where: pc.Expression) -> pc.Expression:
 
 def _inserts(rows: pa.RecordBatch) -> pa.RecordBatch:
     """Let rows that are no deletes be inserts."""
-    at = rows.schema.get_field_index(VALUE_KIND)
-    kinds = rows.column(at)
-    stored = np.where(is_retract(kinds), kinds.to_numpy(zero_copy_only=False), 0).astype(np.int8)
-    return rows.set_column(at, rows.schema.field(at), pa.array(stored))
+    kinds = rows.column(VALUE_KIND)
+    return replaced(rows, VALUE_KIND, np.where(is_retract(kinds), kinds.to_numpy(zero_copy_only=False), 0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

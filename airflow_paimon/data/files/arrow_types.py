@@ -6,12 +6,14 @@ See docs/contributing/format.md, Data files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.errors import UnsupportedFeatureError
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp
 from airflow_paimon.core.format.types import ArrayType, AtomicType, DataField, DataType, MapType, RowType, types_within
 from airflow_paimon.core.table.internal_columns import internal_column
@@ -198,6 +200,23 @@ def scalar_of(value: Any, data_type: DataType) -> pa.Scalar:
 def repeated(value: Any, data_type: DataType, rows: int) -> pa.Array:
     """Return a column that has one value in every row."""
     return pa.repeat(scalar_of(value, data_type), rows) if value is not None else pa.nulls(rows, arrow_type(data_type))
+
+
+def replaced(rows: pa.RecordBatch, name: str, values: pa.Array | np.ndarray[Any, Any]) -> pa.RecordBatch:
+    """Return the rows with other values of a column, in the type that it has."""
+    at = rows.schema.get_field_index(name)
+    field = rows.schema.field(at)
+    return rows.set_column(at, field, values if isinstance(values, pa.Array) else pa.array(values, field.type))
+
+
+def with_partition(
+    rows: pa.RecordBatch, schema: TableSchema, values: Sequence[Any], names: Iterable[str]
+) -> list[pa.Array]:
+    """Return these columns of rows of a partition: those of the partition have its ``values``."""
+    constant = dict(zip(schema.partition_keys, values, strict=True))
+    return [
+        repeated(constant[n], schema.field(n).type, rows.num_rows) if n in constant else rows.column(n) for n in names
+    ]
 
 
 def value_of(scalar: pa.Scalar) -> Any:
