@@ -8,14 +8,13 @@ their snapshot properties, and plans the rest anew. A commit whose files another
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of, commit_identity, digest_of
+from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_identity, digest_of
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.plan import HeadIs, Plan
@@ -30,9 +29,6 @@ from airflow_paimon.data.compact_keyed import plan_keyed
 from airflow_paimon.data.compaction_plan import FileGroup
 from airflow_paimon.data.compaction_tasks import PlannedCompaction, RunTasks, committed_earlier, in_chunks, run_here
 from airflow_paimon.data.memory_plan import fits
-from airflow_paimon.data.write import discard_files
-
-log = logging.getLogger(__name__)
 
 MAX_ROUNDS = 5
 """How often files are planned again because other commits changed them."""
@@ -162,19 +158,10 @@ class _Compaction:
         stopped = self._request.writers_stopped
         identity = self._identity(tried, chunk)
         options = CommitOptions(identity=identity, properties=properties, writers_stopped=stopped)
-        try:
-            receipt = planned.commit(self._table, chunk, messages, options)
-        except REFUSALS as error:
-            discard_files(planned.write, messages)
-            if not isinstance(error, ConflictError) and "open_buckets" not in error.details:
-                raise
-            log.warning("%s; these files are planned again", error.message)
-            return True
-        if receipt.replayed:  # another try of the operation was faster and wrote its own files
-            discard_files(planned.write, messages)
-        if receipt.snapshot is not None:
+        receipt = planned.commit_or_discard(self._table, chunk, messages, options)
+        if receipt is not None and receipt.snapshot is not None:
             self._add(receipt.snapshot, details)
-        return False
+        return receipt is None
 
     def _identity(self, tried: Attempt, chunk: Sequence[FileGroup]) -> CommitIdentity:
         names = digest_of(sorted(f.file_name for g in chunk for f in g.files))

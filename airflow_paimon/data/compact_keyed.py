@@ -25,8 +25,8 @@ from airflow_paimon.core.commit.committed import find_committed
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.copy_on_write import commit_compaction
 from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.idempotency import REFUSALS, commit_identity
-from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.commit.idempotency import commit_identity
+from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot, SnapshotRef
 from airflow_paimon.core.requests.requests import Compact
@@ -54,7 +54,7 @@ from airflow_paimon.data.read import deleted_rows, read_versions
 from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry
 from airflow_paimon.data.row_deletes import stored_partitions
 from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, fitting_rows, plan_read
-from airflow_paimon.data.write import TableWrite, discard_files
+from airflow_paimon.data.write import TableWrite
 
 TASK_BYTES = 256 << 20
 """About as many bytes of rows does a task hold in memory, whatever the size of a bucket."""
@@ -318,9 +318,10 @@ def _compact(table: Table, committed: Snapshot, run: RunTasks, *, writers_stoppe
         options = CommitOptions(
             identity=identity, properties={OPERATION_PROPERTY: "compact"}, writers_stopped=writers_stopped
         )
-        done = _commit(table, planned, run, options)
-        if done is not None:
-            return done
+        messages = [m for o in planned.run(run, planned.groups) for m in o.messages]
+        receipt = planned.commit_or_discard(table, planned.groups, messages, options)
+        if receipt is not None:
+            return Compacted(snapshot=None if receipt.snapshot is None else receipt.snapshot.id)
     warning = (
         f"the rows are committed (snapshot {committed.id}), but other commits changed their buckets in all {_TRIES} "
         "attempts to compact them: readers get them from the next compaction (compact)"
@@ -336,17 +337,3 @@ def _earlier(table: Table, identity: CommitIdentity, committed: Snapshot) -> int
     except OutcomeUnknownError:
         return None
     return None if found is None else found.id
-
-
-def _commit(table: Table, planned: PlannedCompaction, run: RunTasks, options: CommitOptions) -> Compacted | None:
-    """Merge the buckets and commit them; None = another commit has changed one."""
-    messages = [m for o in planned.run(run, planned.groups) for m in o.messages]
-    try:
-        receipt = planned.commit(table, planned.groups, messages, options)
-    except REFUSALS as error:
-        discard_files(planned.write, messages)
-        if not isinstance(error, ConflictError) and "open_buckets" not in error.details:
-            raise
-        log.warning("%s; the buckets are planned again", error.message)
-        return None
-    return Compacted(snapshot=receipt.snapshot.id if receipt.snapshot is not None else None)

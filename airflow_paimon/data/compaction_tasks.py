@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -10,7 +11,8 @@ from airflow_paimon.core.commit.committed import later_snapshots
 from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.commit.idempotency import Attempt
+from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt
+from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.open_writers import OpenBucket
@@ -18,6 +20,8 @@ from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import FileGroup
 from airflow_paimon.data.write import TableWrite, discard_files
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -59,6 +63,24 @@ class PlannedCompaction:
     left_open: Sequence[OpenBucket] = ()
     tasks: Callable[[Sequence[FileGroup]], list[CompactionTask]]
     commit: Callable[[Table, Sequence[FileGroup], Sequence[CommitMessage], CommitOptions], Receipt]
+
+    def commit_or_discard(
+        self, table: Table, groups: Sequence[FileGroup], messages: Sequence[CommitMessage], options: CommitOptions
+    ) -> Receipt | None:
+        """Commit what the tasks of some groups have written; files that are not committed are deleted. None: another
+        commit has changed a bucket, or a job may have it open: plan again.
+        """
+        try:
+            receipt = self.commit(table, groups, messages, options)
+        except REFUSALS as error:
+            discard_files(self.write, messages)
+            if not isinstance(error, ConflictError) and "open_buckets" not in error.details:
+                raise
+            log.warning("%s; these files are planned again", error.message)
+            return None
+        if receipt.replayed:  # another try of the operation was faster and wrote its own files
+            discard_files(self.write, messages)
+        return receipt
 
     def run(self, run: RunTasks, groups: Sequence[FileGroup]) -> list[TaskOutput]:
         """Run the tasks of some groups; see ``outputs_of``."""

@@ -43,8 +43,7 @@ from airflow_paimon.data.dynamic_buckets import Assigners, DynamicBuckets, plan_
 from airflow_paimon.data.files.conform import partition_columns, some_columns
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure, delete_unused
 from airflow_paimon.data.merge.rules import merge_rules
-from airflow_paimon.data.merge.sorted_runs import Part, changes_to_write, merges_in_parts, runs_to_write
-from airflow_paimon.data.merge.spilled_runs import RunBuffer
+from airflow_paimon.data.merge.sorted_runs import Part, RunBuffer, changes_to_write, merges_in_parts, runs_to_write
 from airflow_paimon.data.merge.versions import Indices, drop_retracts
 from airflow_paimon.data.record_expiry import record_expiry
 

@@ -5,7 +5,7 @@ Inputs stay from which a stale partition that stays is to be rebuilt. See docs/h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -140,8 +140,8 @@ class _ChainExpiry:
         )
         groups = self._without_inputs(groups, *plans)
         steps = (
-            DropStep(branch=self.delta.branch_name, drops=_drops(deltas, _delta_reasons(self.layout, groups))),
-            DropStep(branch=self.snapshot.branch_name, drops=_drops(snapshots, _snapshot_reasons(self.layout, groups))),
+            DropStep(branch=self.delta.branch_name, drops=tuple(_delta_drops(self.layout, groups, deltas))),
+            DropStep(branch=self.snapshot.branch_name, drops=tuple(_snapshot_drops(self.layout, groups, snapshots))),
         )
         return ExpiryPlan(
             cutoff=cutoff,
@@ -225,24 +225,21 @@ def chain_expiry(context: Context, request: ExpirePartitions) -> _ChainExpiry:
     )
 
 
-def _drops(held: _Held, reasons: Iterable[tuple[Values, str]]) -> tuple[PartitionDrop, ...]:
-    return tuple(PartitionDrop.of(held[values], reason) for values, reason in reasons)
-
-
-def _delta_reasons(layout: ChainLayout, groups: Sequence[GroupExpiry]) -> Iterable[tuple[Values, str]]:
+def _delta_drops(layout: ChainLayout, groups: Sequence[GroupExpiry], held: _Held) -> Iterator[PartitionDrop]:
     for group in groups:
         for values in group.orphans:
-            yield values, "older than the group's first full partition, which expires"
+            yield PartitionDrop.of(held[values], "older than the group's first full partition, which expires")
         for segment in group.segments:
-            for values in segment.deltas:
-                yield values, f"in the expired segment of {layout.text_of(segment.snapshot)}"
+            why = f"in the expired segment of {layout.text_of(segment.snapshot)}"
+            yield from (PartitionDrop.of(held[values], why) for values in segment.deltas)
 
 
-def _snapshot_reasons(layout: ChainLayout, groups: Sequence[GroupExpiry]) -> Iterable[tuple[Values, str]]:
+def _snapshot_drops(layout: ChainLayout, groups: Sequence[GroupExpiry], held: _Held) -> Iterator[PartitionDrop]:
     for group in groups:
         for segment in group.segments:
             assert group.anchor is not None
-            yield segment.snapshot, f"its segment expired; the group's anchor is {layout.text_of(group.anchor)} now"
+            why = f"its segment expired; the group's anchor is {layout.text_of(group.anchor)} now"
+            yield PartitionDrop.of(held[segment.snapshot], why)
 
 
 def _report(layout: ChainLayout, groups: Sequence[GroupExpiry], snapshots: _Held, deltas: _Held) -> dict[str, Any]:

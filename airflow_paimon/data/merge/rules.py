@@ -1,11 +1,38 @@
-"""The merge rules of a table, by its options."""
+"""The merge rules of a table, by its options: its engine, and the aggregate function of each column."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.merge_options import configured_function, sequence_groups
+from airflow_paimon.core.format.types import DataField
+from airflow_paimon.core.table.merge_options import (
+    SKETCHES,
+    aggregate_options,
+    configured_function,
+    function_of,
+    sequence_groups,
+)
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.data.merge.aggregates.choose import aggregator
+from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
+from airflow_paimon.data.merge.aggregates.nested import (
+    Collect,
+    MergeMap,
+    MergeMapWithKeyTime,
+    NestedPartialUpdate,
+    NestedUpdate,
+)
+from airflow_paimon.data.merge.aggregates.numbers import Product, Sum
+from airflow_paimon.data.merge.aggregates.text import ListAgg
+from airflow_paimon.data.merge.aggregates.values import (
+    Boolean,
+    Extreme,
+    FirstValue,
+    LastNonNullValue,
+    LastValue,
+    PrimaryKey,
+    Sketch,
+)
 from airflow_paimon.data.merge.engine import Aggregation, Deduplicate, FirstRow, MergeEngine, MergeRules
 from airflow_paimon.data.merge.partial_update import PartialUpdate, SequenceGroup
 
@@ -70,3 +97,41 @@ def _aggregation(schema: TableSchema, options: TableOptions) -> Aggregation:
         functions={f.name: aggregator(options, f, sequence_fields=options.sequence_fields) for f in fields},
         remove_on_delete=options.flag("aggregation.remove-record-on-delete"),
     )
+
+
+CLASSES: Mapping[str, type[Aggregate]] = {
+    "primary-key": PrimaryKey,
+    "last_value": LastValue,
+    "last_non_null_value": LastNonNullValue,
+    **dict.fromkeys(("first_value", "first_non_null_value", "first_not_null_value"), FirstValue),
+    "sum": Sum,
+    "product": Product,
+    **dict.fromkeys(("max", "min"), Extreme),
+    **dict.fromkeys(("bool_and", "bool_or"), Boolean),
+    "listagg": ListAgg,
+    "collect": Collect,
+    "merge_map": MergeMap,
+    "merge_map_with_keytime": MergeMapWithKeyTime,
+    "nested_update": NestedUpdate,
+    "nested_partial_update": NestedPartialUpdate,
+    **dict.fromkeys(SKETCHES, Sketch),
+}
+
+
+def aggregator(
+    options: TableOptions,
+    field: DataField,
+    *,
+    keys: Collection[str] = (),
+    sequence_fields: Collection[str] = (),
+    function: str | None = None,
+) -> Aggregate:
+    """Return the function of a column of a table with ``merge-engine=aggregation``, or the one that is named.
+
+    Raises:
+        UnsupportedFeatureError: an unknown function, or one that the column's type does not allow.
+        InvalidInputError: one of its options has a wrong value.
+    """
+    name = function or function_of(options, field.name, keys=keys, sequence_fields=sequence_fields)
+    parsed = aggregate_options(options, field, name)
+    return CLASSES[name](parsed)

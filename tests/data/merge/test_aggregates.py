@@ -17,7 +17,7 @@ from airflow_paimon.core.table.merge_options import FUNCTIONS, AggregateOptions,
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import arrow_type
 from airflow_paimon.data.merge.aggregates.aggregate import Aggregate
-from airflow_paimon.data.merge.aggregates.choose import CLASSES, aggregator
+from airflow_paimon.data.merge.rules import CLASSES, aggregator
 from tests.data.merge.aggregate_model import EXACT, Model, Refused, comparable
 from tests.randomness import chance as chance_of
 
