@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, first_few
-from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
@@ -279,16 +278,6 @@ def highest_sequence(files: Sequence[DataFile]) -> int:
     return max((f.max_sequence_number for f in files), default=-1)
 
 
-def too_high(changes: Sequence[BucketChange], base_highest: Mapping[BucketKey, int]) -> dict[BucketKey, int]:
-    """Return the buckets of the branch whose rows would win over newer ones of a writer that stays open during the
-    publish, with the highest number that they may have.
-
-    See docs/contributing/publishing.md, A running writer keeps winning.
-    """
-    limits = {c.bucket: base_highest.get(c.bucket, -1) for c in changes}
-    return {c.bucket: limits[c.bucket] for c in changes if highest_sequence(_files(c)) > limits[c.bucket]}
-
-
 def _files(change: BucketChange) -> list[DataFile]:
     return [e.file for e in change.add]
 
@@ -308,23 +297,6 @@ def sequences_too_high(table: str, buckets: Iterable[BucketKey], schema: TableSc
 def _unsafe(buckets: Sequence[str], message: str, code: str | None = None) -> UnsafeOperationError:
     details = {"buckets": buckets[:MAX_LISTED], "bucket_count": len(buckets)}
     return UnsafeOperationError(message, code=code, details=details)
-
-
-def replaced_hash_indexes(
-    changes: Sequence[BucketChange], theirs: Difference, head: Sequence[IndexEntry], schema: TableSchema
-) -> dict[BucketKey, tuple[IndexEntry | None, IndexEntry | None]]:
-    """Return the dynamic buckets that get another hash index: the new one, and that of ``head``, the branch that is
-    written.
-    """
-    bucket_of = StoredPartitions(schema).bucket
-    mine = {bucket_of(i): i for i in head if i.index_type == INDEX_TYPE}
-    found = {}
-    for bucket in {c.bucket for c in changes} & theirs.index.keys():
-        their = next((i for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
-        old = mine.get(bucket)
-        if (their and their.file_name) != (old and old.file_name):
-            found[bucket] = (their, old)
-    return found
 
 
 def other_keys(table: str, buckets: Iterable[BucketKey], schema: TableSchema, whose: str) -> UnsafeOperationError:

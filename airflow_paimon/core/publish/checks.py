@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, SnapshotRef
+from airflow_paimon.core.format.snapshot import CommitKind, SnapshotRef
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     bucket_namer,
@@ -15,7 +15,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     check_moving_keys,
     check_snapshot_numbers,
     highest_sequence,
-    too_high,
 )
 from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ids, check_ranges
 from airflow_paimon.core.publish.compare import Comparison, keys_stay, published_difference
@@ -26,13 +25,12 @@ from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.related_publishes import refuse_other_ids
 from airflow_paimon.core.publish.row_functions import RowFunctions
-from airflow_paimon.core.table.history import Difference, changed_buckets, difference, snapshots_between
+from airflow_paimon.core.table.history import changed_buckets, difference, snapshots_between
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.table import Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,25 +155,22 @@ must still hold at the commit are its conditions (``run.py``).
 def buckets_to_fold(
     planner: MergePlanner, compared: Comparison, changes: Sequence[BucketChange]
 ) -> dict[BucketKey, int]:
-    """Return the buckets to fold first, with the highest number allowed. The base's manifests are read only if the
-    replaced files are not sufficient.
+    """Return the buckets of the branch whose rows would win over newer ones of a writer that stays open during the
+    publish, with the highest number that they may have, that of the branch point; -1 where it was empty.
+
+    The base's manifests are read only if the replaced files are not sufficient. See docs/contributing/publishing.md, A
+    running writer keeps winning.
     """
     request, schema = planner.request, compared.schema
-    if not schema.primary_keys or TableOptions(schema.options).sequence_fields:
+    if not schema.primary_keys or TableOptions(schema.options).sequence_fields or request.writers_stopped:
         return {}
-    if request.writers_stopped:
-        return {}
-    return too_high(changes, _base_highest(planner.main, compared.base, compared.theirs_since_base, changes))
-
-
-def _base_highest(
-    table: Table, base: Snapshot, theirs: Difference, changes: Sequence[BucketChange]
-) -> dict[BucketKey, int]:
-    """The highest sequence number at the branch point, of each bucket that needs it; -1 where it was empty."""
-    removed = {b: highest_sequence([e.file for e in group.values()]) for b, group in theirs.removed.items()}
-    doubtful = {c.bucket for c in changes if highest_sequence([e.file for e in c.add]) > removed.get(c.bucket, -1)}
+    new = {c.bucket: highest_sequence([e.file for e in c.add]) for c in changes}
+    removed = compared.theirs_since_base.removed.items()
+    limits = {b: highest_sequence([e.file for e in group.values()]) for b, group in removed}
+    doubtful = [b for b, highest in new.items() if highest > limits.get(b, -1)]
     if doubtful:
-        found = live_entries(table, base if base.id else None)
-        live = StoredPartitions(table.schema()).by_bucket(found.values())
-        removed |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
-    return removed
+        base = compared.base
+        found = live_entries(planner.main, base if base.id else None)
+        live = StoredPartitions(planner.main.schema()).by_bucket(found.values())
+        limits |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
+    return {b: limits[b] for b in doubtful if new[b] > limits[b]}

@@ -193,7 +193,9 @@ def ordered(
     for position, at in enumerate(newest_first):
         number = before[at].file.max_sequence_number
         newer = (o for o in newest_first[:position] if before[o].file.max_sequence_number > number)
-        depth[at] = max((depth[o] + 1 for o in newer if _meet(known[o], known[at])), default=0)
+        mine = known[at]
+        meeting = [o for o in newer if mine is not None and (w := known[o]) is not None and w.meets(mine)]
+        depth[at] = max((depth[o] + 1 for o in meeting), default=0)
         if not depth[at]:
             continue
         given = head + 1 - depth[at]
@@ -214,10 +216,6 @@ def _place(entry: ManifestEntry, schemas: Schemas, order: ColumnOrder, gone: Col
         return _written(entry, schemas)
     stays = order.is_there(entry.file) and not any(whole.meets(g) for g in gone)
     return _written(entry, schemas) if stays else whole
-
-
-def _meet(one: Written | None, other: Written | None) -> bool:
-    return one is not None and other is not None and one.meets(other)
 
 
 def _shifted(entry: ManifestEntry, space: IdSpace) -> ManifestEntry:

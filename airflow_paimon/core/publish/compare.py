@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -102,56 +102,73 @@ def gather_sides(
         partial(snapshots_between, branch, base.id, theirs.id),
     ]
     between, their_diff, our_diff, history = run_parallel(main.store, reads)
+    sides = Sides(theirs=their_diff, ours=our_diff, theirs_changed=their_diff.buckets, ours_changed=our_diff.buckets)
     seen = _ReadSides(
         main=main,
         branch=branch,
-        compared=partial(Comparison, base=base, head=head, branch_snapshot=theirs, schema=schema, scope=scope),
-        base=base,
-        head=head,
-        theirs=theirs,
-        schema=schema,
-        scope=scope,
-        their_diff=their_diff,
-        our_diff=our_diff,
         between=between,
         since=known_history(main, base, head) if between is None else KnownHistory(snapshots=between),
         history=history,
         neutral=neutral_kinds(schema),
+        compared=Comparison(
+            base=base,
+            head=head,
+            branch_snapshot=theirs,
+            schema=schema,
+            sides=sides,
+            theirs_since_base=their_diff,
+            ours_since_base=our_diff,
+            last=None,
+            scope=scope,
+        ),
     )
     for damaged in seen.since.damaged.values():
         raise damaged
-    return (
-        _compare_by_file(seen, unfinished) if merges_by_file(schema) and not whole else _compare_by_bucket(seen, whole)
-    )
+    known, on_main = _find_publishes(seen)
+    by_file = merges_by_file(schema) and not whole
+    found = _by_file(seen, on_main, unfinished) if by_file else _by_bucket(seen, on_main, whole)
+    return replace(
+        found, sides=_only(found.sides, scope), last=known.last, on_main=on_main,
+        branch_rolled_back=_goes_back(history, on_main),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ReadSides:
     """What was read of both sides since their base.
 
-    ``between``: main's snapshots, ``history`` the branch's, None: some have expired. ``since``: what is known
-    of main's. ``compared`` makes the result of what is found.
+    ``between``: main's snapshots, ``history`` the branch's, None: some have expired. ``since``: what is known of
+    main's. ``compared``: with the base alone, as if nothing had been published before.
     """
 
     main: Table
     branch: Table
-    compared: Callable[..., Comparison]
-    base: Snapshot
-    head: Snapshot
-    theirs: Snapshot
-    schema: TableSchema
-    scope: PartitionScope
-    their_diff: Difference
-    our_diff: Difference
     between: Sequence[Snapshot] | None
     since: KnownHistory
     history: Sequence[Snapshot] | None
     neutral: Collection[CommitKind]
+    compared: Comparison
+
+    @property
+    def base(self) -> Snapshot:
+        return self.compared.base
+
+    @property
+    def scope(self) -> PartitionScope:
+        return self.compared.scope
+
+    @property
+    def their_diff(self) -> Difference:
+        return self.compared.theirs_since_base
+
+    @property
+    def our_diff(self) -> Difference:
+        return self.compared.ours_since_base
 
 
 def _find_publishes(s: _ReadSides) -> tuple[MatchedPublishes, PublishesOnMain]:
     """Find the publishes that concern the branch, and those of them that main stands on."""
-    known = match_publishes(s.main, s.branch, s.since.snapshots, s.schema)
+    known = match_publishes(s.main, s.branch, s.since.snapshots, s.compared.schema)
 
     def brought(number: int) -> set[str]:
         publish = known.own.get(number)
@@ -169,47 +186,33 @@ def _added_names(change: Difference, scope: PartitionScope) -> set[str]:
     return {origin_name(i.file_name) for files in groups for i in files}
 
 
-def _compare_by_file(s: _ReadSides, unfinished: Sequence[UnfinishedPublish]) -> Comparison:
-    known, on_main = _find_publishes(s)
+def _by_file(s: _ReadSides, on_main: PublishesOnMain, unfinished: Sequence[UnfinishedPublish]) -> Comparison:
     lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, on_main, unfinished, s.scope)
     unknown = [*on_main.unknown, *(p.scope for p in on_main.unmatched)]
-    lost = lost or brought_and_removed(
-        s.main, on_main.of_other_branches, _unpublished_files(s, on_main) if on_main.of_other_branches else set()
-    )
-    theirs, ours = s.their_diff.buckets, s.our_diff.buckets
-    sides = Sides(theirs=s.their_diff, ours=s.our_diff, theirs_changed=theirs, ours_changed=ours)
-    changed, left = theirs, set[BucketKey]()
+    if others := on_main.of_other_branches:
+        published = published_difference(s.branch, s.base, on_main)
+        theirs, ours, brought = (_added_names(change, s.scope) for change in (s.their_diff, s.our_diff, published))
+        lost = lost or brought_and_removed(s.main, others, theirs - ours - brought)
+    changed, left = s.their_diff.buckets, set[BucketKey]()
     if not s.scope.is_whole:
         then = published_difference(s.branch, s.base, on_main)
+        real = changed_buckets(s.branch, s.history, changed, s.neutral) | then.buckets
         changed = changed | then.buckets
-        real = changed_buckets(s.branch, s.history, theirs, s.neutral) | then.buckets
         left = {b for b in real if not (s.scope.holds(b.partition) or s.their_diff.same_in(b, then))}
-    return s.compared(
-        sides=_only(sides, s.scope),
-        theirs_since_base=s.their_diff,
-        ours_since_base=s.our_diff,
-        last=known.last,
-        on_main=on_main,
+    return replace(
+        s.compared,
         earlier_publishes_known=not lost and not any(map(s.scope.meets, unknown)),
-        branch_rolled_back=_goes_back(s.history, on_main),
         branch_partitions=_partitions(changed),
         unpublished_partitions=_partitions(left),
     )
 
 
-def _unpublished_files(s: _ReadSides, on_main: PublishesOnMain) -> set[str]:
-    """Return the files of the branch, by their names there, that no publish of it brought and that main lacks."""
-    published = published_difference(s.branch, s.base, on_main)
-    theirs, ours, brought = (_added_names(change, s.scope) for change in (s.their_diff, s.our_diff, published))
-    return theirs - ours - brought
-
-
-def _compare_by_bucket(s: _ReadSides, whole: bool) -> Comparison:
-    known, on_main = _find_publishes(s)
+def _by_bucket(s: _ReadSides, on_main: PublishesOnMain, whole: bool) -> Comparison:
+    schema = s.compared.schema
     parts = [_BucketsOfBase.since(s, on_main, publish, counts) for publish, counts in on_main.each()]
     parts.append(_BucketsOfBase.of_the_rest(s, {b for part in parts for b in part.buckets}))
     theirs, ours = together(p.theirs for p in parts), together(p.ours for p in parts)
-    candidates = ours.buckets if whole else within_reach(ours.buckets, theirs.buckets, s.schema)
+    candidates = ours.buckets if whole else within_reach(ours.buckets, theirs.buckets, schema)
     sides = Sides(
         theirs=theirs,
         ours=ours,
@@ -218,15 +221,11 @@ def _compare_by_bucket(s: _ReadSides, whole: bool) -> Comparison:
         main_entries_by_origin={origin(i): e for group in s.our_diff.added.values() for i, e in group.items()},
     )
     left = (b for b in sides.theirs_changed if not s.scope.holds(b.partition) and not theirs.same_in(b, ours))
-    return s.compared(
-        sides=_only(sides, s.scope),
-        theirs_since_base=s.their_diff,
-        ours_since_base=s.our_diff,
-        last=known.last,
-        on_main=on_main,
+    return replace(
+        s.compared,
+        sides=sides,
         base_publish={b: part.publish for part in parts if part.publish is not None for b in part.buckets},
         earlier_publishes_known=not on_main.unknown,
-        branch_rolled_back=_goes_back(s.history, on_main),
         branch_partitions=_partitions(s.their_diff.buckets.union(*(part.buckets for part in parts))),
         unpublished_partitions=_partitions(left),
     )
@@ -262,7 +261,7 @@ class _BucketsOfBase:
         ``counts``: in which partitions the publish is the newest one.
         """
         published = difference(s.branch, s.base, publish.branch).only(counts)
-        between = snapshots_between(s.main, publish.main.id, s.head.id)
+        between = snapshots_between(s.main, publish.main.id, s.compared.head.id)
         until, history = (
             None if s.history is None else [x for x in s.history if (x.id > publish.branch.id) == after]
             for after in (False, True)
@@ -275,7 +274,7 @@ class _BucketsOfBase:
             as_before = buckets - s.our_diff.buckets
             dropped = as_before if as_before < published.buckets else dropped
             buckets = {b for b in buckets if published.same_in(b, s.our_diff)}
-        index = index_of_buckets(s.branch, s.base, StoredPartitions(s.schema)) if published.index else {}
+        index = index_of_buckets(s.branch, s.base, StoredPartitions(s.compared.schema)) if published.index else {}
         theirs, ours = (d.within(buckets).since(published.within(buckets), index) for d in (s.their_diff, s.our_diff))
         taken = buckets
         if ours.buckets:

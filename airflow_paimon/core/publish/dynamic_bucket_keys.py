@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from airflow_paimon.core.format.hash_index import read_hash_index, same_hashes
+from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index, same_hashes
 from airflow_paimon.core.format.manifest import IndexEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys, replaced_hash_indexes
+from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
 from airflow_paimon.core.table.live_files import Difference
 from airflow_paimon.core.table.manifest_entries import read_index_entries
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.table import Table
 
@@ -30,8 +31,14 @@ def check_dynamic_bucket_keys(
     Raises:
         UnsafeOperationError: lists the buckets.
     """
-    replaced = replaced_hash_indexes(changes, theirs, read_index_entries(target, head), schema)
-    other = [bucket for bucket, (new, old) in replaced.items() if not _same_keys(target, new, old)]
+    bucket_of = StoredPartitions(schema).bucket
+    mine = {bucket_of(i): i for i in read_index_entries(target, head) if i.index_type == INDEX_TYPE}
+    other = []
+    for bucket in {c.bucket for c in changes} & theirs.index.keys():
+        new = next((i for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
+        old = mine.get(bucket)
+        if (new and new.file_name) != (old and old.file_name) and not _same_keys(target, new, old):
+            other.append(bucket)
     if other:
         raise other_keys(target.label, other, schema, whose)
 

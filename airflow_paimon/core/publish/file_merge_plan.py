@@ -173,7 +173,10 @@ class _FileMerger:
             then = _Net.of(sides.published)
             theirs, ours = theirs.since(then), ours.since(then)
             gone = {n for files in sides.published.difference.removed.values() for n in _names(files)}
-            self.expected = _expected(sides.vectors, sides.published.vectors, gone - then.removed.keys())
+            compacted = gone - then.removed.keys()  # by the source alone, which is not published: as at the base
+            self.expected = {n: v for n, v in sides.published.vectors.items() if n not in compacted} | {
+                n: v for n, v in sides.vectors.items() if n in compacted
+            }
         self.theirs, self.ours = theirs, ours
         self.ours_vectors = {**sides.ours.vectors, **{origin_name(n): v for n, v in sides.ours.vectors.items()}}
         self.adds: dict[str, ManifestEntry] = {}
@@ -186,8 +189,17 @@ class _FileMerger:
         self.brought: set[str] = set()
 
     def decide(self) -> None:
-        self._removals()
-        self._additions()
+        for name, entry in self.theirs.removed.items():
+            if name in self.ours.removed:
+                self._gone_in(self.bucket_of(entry), name)
+            else:
+                self._delete(name, self.live.get(origin_name(name), entry))
+        for name, entry in self.theirs.added.items():
+            if origin_name(name) not in self.live and name not in self.ours.added:
+                self.adds[name] = entry
+                self.brought.add(name)
+                vector = self.sides.theirs.vectors.get(name)
+                self.vectors |= {} if vector is None else {name: vector}
         self._marks()
         self._appended()
 
@@ -196,26 +208,6 @@ class _FileMerger:
             self.conflicts[self.bucket_of(entry)] = Cause.ROWS
             return
         self.deletes[entry.file.file_name] = entry
-
-    def _removals(self) -> None:
-        """Files that the source has removed."""
-        for name, entry in self.theirs.removed.items():
-            if name in self.ours.removed:
-                self._gone(name, entry)
-            else:
-                self._delete(name, self.live.get(origin_name(name), entry))
-
-    def _additions(self) -> None:
-        """Files of the source."""
-        for name, entry in self.theirs.added.items():
-            if origin_name(name) not in self.live and name not in self.ours.added:
-                self._add(name, entry, self.sides.theirs.vectors.get(name))
-
-    def _add(self, name: str, entry: ManifestEntry, vector: Vector | None) -> None:
-        self.adds[name] = entry
-        self.brought.add(name)
-        if vector is not None:
-            self.vectors[name] = vector
 
     def _marks(self) -> None:
         """Deletion vectors of files that stay."""
@@ -238,9 +230,6 @@ class _FileMerger:
                 self.vectors[entry.file.file_name if entry is not None else name] = wanted
             elif not _same(have, wanted):
                 self.conflicts[self.bucket_of(known.entry)] = Cause.ROWS
-
-    def _gone(self, name: str, entry: ManifestEntry) -> None:
-        self._gone_in(self.bucket_of(entry), name)
 
     def _gone_in(self, bucket: BucketKey, name: str) -> None:
         """The target has removed a file that the source changed as well."""
@@ -392,18 +381,6 @@ class _Net:
             {n: e for n, e in self.removed.items() if n not in then.removed}
             | {n: e for n, e in then.added.items() if origin_name(n) not in mine},
         )
-
-
-def _expected(
-    base: Mapping[str, Vector], published: Mapping[str, Vector], compacted: Collection[str]
-) -> dict[str, Vector]:
-    """Return the vectors that the target should have: those of the last publish, or of the base for files that the
-    source only had compacted by then, which is not published.
-    """
-    return {
-        **{n: v for n, v in published.items() if n not in compacted},
-        **{n: v for n, v in base.items() if n in compacted},
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

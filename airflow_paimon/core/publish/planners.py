@@ -204,6 +204,7 @@ class MergePlanner:
         base, theirs, ours, point = self._key_states(compared, overlapping)
         schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
         known = {s.id: s for s in (*logs.main, *schemas.new)}
+        choice = self.request.on_overlap if isinstance(self.request, MergeBranch) else "fail"
         keys = KeyMergeRequest(
             target=self.main,
             schema=schemas.latest or compared.schema,
@@ -211,7 +212,7 @@ class MergePlanner:
             theirs=with_mapped_schemas(theirs, known, schemas),
             ours=replace(ours, schemas={i: known.get(i) or self.main.schema(i) for i in ours.schema_ids}),
             limits=point.highest_numbers,
-            on_overlap=_choice(self.request),
+            on_overlap=None if choice == "fail" else choice,
             equal_rows_overlap=aggregates(compared.schema),
         )
         planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
@@ -429,11 +430,6 @@ def planner_of(context: Context, request: PublishBranch, branch: Table) -> Merge
         return FastForwardPlanner(context, request, branch)
     texts = request.partitions if isinstance(request, MergeBranch) else ()
     return MergePlanner(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
-
-
-def _choice(request: PublishBranch) -> str | None:
-    """Return whose rows are taken of keys that both sides changed; None: such a key is a conflict."""
-    return request.on_overlap if isinstance(request, MergeBranch) and request.on_overlap != "fail" else None
 
 
 def _used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ()) -> set[int]:

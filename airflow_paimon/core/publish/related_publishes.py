@@ -158,10 +158,14 @@ def _kept_beginning(view: Table, record: BranchRecord, until: int) -> Snapshot |
     """Return the branch as it was made from another one; None: that is gone, or the branch was rolled back to before
     it, up to its snapshot ``until``.
     """
-    found = _beginning(view, record) if record.came_from else None
+    if not record.came_from:
+        return None
+    first = record.snapshot_id or 0
+    found = view.find_snapshot(first + 1)  # the commit of a rebase
+    rebased = found is not None and REBASED_BRANCH_PROPERTY in found.properties
+    found = found if rebased else view.find_snapshot(first)
     if found is None or any(s.id <= until for s in rollbacks_before(view, found)):
         return None
-    rebased = REBASED_BRANCH_PROPERTY in found.properties
     return found if rebased or snapshot_key(found) == record.came_from[-1] else None
 
 
@@ -169,15 +173,6 @@ def _newest(view: Table, texts: Iterable[str]) -> Snapshot | None:
     """Return the newest of these states that is the branch's own."""
     own = (s for text in texts if (s := own_state(view, text)) is not None)
     return max(own, key=lambda s: s.id, default=None)
-
-
-def _beginning(branch: Table, record: BranchRecord) -> Snapshot | None:
-    """Return the branch as it was made from another one: the commit of a rebase, or its first snapshot."""
-    first = record.snapshot_id or 0
-    rebased = branch.find_snapshot(first + 1)
-    if rebased is not None and REBASED_BRANCH_PROPERTY in rebased.properties:
-        return rebased
-    return branch.find_snapshot(first)
 
 
 def brought_and_removed(main: Table, publishes: Sequence[Snapshot], missing: set[str]) -> bool:
