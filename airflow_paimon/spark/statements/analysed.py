@@ -1,7 +1,7 @@
 """Restricted SQL, looked at once more when Spark has resolved it, and before anything of it is evaluated.
 
-``reach.py`` looks at what the text says, this module at what Spark made of it: every relation is one that we bound, no
-code is called but Spark's own, and no type brings code or expressions along.
+``restricted_sql.py`` looks at what the text says, this module at what Spark made of it: every relation is one that we
+bound, no code is called but Spark's own, and no type brings code or expressions along.
 """
 
 from __future__ import annotations
