@@ -111,7 +111,7 @@ def files() -> dict[Path, str]:
 def _root() -> str:
     """Return the package's own module with the names of all functions."""
     names = sorted({"__version__", *airflow_paimon._PLACES, *functions()}, key=lambda n: (n.islower(), n))
-    listed = "".join(f'    "{name}",\n' for name in names)
+    listed = "\n".join(packed([f'"{name}"' for name in names])) + "\n"
     return re.sub(r"(?<=\n__all__ = \[  # noqa: F405\n)[^\]]*", listed, ROOT.read_text())
 
 
@@ -133,7 +133,7 @@ def functions() -> dict[str, OperationSpec]:
 def source() -> str:
     """Return the module."""
     names = sorted(functions())
-    listed = "".join(f"    {name!r},\n" for name in names).replace("'", '"')
+    listed = "\n".join(packed([f'"{name}"' for name in names])) + "\n"
     made = "\n\n".join(_function(name, operation) for name, operation in functions().items())
     tail = "\n\nfor _name in __all__:\n    describe(_name, globals()[_name])\n"
     return f"{_HEAD}__all__ = [\n{listed}]\n\n\n{made}{tail}"

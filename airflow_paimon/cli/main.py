@@ -341,10 +341,8 @@ def _look_up(options: argparse.Namespace) -> Any:
     if options.what == "sets":
         return lookups.sets(options.warehouse, storage, limit, options.name)
     if options.what == "audit":
-        from airflow_paimon.cli.audit import audit
-
         name, _ = _table_name(options)
-        return audit(options.warehouse, storage, name, limit, options.since, options.until, options.format)
+        return lookups.audit(options.warehouse, storage, name, limit, options.since, options.until, options.format)
     if getattr(options, "table", None) is None:
         of_all = {"databases": lookups.databases, "tables": lookups.tables, "health": lookups.healths}
         return of_all[options.what](options.warehouse, storage, limit)

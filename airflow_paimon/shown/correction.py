@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +12,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.text_files import names_file, sql_text
 from airflow_paimon.execution import run_operation
 from airflow_paimon.shown.correction_text import plan_lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanView:
-    """``details``: those of the result of ``plan_correction``."""
-
-    details: Mapping[str, Any]
-
-    def to_json(self) -> dict[str, Any]:
-        return dict(self.details)
-
-    def to_text(self) -> str:
-        return "\n".join(plan_lines(self.details))
+from airflow_paimon.shown.listing import View
 
 
 def plan_of(reach: Mapping[str, Any], table: str, *, sql: str | None = None, **values: Any) -> dict[str, Any]:
@@ -45,7 +32,7 @@ def plan_of(reach: Mapping[str, Any], table: str, *, sql: str | None = None, **v
 
 def plan(
     reach: Mapping[str, Any], table: str, sql: str | None, function: str | None, values: Mapping[str, Any]
-) -> PlanView:
+) -> View:
     """Look the plan up. ``sql``: the text, or a file whose name ends in ``.sql``."""
     if (sql is None) == (function is None):
         raise InvalidInputError(f"{table}: plan takes sql (--sql) or function (--function), one of the two")
@@ -55,4 +42,5 @@ def plan(
         )
     if sql is not None and names_file(sql, (".sql",)):
         sql = sql_text(table, sql)
-    return PlanView(details=plan_of(reach, table, sql=sql, **{**values, "function": function}))
+    details = plan_of(reach, table, sql=sql, **{**values, "function": function})
+    return View(details, "\n".join(plan_lines(details)))

@@ -102,6 +102,20 @@ class Listing:
         return [*none, *left, *([self.note] if self.note else [])]
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a look-up shows that is no list: ``data`` for scripts, ``text`` for people."""
+
+    data: Any
+    text: str
+
+    def to_json(self) -> Any:
+        return self.data
+
+    def to_text(self) -> str:
+        return self.text
+
+
 def heads(spelled: str) -> tuple[tuple[str, str], ...]:
     """Return the columns of a list, spelled as ``tag | stored rows: number``; those without a kind are texts."""
     pairs = (one.partition(":") for one in spelled.split("|"))

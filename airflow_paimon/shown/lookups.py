@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_paimon.core.audit.records import moments, read_audits, records_of
+from airflow_paimon.core.audit.text import as_json, render
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -15,14 +17,21 @@ from airflow_paimon.core.health.table_health import read_healths
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.publish.replace_main import main_state_text
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table, find_databases, find_tables, matching_tables
+from airflow_paimon.core.table.paths import MAIN, is_pattern
+from airflow_paimon.core.table.table import (
+    Table,
+    find_databases,
+    find_tables,
+    matching_tables,
+    named_tables,
+    open_table,
+)
 from airflow_paimon.core.table.table_set import TableSet
 from airflow_paimon.core.table.table_sets import find_set, set_folder, set_names
 from airflow_paimon.shown import branches as shown_branches
 from airflow_paimon.shown import glance, lists, live_files
 from airflow_paimon.shown.commits import commit_of, commits
-from airflow_paimon.shown.listing import Listing, heads, limited, utc_time
+from airflow_paimon.shown.listing import Listing, View, heads, limited, utc_time
 
 
 def databases(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int) -> Listing:
@@ -152,6 +161,29 @@ def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, 
 def _of_set(one: TableSet) -> list[Any]:
     tables = [f"{name}@{pin.snapshot_id}" for name, pin in one.tables.items()]
     return [one.name, one.number, utc_time(one.created_ms), one.tag, tables]
+
+
+def audit(
+    warehouse: str,
+    storage_options: Mapping[str, Any] | None,
+    name: str,
+    limit: int,
+    since: str | None,
+    until: str | None,
+    form: str | None,
+) -> View:
+    """Look up who changed a table, or several (see ``named_tables``), why, by what, and who approved it.
+
+    ``since`` and ``until``: ISO times with an offset, or dates (midnight UTC). ``form``: None = a table for people.
+    """
+    first, end = moments(("--from", since), ("--to", until), name)
+    if is_pattern(name):
+        tables = named_tables(open_catalog(warehouse, storage_options), name)
+    else:
+        tables = [open_table(warehouse, name, storage_options=storage_options).require()]
+    found = records_of(read_audits(tables, first, end))
+    text = lists.records(found).first(limit).to_text() if form is None else render(found, form).rstrip("\n")
+    return View([as_json(one) for one in found], text)
 
 
 def _now_ms() -> int:
