@@ -9,8 +9,8 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.catalogs import hive_tables
@@ -18,13 +18,18 @@ from airflow_paimon.core.catalogs.base import Catalog, no_database
 from airflow_paimon.core.catalogs.hive_client import EXAMPLE, HiveServer, Lock, Session, parse_uris
 from airflow_paimon.core.catalogs.hive_tables import Copying
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.catalogs.table_store import CatalogTableStore, Locking, dropped_options, locking_at
+from airflow_paimon.core.catalogs.table_store import (
+    CatalogTableStore,
+    Locking,
+    dropped_options,
+    holding_lock,
+    locking_at,
+)
 from airflow_paimon.core.catalogs.thrift import Struct
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     InvalidInputError,
     NotPaimonError,
-    OutcomeUnknownError,
     PaimonError,
     StorageError,
     UnsafeOperationError,
@@ -162,23 +167,12 @@ class HiveGuard:
     cascade: bool
     skip_stats: bool
 
-    @contextmanager
-    def hold(self, object_name: str) -> Iterator[None]:
+    def hold(self, object_name: str) -> AbstractContextManager[None]:
         """See ``Guard.hold``."""
         if not self.locking.enabled:
-            yield
-            return
-        lock_id = self._acquire(object_name)
-        try:
-            yield
-        except BaseException:
-            self._release(lock_id)
-            raise
-        if not self._release(lock_id):
-            raise OutcomeUnknownError(
-                f"The Hive metastore {self.server.label} forgot the lock on {self.name}.{object_name} while it was "
-                f"held (hive.txn.timeout), so another engine may have replaced what was written meanwhile"
-            )
+            return nullcontext()
+        lost = f"The Hive metastore {self.server.label} forgot the lock on {self.name}.{object_name} (hive.txn.timeout)"
+        return holding_lock(lambda: self._acquire(object_name), self._release, lost)
 
     def check(self, schema: TableSchema) -> None:
         """See ``Guard.check``."""

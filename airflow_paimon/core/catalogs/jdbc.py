@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,8 +20,8 @@ from airflow_paimon.core.catalogs.base import Catalog, no_database
 from airflow_paimon.core.catalogs.database import Database, Transaction, parse_jdbc_uri
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.catalogs.table_store import CatalogTableStore, Locking, locking_at, properties
-from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, OutcomeUnknownError, PaimonError, StorageError
+from airflow_paimon.core.catalogs.table_store import CatalogTableStore, Locking, holding_lock, locking_at, properties
+from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError, PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.store import Store, open_store
 
@@ -142,24 +142,13 @@ class JdbcGuard:
     locking: Locking
     sync: bool
 
-    @contextmanager
-    def hold(self, object_name: str) -> Iterator[None]:
+    def hold(self, object_name: str) -> AbstractContextManager[None]:
         """See ``Guard.hold``."""
         if not self.locking.enabled:
-            yield
-            return
+            return nullcontext()
         lock = f"{self.key}.{self.name}.{object_name}"
-        held = self._acquire(lock)
-        try:
-            yield
-        except BaseException:
-            self._release(lock, held)
-            raise
-        if not self._release(lock, held):
-            raise OutcomeUnknownError(
-                f"The lock {lock!r} of {self.database.label} expired while it was held, so another engine may have "
-                f"replaced what was written meanwhile"
-            )
+        lost = f"The lock {lock!r} of {self.database.label} expired"
+        return holding_lock(lambda: self._acquire(lock), lambda held: self._release(lock, held), lost)
 
     def schema_changed(self, schema: TableSchema) -> None:
         """See ``Guard.schema_changed``: Paimon keeps the options and keys of main as rows."""

@@ -53,11 +53,10 @@ def _translated(uri: str, token_options: Mapping[str, Any]) -> dict[str, Any]:
     if scheme in ("gs", "gcs"):
         return {k: v for k, v in token_options.items() if k.startswith("fs.gs.")}
     names = _NAMES.get("s3" if scheme == "s3a" else scheme, {})
-    return {names[k]: _with_scheme(names[k], v) for k, v in token_options.items() if k in names}
-
-
-def _with_scheme(name: str, value: Any) -> Any:
-    return f"https://{value}" if name == "endpoint_url" and "://" not in str(value) else value
+    found = {names[k]: v for k, v in token_options.items() if k in names}
+    if "://" not in str(found.get("endpoint_url", "://")):
+        found["endpoint_url"] = f"https://{found['endpoint_url']}"
+    return found
 
 
 @dataclass(frozen=True, slots=True)

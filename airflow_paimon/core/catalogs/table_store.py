@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.errors import PaimonError, StorageError
+from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, StorageError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.wrapper import StoreWrapper
@@ -26,6 +27,8 @@ from airflow_paimon.core.table.paths import (
     BranchPaths,
     numbered,
 )
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -78,6 +81,25 @@ def properties(schema: TableSchema) -> dict[str, str]:
         "bucket-key": bucket_key,
     }
     return {**schema.options, **{key: value for key, value in keys.items() if value}}
+
+
+@contextmanager
+def holding_lock(acquire: Callable[[], T], release: Callable[[T], bool], lost: str) -> Iterator[None]:
+    """Hold a lock. ``release``: whether it was ours until then; ``lost``: what has happened if not.
+
+    Raises:
+        OutcomeUnknownError: it was lost meanwhile.
+    """
+    lock = acquire()
+    try:
+        yield
+    except BaseException:
+        release(lock)
+        raise
+    if not release(lock):
+        raise OutcomeUnknownError(
+            f"{lost} while it was held, so another engine may have replaced what was written meanwhile"
+        )
 
 
 class Guard(Protocol):

@@ -17,7 +17,6 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.findings import ERROR, INFO, WARNING, Finding
 from airflow_paimon.core.row_tracking.row_ids_plan import (
     beyond,
-    files_without_ids,
     has_row_ids,
     ids_of,
     overlapping,
@@ -62,7 +61,7 @@ def row_id_findings(view: Table, find_duplicates: FindDuplicateRowIds | None) ->
     files = files_to_check(view, head)
     next_row_id = head.next_row_id or 0
     known = ranged(files, next_row_id)
-    without = files_without_ids(files)
+    without = [f.file_name for f in files if not has_row_ids(f)]
     if without:
         yield _finding(
             view, "missing-row-ids", WARNING,

@@ -54,9 +54,9 @@ class StoredReferences:
         others = [range_bounds(one.others, cuts) for one in self.named]
         return ReferencesByRange(self, DigestRanges(list(self.changes.values()), cuts), others)
 
-    def whole(self, listed: Digests = _NONE) -> ReferencedFiles:
+    def whole(self) -> ReferencedFiles:
         """Return it at once; see ``ReferencesByRange.at``."""
-        return self.by_ranges(_NONE).at(0, listed)
+        return self.by_ranges(_NONE).at(0)
 
 
 @dataclass(frozen=True, slots=True)

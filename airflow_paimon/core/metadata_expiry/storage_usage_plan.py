@@ -67,14 +67,16 @@ def group_roots(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str
     for branch in (MAIN, *branches):
         at = [i for i in order if roots[i].branch == branch]
         tags = [i for i in at if roots[i].kind == TAG]
+        made = [i for i in tags if protects(roots[i].name) is None and not is_for_undo(roots[i].name)]
         snapshots = [i for i in at if roots[i].kind == SNAPSHOT]
         grouped = {
-            TAGS: _several([i for i in tags if _is_made_by_people(roots[i].name)]),
-            UNDO: _several([i for i in tags if is_for_undo(roots[i].name)]),
+            TAGS: [i for i in made if not roots[i].name.startswith((KEEP_TAG_PREFIX, STAGED_TAG_PREFIX))],
+            UNDO: [i for i in tags if is_for_undo(roots[i].name)],
             SNAPSHOTS: snapshots[:-1],
             CHANGELOGS: [i for i in at if roots[i].kind == CHANGELOG],
         }
-        groups += [_group(kind, roots, some, branch) for kind, some in grouped.items() if some]
+        for kind, some in grouped.items():  # a single tag stands in the list by itself
+            groups += [_group(kind, roots, some, branch)] if len(some) > (kind in (TAGS, UNDO)) else []
     for kind, some in ((TRASHED, [i for i in order if roots[i].trash is not None]),
                        (HOLDS, [i for i in order if roots[i].kind == HOLD])):  # fmt: skip
         groups += [_group(kind, roots, some, MAIN)] if some else []
@@ -133,15 +135,6 @@ def _ends_with(root: Root, branch: str) -> bool:
     if root.trash is not None or root.kind == HOLD:
         return False
     return root.branch == branch or (root.branch == MAIN and root.kind == TAG and protects(root.name) == branch)
-
-
-def _several(tags: list[int]) -> list[int]:
-    """Leave out a single tag: it stands in the list by itself."""
-    return tags if len(tags) > 1 else []
-
-
-def _is_made_by_people(tag: str) -> bool:
-    return protects(tag) is None and not (is_for_undo(tag) or tag.startswith((KEEP_TAG_PREFIX, STAGED_TAG_PREFIX)))
 
 
 def _group(kind: str, roots: Sequence[Root], some: Sequence[int], branch: str | None = None) -> RootGroup:

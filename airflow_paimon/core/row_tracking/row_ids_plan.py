@@ -379,10 +379,6 @@ class Ranged:
     ids: IdRange
 
 
-def files_without_ids(files: Sequence[DataFile]) -> list[str]:
-    return [f.file_name for f in files if not has_row_ids(f)]
-
-
 def ranged(files: Sequence[DataFile], next_row_id: int) -> list[Ranged]:
     """Return the files with ids and their ranges, in order; one whose statistics don't tell may hold any id."""
     found = [Ranged(f, ids_of(f, next_row_id)) for f in files if has_row_ids(f) and f.row_count]
