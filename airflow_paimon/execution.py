@@ -191,7 +191,7 @@ def _of_branches(operation: str) -> Run | None:
 
             return delete_tag
         case "rename_tag":
-            from airflow_paimon.core.branches.rename_tag import rename_tag
+            from airflow_paimon.core.branches.tags import rename_tag
 
             return rename_tag
     return None

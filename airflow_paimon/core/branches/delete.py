@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from airflow_paimon.core.branches.branch_plan import (
     DeletePlan,
@@ -166,12 +166,6 @@ class Removal:
     @property
     def head(self) -> int | None:
         return self.stored.head
-
-    def undo_of(self, recorded: bytes) -> list[Action]:
-        """Return the steps that undo an interrupted deletion, which left this record."""
-        *schemas, record = self.plan.undo
-        assert isinstance(record, Delete | Replace)
-        return [*schemas, replace(record, expected=recorded)]
 
 
 def gather_removal(

@@ -29,7 +29,7 @@ from airflow_paimon.core.branches.retention_tags import missing_tags_of_copy
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from airflow_paimon.core.plan import PutNew
+from airflow_paimon.core.plan import Delete, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RenameBranch
 from airflow_paimon.core.store.base import read_if_exists
@@ -172,11 +172,11 @@ def _continues(table: Table, removal: Removal, new: str) -> bool:
 def _keep_both(table: Table, removal: Removal, new: str) -> ConflictError:
     """Let the branch and its copy be two branches, and return the error that says so."""
     _end_rename(table, new)
-    if (
-        removal.stored.record_bytes is not None
-        and BranchRecord.parse(removal.stored.record_bytes, removal.branch).state == DELETING
-    ):
-        execute(table, removal.undo_of(removal.stored.record_bytes))
+    recorded = removal.stored.record_bytes
+    if recorded is not None and BranchRecord.parse(recorded, removal.branch).state == DELETING:
+        *schemas, back = removal.plan.undo  # of a deletion that was interrupted, which left this record
+        assert isinstance(back, Delete | Replace)
+        execute(table, [*schemas, replace(back, expected=recorded)])
     return ConflictError(
         f"{table.name}: branch {removal.branch!r} was being renamed to {new!r}, and both were written since the "
         f"rename was interrupted; both stay as they are. Merge one of them, delete it, and rename the other"

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.branches import delete, rename_tag, tag_files, tags
+from airflow_paimon.core.branches import delete, tag_files, tags
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.metadata_expiry import expiry_run
@@ -178,13 +178,13 @@ def test_a_branch_that_gets_a_hold_while_it_is_deleted_stays(table: Table) -> No
 
 def test_a_hold_that_is_set_while_the_tag_is_renamed_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     run(table, "create_tag", tag="month", snapshot=2)
-    known = rename_tag.check_held
+    known = tags.check_held
 
     def late(view: Table, tag: Tag, replaced: Tag | None) -> None:
         known(view, tag, replaced)
         hold(table, tag="month", if_exists="skip")
 
-    monkeypatch.setattr(rename_tag, "check_held", late)
+    monkeypatch.setattr(tags, "check_held", late)
     with pytest.raises(ConflictError, match="'month' was changed while it was renamed"):
         run(table, "rename_tag", tag="month", to_tag="m2")
     assert table.tag("month").legal_hold == "case 17" and "m2" not in table.tag_names()
@@ -192,14 +192,14 @@ def test_a_hold_that_is_set_while_the_tag_is_renamed_stays(table: Table, monkeyp
 
 def test_a_hold_that_is_set_just_before_the_old_name_goes_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     run(table, "create_tag", tag="month", snapshot=2)
-    known, told = rename_tag.execute, []
+    known, told = tags.execute, []
 
     def late(view: Table, actions: Any) -> None:
         if not told and any(isinstance(a, Delete) and a.path == "tag/tag-month" for a in actions):
             told.append(hold(table, tag="month", if_exists="skip"))
         known(view, actions)
 
-    monkeypatch.setattr(rename_tag, "execute", late)
+    monkeypatch.setattr(tags, "execute", late)
     with pytest.raises(ConflictError, match="'month' was changed while it was renamed"):
         run(table, "rename_tag", tag="month", to_tag="m2")
     assert told and table.tag("month").legal_hold == "case 17" and "m2" not in table.tag_names()
