@@ -39,9 +39,8 @@ def measure(table: Table) -> None:
     from airflow_paimon.plugin.catalog import Warehouse
     from airflow_paimon.plugin.panel import PageQuery
     from airflow_paimon.plugin.reading import Reader
-    from airflow_paimon.plugin.rendering import Pages
 
-    pages = Pages(Path(app.__file__).parent / "templates")
+    pages = app.Pages(Path(app.__file__).parent / "templates")
     request = Request({"type": "http", "root_path": "/paimon", "headers": []})
     database, name = table.name.split(".")
 
