@@ -345,9 +345,7 @@ def _numbers(rows: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
 def _has_changed_key(
     wanted: KeyMergeRequest, groups: Mapping[object, _BucketGroup], entries: Iterable[ManifestEntry]
 ) -> bool:
-    """Whether files that main got meanwhile hold a key that the branch changed, and don't simply win."""
-    if wanted.later_rows_win:
-        return False
+    """Whether files that main got meanwhile hold a key that the branch changed."""
     schema, target = wanted.schema, wanted.target
     stored, scope = StoredPartitions(schema), key_scope(schema)
     fields = [schema.field(name) for name in schema.trimmed_primary_keys]

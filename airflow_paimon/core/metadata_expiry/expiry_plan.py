@@ -98,7 +98,8 @@ def plan_branch(
     branch: str, snapshots: LazySnapshots, rule: SnapshotRule, retainers: Sequence[SnapshotRetainer]
 ) -> BranchExpiry:
     """Choose the snapshots of one branch that expire; looks at no more of them than that takes."""
-    limits = [(len(snapshots) - rule.retain_min, f"the newest {rule.retain_min} stay (retain_min)")]
+    least = "all" if rule.retain_min >= UNLIMITED else f"the newest {rule.retain_min}"
+    limits = [(len(snapshots) - rule.retain_min, f"{least} stay (retain_min)")]
     if rule.max_deletes is not None:
         limits.append((rule.max_deletes, f"at most {rule.max_deletes} expire in one run (max_deletes)"))
     limits += [(bisect_left(snapshots.ids, pin.snapshot_id), pin.reason) for pin in retainers]

@@ -25,7 +25,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     ways_out,
 )
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
-from airflow_paimon.core.table.features import SNAPSHOT_ORDERING, check_writable
+from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
@@ -72,15 +72,6 @@ class KeyMergeRequest:
         return [f.name for f in self.schema.fields if f.id not in known]
 
     @property
-    def later_rows_win(self) -> bool:
-        """Whether the rows that the target gets meanwhile win over the branch's of the same keys, as their numbers are
-        higher, and ``on_overlap`` wants just that.
-        """
-        options = TableOptions(self.schema.options)
-        by_number = options.merge_engine == "deduplicate" and not options.sequence_fields
-        return by_number and not options.flag(SNAPSHOT_ORDERING) and self.on_overlap not in (None, TAKE_BRANCH)
-
-    @property
     def read_bytes(self) -> int:
         """Bytes of the files that are read."""
         return sum(e.file.file_size for s in self._states for group in s.entries.values() for e in group)
@@ -107,8 +98,7 @@ class KeyMergeResult:
 
     ``changed``: how many keys the target gets of the branch; ``overlapping``: how many both sides changed differently,
     with ``samples`` of them as JSON objects. ``meets``: whether files that were added to level 0 since hold a key that
-    the branch changed, and the row of the branch would be lost or lose wrongly. Where keys overlap and nothing says
-    whose rows are taken, nothing is written.
+    the branch changed. Where keys overlap and nothing says whose rows are taken, nothing is written.
     """
 
     files: Mapping[BucketKey, Sequence[ManifestEntry]]
