@@ -200,6 +200,27 @@ def test_a_job_that_was_started_again_is_not_stopped(table: Table, tmp_path: Pat
     assert OPERATIONS[name](table)
 
 
+def test_a_job_that_was_not_stopped_matters_also_where_the_branch_switches_look_ups_off(tmp_path: Path) -> None:
+    table = keyed(tmp_path, bucket="1", changelog_producer="lookup", write_only="false")
+    for number in (1, 2, 3):
+        upsert(table, ("a", number, "x"))
+    pretend(table)
+    table = open_table(str(tmp_path), table.name)
+    create_branch(table, "fix", snapshot=table.latest_snapshot_id())
+    write_arrow(table.branch("fix"), fixed("a"), mode="dynamic_overwrite")
+    commits = [("a", 9, "late")]
+
+    def meanwhile(method: str, path: str) -> None:
+        if method == "create" and path.startswith("manifest/") and commits:
+            upsert(table, commits.pop())
+            pretend(table)
+
+    slow = Table(FaultStore(table.store, on_mutation=meanwhile), table.name)
+    with pytest.raises(UnsafeOperationError, match="It is not stopped"):
+        asked("replace_main", branch="fix", discard_main=True, option=["changelog-producer=none"])(slow)
+    assert not commits
+
+
 @pytest.mark.parametrize("streams", [False, True])
 def test_a_job_that_commits_beside_a_merge_by_key_may_have_its_bucket_open(tmp_path: Path, streams: bool) -> None:
     """Its rows have other keys than the branch's, so they alone are no reason to plan again."""

@@ -186,19 +186,22 @@ class NumbersAreFree:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketsAreClosed:
     """No running job of another engine may have a bucket open of which files are replaced, where that would give
-    wrong rows (``core/table/open_writers.py``). ``stopped``: none was running when the operation began.
+    wrong rows (``core/table/open_writers.py``). ``stopped``: none was running when the operation began. ``schema``: the
+    writers', None: the head's newest.
     """
 
     replaced: Sequence[CommitMessage | ManifestEntry]
     stopped: bool = False
+    schema: TableSchema | None = None
 
     def check(self, at: HeadState) -> None:
         """Raise ``UnsafeOperationError`` if it doesn't hold."""
-        if at.head is not None and remembers_replaced_rows(at.schema):
+        schema = self.schema or at.schema
+        if at.head is not None and remembers_replaced_rows(schema):
             bucket_of = at.stored.bucket
             replaced = {bucket_of(r) for r in self.replaced}
             since = at.began if self.stopped else None
-            refuse_open(at.table, at.schema, replaced, at.head, time.time_ns() // 1_000_000, "written", since)
+            refuse_open(at.table, schema, replaced, at.head, time.time_ns() // 1_000_000, "written", since)
 
 
 def closed(messages: Sequence[CommitMessage], *, stopped: bool) -> Condition:

@@ -304,11 +304,12 @@ def _staged_draft(
     )
     check_files_exist(publication.target, draft.schema, publication.changes, planned.index or (), run.found_files)
     assert isinstance(run.request, PublishBranch | RollbackTo)
-    if remembers_replaced_rows(draft.schema):
+    if remembers_replaced_rows(before := run.schema_before or publication.target.schema()):
         # Whoever commits beside a merge by key meanwhile may have its bucket open. A plan has looked as well, before
-        # rows were read.
+        # rows were read. Writers have the target's options, not those that a branch brings.
         gone = [e for e in draft.entries if e.kind == FileKind.DELETE]
-        conditions = [*conditions, BucketsAreClosed(replaced=gone, stopped=run.request.writers_stopped)]
+        closed = BucketsAreClosed(replaced=gone, stopped=run.request.writers_stopped, schema=before)
+        conditions = [*conditions, closed]
     draft = replace(draft, prepare=partial(_put_schemas_before, run, publication, draft.schema), conditions=conditions)
     return with_carry_over(publication, draft, on_new_head)
 

@@ -266,10 +266,15 @@ class Table:
             return None
 
     def snapshots(self, ids: list[int] | None = None) -> list[Snapshot]:
-        """Read the given snapshots, in order; or all, without those that expire meanwhile."""
+        """Read the given snapshots, in order; or all, without those that expire meanwhile: what is older than one of
+        these was read before it expired, and is left out as well.
+        """
         if ids is None:
-            paths = {self.paths.snapshot(i): i for i in self.snapshot_ids()}
-            return [self._parsed(paths[path], d) for path, d in read_existing(self.store, list(paths)).items()]
+            paths = {i: self.paths.snapshot(i) for i in self.snapshot_ids()}
+            found = read_existing(self.store, list(paths.values()))
+            newest = max((i for i, path in paths.items() if path in found), default=0)
+            lost = max((i for i, path in paths.items() if path not in found and i < newest), default=0)
+            return [self._parsed(i, found[path]) for i, path in paths.items() if path in found and i > lost]
         data = self.store.read_many([self.paths.snapshot(i) for i in ids])
         return [self._parsed(i, d) for i, d in zip(ids, data, strict=True)]
 
