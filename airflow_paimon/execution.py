@@ -301,7 +301,7 @@ def _of_maintenance(operation: str) -> Run | None:
 
             return mark_partition_done
         case "expire_snapshots":
-            from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
+            from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import expire_snapshots
 
             return expire_snapshots
         case "expire_changelogs":
@@ -309,7 +309,7 @@ def _of_maintenance(operation: str) -> Run | None:
 
             return expire_changelogs
         case "expire_tags":
-            from airflow_paimon.core.metadata_expiry.expiry import expire_tags
+            from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import expire_tags
 
             return expire_tags
         case "trigger_tag_automatic_creation":

@@ -133,7 +133,7 @@ class _Compaction:
             planned = _plan(self._table, self._request, tried.head)
             chunks = in_chunks(planned.groups, lambda g: (1, g.size), self._tasks_at_once, self._bytes_at_once)
             if not sum([self._commit(tried, planned, chunk) for chunk in chunks]):
-                return self._receipt(planned)
+                return self._result(planned)
         raise ConflictError(
             f"{self._table.label}: other commits changed the files in each of {MAX_ROUNDS} attempts to compact them; "
             "run it again when there are fewer writers"
@@ -190,7 +190,7 @@ class _Compaction:
         )
         return {"open_buckets": found[:_LISTED], "warnings": [warning]}
 
-    def _receipt(self, planned: PlannedCompaction) -> OperationResult:
+    def _result(self, planned: PlannedCompaction) -> OperationResult:
         details = {
             **self._counts,
             "partitions": len(self._partitions),

@@ -21,7 +21,7 @@ from airflow_paimon.core.commit.partition_contents import PartitionContent, part
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.partition_expiry.expiry_run import DropStep, ExpiryPlan, PartitionDrop
+from airflow_paimon.core.partition_expiry.drop_run import DropStep, ExpiryPlan, PartitionDrop
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import cutoff_at, expiry_age, expiry_limit
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import VALUES_TIME, ExpirePartitions

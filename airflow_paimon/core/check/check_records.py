@@ -11,7 +11,7 @@ from airflow_paimon.core.format.records import RecordKind, is_record
 from airflow_paimon.core.format.snapshot import load_json_object, parse_snapshot
 from airflow_paimon.core.metadata_expiry.references import has_all_metadata
 from airflow_paimon.core.metadata_expiry.root_values import HOLD, Root, TrashEntry
-from airflow_paimon.core.partition_expiry.expiry_run import ExpiryPlan
+from airflow_paimon.core.partition_expiry.drop_run import ExpiryPlan
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.requests.findings import WARNING, Finding

@@ -61,7 +61,7 @@ log = logging.getLogger(__name__)
 
 _TRIES_OF_LOST = 5
 """How often metadata that is missing may be taken for expired: what an older head needs, the newest may do without."""
-COMMITTED = "landed"
+COMMITTED = "committed_snapshot"
 """Of an error's details: the snapshot that was published, and was found wrong only then."""
 
 

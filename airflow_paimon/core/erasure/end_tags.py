@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from airflow_paimon.core.metadata_expiry.expiry import select_tags
+from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import select_tags
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Roots
 from airflow_paimon.core.requests.context import Context

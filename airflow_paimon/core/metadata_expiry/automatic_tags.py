@@ -37,7 +37,7 @@ from airflow_paimon.core.metadata_expiry.automatic_tags_plan import (
     newest_automatic,
     plan_new_tags,
 )
-from airflow_paimon.core.metadata_expiry.expiry import TOO_OLD_OR_MANY, due_tags, select_tags
+from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import TOO_OLD_OR_MANY, due_tags, select_tags
 from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpiryOutcome, ExpirySelection, expire
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Roots

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.metadata_expiry.ages import time_before
-from airflow_paimon.core.metadata_expiry.expiry import (
+from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import (
     changelog_hints,
     chosen_branches,
     every_branch,

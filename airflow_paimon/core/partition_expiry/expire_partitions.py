@@ -12,7 +12,7 @@ from airflow_paimon.core.commit.conditions import Condition
 from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.partition_expiry.expiry_run import DropStep, ExpiryPlan, PartitionDrop, run_drops
+from airflow_paimon.core.partition_expiry.drop_run import DropStep, ExpiryPlan, PartitionDrop, run_drops
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import (
     ExpiryRule,
     cutoff_at,

@@ -1,6 +1,6 @@
 """Who must approve what brings rows to main or takes rows from it: somebody other than who asked, where that is asked.
 
-Every operation whose mark in the table of operations is ``changed`` asks here before it writes anything.
+Every operation whose request is an ``Approved`` asks here before it writes anything.
 """
 
 from __future__ import annotations

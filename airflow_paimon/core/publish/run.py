@@ -211,7 +211,7 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
     if writers:
         run.add_to_summary({"open_writers": writers})
         warnings = [*([writers["note"]] if writers["effect"] else []), *warnings]
-    return _receipt(run, receipt, warnings)
+    return _result(run, receipt, warnings)
 
 
 def _writers(run: _PublishRun, publication: Publication) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _commit(run: _PublishRun, draft: MakeDraft) -> Receipt:
         raise
 
 
-def _receipt(run: _PublishRun, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
+def _result(run: _PublishRun, receipt: Receipt, warnings: Sequence[str]) -> OperationResult:
     assert run.planned is not None
     details, plan = dict(run.planned.summary), run.planned.plan
     publication = run.planned.publication

@@ -173,7 +173,7 @@ def alter_by(context: Context, request: AlterTable, changes: Sequence[SchemaChan
     check_alterable(view, changes)
     if request.dry_run:
         altered = _gather(view)
-        return _receipt(context, altered, plan_alter_table(altered, changes, context.now_ms), changes, changed=None)
+        return _result(context, altered, plan_alter_table(altered, changes, context.now_ms), changes, changed=None)
     with attempt_of(context, request.branch) as tried:
         altered = _gather(view)
         if tried.retried and any(has_made(p, changes, True) for p in pairwise(altered.schemas)):
@@ -183,7 +183,7 @@ def alter_by(context: Context, request: AlterTable, changes: Sequence[SchemaChan
     changed = bool(plan) or tried.retried
     if not changed:
         tried.forget()
-    return _receipt(context, altered, plan, changes, changed)
+    return _result(context, altered, plan, changes, changed)
 
 
 def set_option(context: Context, view: Table, key: str, value: str) -> bool:
@@ -216,7 +216,7 @@ def _execute(context: Context, view: Table, altered: Altered, changes: Sequence[
     raise ConflictError(f"{view.label}: concurrent schema changes kept winning; try again")
 
 
-def _receipt(
+def _result(
     context: Context, altered: Altered, plan: Plan, changes: Sequence[SchemaChange], changed: bool | None
 ) -> OperationResult:
     new = [parse_schema(a.data, a.path) for a in plan.actions if isinstance(a, PutNew)]

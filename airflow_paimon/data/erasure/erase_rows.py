@@ -28,7 +28,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import SnapshotRef
 from airflow_paimon.core.metadata_expiry.ages import grace_millis
-from airflow_paimon.core.metadata_expiry.expiry import expire_snapshots
+from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import expire_snapshots
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
 from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import NEWEST, SNAPSHOTS

@@ -137,7 +137,7 @@ def test_a_drop_that_could_not_be_checked_is_an_error(
     assert all(n in caught.value.message for n in (*names, "check_chain_table"))
     assert f"rollback_to --branch {branch} --snapshot {before}" in caught.value.message
     committed = table.branch(branch).latest_snapshot_id()
-    assert caught.value.details == {"partitions": names, "snapshot": before, "landed": committed}
+    assert caught.value.details == {"partitions": names, "snapshot": before, "committed_snapshot": committed}
     assert committed == (before or 0) + 1  # it stands
     run(table, "rollback_to", branch=branch, snapshot=before)
     assert both(table) == both(compacted())

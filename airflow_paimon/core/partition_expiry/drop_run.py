@@ -208,7 +208,7 @@ def run_drops(context: Context, source: ExpirySource, properties: Mapping[str, s
     """
     if context.request.dry_run:
         plan = source.plan(source.cutoff)
-        return _receipt(context, source, plan, [], changed=bool(plan.steps))
+        return _result(context, source, plan, [], changed=bool(plan.steps))
     require_committable(context.table)
     with attempt_of(context, source.branch):
         return _run(context, source, properties)
@@ -228,7 +228,7 @@ def _run(context: Context, source: ExpirySource, properties: Mapping[str, str]) 
         plan = latest or source.plan(cutoff)
         if not plan.steps:
             _unmark(context, done)
-            return _receipt(context, source, plan, done, replayed=bool(earlier))
+            return _result(context, source, plan, done, replayed=bool(earlier))
         if operation_id and latest is None:
             plan = save_plan(context.table, operation_id, number, plan)
         latest = None
@@ -240,7 +240,7 @@ def _run(context: Context, source: ExpirySource, properties: Mapping[str, str]) 
                     done.append(commit)
                 _look_again(context, source, plan, commit, done)
             _unmark(context, done)
-            return _receipt(context, source, plan, done, replayed=bool(earlier))
+            return _result(context, source, plan, done, replayed=bool(earlier))
         except ConflictError as error:
             moved = _undone(context, source, plan, done) or error
             log.info("%s; planning again", moved.message)
@@ -357,7 +357,7 @@ def _unmark(context: Context, done: Sequence[_Commit]) -> None:
             execute(table, plan_unmark(table, keys, committed.time_millis))
 
 
-def _receipt(
+def _result(
     context: Context,
     source: ExpirySource,
     plan: ExpiryPlan,
