@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 from threading import Event, Thread
-from time import monotonic, sleep
+from time import monotonic, sleep, time
 from typing import Any
 
 import pyarrow as pa
@@ -514,6 +514,33 @@ def test_a_publish_and_its_undo_land_beside_a_writer_that_never_pauses(
     assert found.keys() >= writer.written.keys()
     if not sums:
         assert {k: v for k, v in found.items() if k >= 100} == writer.written
+
+
+def test_records_that_a_compaction_beside_a_publish_has_dropped_do_not_come_back(tmp_path: Path) -> None:
+    main = keyed_table(tmp_path, {"record-level.expire-time": "1 h", "record-level.time-field": "s"})
+    now = int(time())
+
+    def write(table: Table, *rows: tuple[int, int, int]) -> None:
+        data = [{"k": k, "a": a, "s": s, "dt": "p"} for k, a, s in rows]
+        write_arrow(table, pa.Table.from_pylist(data, schema=arrow_schema_of(dict(COLUMNS))))
+
+    write(main, (1, 1, now), (2, 2, now - 7200), (3, 3, now))
+    run(tmp_path, "create_branch", branch="fix", snapshot=1)
+    write(main.branch("fix"), (1, 1000, now))
+    write(main, (3, 33, now))
+    calls = []
+
+    def rivalled(wanted: KeyMergeRequest) -> KeyMergeResult:
+        found = merge_by_key(wanted)
+        if not calls:
+            compact(main, max_sorted_runs=1)
+        calls.append(wanted)
+        return found
+
+    context = open_context(build_request("merge_branch", values(tmp_path, branch="fix")))
+    assert isinstance(context.request, MergeBranch)
+    publish_branch(context, context.request, RowFunctions(merge_by_key=rivalled))
+    assert len(calls) == 2 and {k: row[1] for (_, k), row in state(main).items()} == {1: 1000, 3: 33}
 
 
 @dataclass

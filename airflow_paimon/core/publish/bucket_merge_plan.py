@@ -104,8 +104,10 @@ def compactions_show_nothing(schema: TableSchema) -> bool:
     """Whether readers get the same from a table's files before and after a compaction: batch reads the same rows, and
     streaming readers no changes.
     """
-    producer = TableOptions(schema.options).text("changelog-producer", "none").lower()
-    return producer in ("none", "input") and not hides_level_zero(schema)
+    options = TableOptions(schema.options)
+    producer = options.text("changelog-producer", "none").lower()
+    drops_rows = bool(options.text("record-level.expire-time"))
+    return producer in ("none", "input") and not (drops_rows or hides_level_zero(schema))
 
 
 def overlapping_buckets(sides: Sides, schema: TableSchema) -> set[BucketKey]:

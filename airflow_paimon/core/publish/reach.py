@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from airflow_paimon.core.errors import LostMetadataError, NotFoundError
+from airflow_paimon.core.errors import FormatError, LostMetadataError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -157,10 +157,9 @@ def follow(view: Table, old: Snapshot, new: Snapshot, reach: Reach, schema: Tabl
         between = snapshots_between(view, old.id, new.id)
         if between is None or any(map(_moves_base, between)):
             return None
-        commits = _read_commits(view, between, schema)
-    except (NotFoundError, LostMetadataError):  # expired meanwhile
+        return reach.follow(_read_commits(view, between, schema), schema)
+    except (NotFoundError, LostMetadataError, FormatError):  # expired meanwhile, if a new plan can read it
         return None
-    return reach.follow(commits, schema)
 
 
 def _moves_base(snapshot: Snapshot) -> bool:
