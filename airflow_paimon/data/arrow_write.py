@@ -7,8 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
@@ -103,10 +105,7 @@ def write_arrow(
             targets=targets_of_rows(data, table.store, table.label),
         )
 
-    content = None
-    if operation_id is not None:
-        batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
-        content = total_of(list(map(rows_digest, batches))).text
+    content = None if operation_id is None else _content_digest(data)
     request = WriteRequest(OPERATION, operation_id, _request_digest(data, write_mode), content)
     written = write_once(table, request, write, partial(report_write, table), writers_stopped=writers_stopped)
     return _result(table, mode, written, data.num_rows, started)
@@ -233,6 +232,17 @@ def commit_with_retries(
             return receipt, ()
         return receipt, messages
     raise AssertionError("unreachable")
+
+
+def _content_digest(data: pa.Table | pa.RecordBatch) -> str:
+    """Digest rows in their order: of rows with one key the last one wins."""
+    batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
+    starts = accumulate((b.num_rows for b in batches), initial=0)
+    names, rows = [*data.schema.names, "\0row"], []
+    for batch, start in zip(batches, starts, strict=False):
+        places = pa.array(np.arange(start, start + batch.num_rows))
+        rows.append(pa.RecordBatch.from_arrays([*batch.columns, places], names))
+    return total_of(list(map(rows_digest, rows))).text
 
 
 def _batches(data: pa.Table | pa.RecordBatch, write: TableWrite) -> Iterator[pa.RecordBatch]:

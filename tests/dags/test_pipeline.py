@@ -326,7 +326,7 @@ def test_what_a_run_will_touch_is_said_of_every_table_before_anything_is_made(ma
     keep_from(daily, "dashboards", 1)
     two = {**REPLAY, "replay": f"{REPLAY['replay']}; DELETE FROM branch WHERE dt = '2' AND carrier = 'AA'"}
     planned = pipeline.plan_pipeline(form(tables=[CORRECT, two]), DAG, "run-1")
-    lines = pipeline.preview_lines(planned)
+    lines = [f"{one['table']}: {line}" for one in planned for line in one["preview"]["lines"]]
     assert [line for line in lines if "Replaces" in line] == [
         f"{RAW}: Replaces at most 1 file with {_size(raw)} and 3 stored rows, in dt=2",
         f"{DAILY}: statement 1: Replaces at most 1 file with {_size(daily)} and 2 stored rows, in dt=2",

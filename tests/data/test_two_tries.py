@@ -239,6 +239,9 @@ def test_the_same_id_with_other_row_kinds_is_refused(tmp_path: Path) -> None:
     write_arrow(table, upsert, operation_id="op")
     with pytest.raises(InvalidInputError, match="used for other rows"):
         write_arrow(table, ROWS.append_column("_row_kind", pa.array(["+I", "-D"])), operation_id="op")
+    with pytest.raises(InvalidInputError, match="used for other rows"):  # of rows with one key the last wins
+        write_arrow(table, upsert.take([1, 0]), operation_id="op")
+    assert write_arrow(table, pa.concat_tables([upsert[:1], upsert[1:]]), operation_id="op")["snapshot_after"] == 1
 
 
 @pytest.mark.parametrize("write", [write_arrow, lambda view, _, **given: drop_partitions(view, [{"p": "a"}], **given)])

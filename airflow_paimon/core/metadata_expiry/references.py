@@ -103,7 +103,7 @@ def _kept_for_nobody(roots: Sequence[Root]) -> set[str]:
 
 def has_all_metadata(table: Table, root: Root, there: Set[str]) -> bool:
     """Whether all of a root's metadata is readable; ``there``: the names in the folder of manifests."""
-    if not top_names(root).top_names <= there:
+    if not top_names(root).top_names - _kept_for_nobody([root]) <= there:
         return False
     try:
         return read_references(table, [root])[0].manifest_names <= there

@@ -212,11 +212,15 @@ class RootReader:
             try:
                 return do(living)
             except FormatError:
-                now = {(r.path, r.data) for r in self.read_once().living}
+                known = set(self._ever)
+                found = self.read_once().living
+                now = {(r.path, r.data) for r in found}
                 suspects = [r for r in living if r.kind == TRASH or (r.path, r.data) not in now]
                 there = set(self.table.store.names(MANIFEST_DIR)) if suspects else set()
                 lost = {(r.path, r.data) for r in suspects if not has_all_metadata(self.table, r, there)}
-                living = [r for r in living if (r.path, r.data) not in lost]
+                # One that is new may have the files of one that is gone: it was renamed.
+                renamed = [r for r in found if r.kind != TRASH and (r.path, r.data) not in known]
+                living = [*(r for r in living if (r.path, r.data) not in lost), *renamed]
                 failed += 0 if lost else 1
                 if failed == _TRIES:
                     raise
