@@ -102,11 +102,14 @@ def _kept_for_nobody(roots: Sequence[Root]) -> set[str]:
 
 
 def has_all_metadata(table: Table, root: Root, there: Set[str]) -> bool:
-    """Whether all of a root's metadata is readable; ``there``: the names in the folder of manifests."""
-    if not top_names(root).top_names - _kept_for_nobody([root]) <= there:
+    """Whether all of a root's metadata is readable, but for what is kept for nobody; ``there``: the names in the folder
+    of manifests.
+    """
+    needed = there | _kept_for_nobody([root])
+    if not top_names(root).top_names <= needed:
         return False
     try:
-        return read_references(table, [root])[0].manifest_names <= there
+        return read_references(table, [root])[0].manifest_names <= needed
     except FormatError:
         return False
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.check.check import find_all
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.erasure.stored_files import read_stored_files
 from airflow_paimon.core.errors import (
@@ -30,6 +30,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.health.gather import read_health
+from airflow_paimon.core.metadata_expiry import expiry_run
 from airflow_paimon.core.metadata_expiry.references import read_references
 from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
@@ -828,3 +829,30 @@ def test_a_tag_whose_changelog_paimon_has_expired_stops_nobody(table: Table) -> 
     overwrite(table, "a")
     assert expire(table).details["expired"]["main"]["to"] == 2
     assert len(live_entries(table, table.tag("t").snapshot)) == 1
+
+
+@pytest.mark.parametrize("lost", ["changelog_manifest_list", "delta_manifest_list"])
+def test_a_tag_that_gets_another_name_meanwhile_keeps_its_files(
+    table: Table, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """One list is gone: that of its changelog, as Paimon deletes it under a tag, or one without which it is damaged."""
+    new = message(table, "a")
+    commit_append(table, [replace(new, changelog=new.new_files)], planned_on=None)
+    run(table, "create_tag", tag="t")
+    overwrite(table, "a")
+    find, calls = expiry_run.find_unreferenced, []
+
+    def beside_others(*args: Any) -> Any:
+        calls.append(args)
+        if len(calls) == 3:  # all roots were looked at for what is to be deleted
+            table.store.delete(f"manifest/{getattr(table.tag('t').snapshot, lost)}")
+            table.store.create(table.paths.tag("u"), table.store.read(table.paths.tag("t")))
+            table.store.delete(table.paths.tag("t"))
+        if len(calls) in (2, 3):
+            raise FormatError("another engine has expired something")
+        return find(*args)
+
+    monkeypatch.setattr(expiry_run, "find_unreferenced", beside_others)
+    run(table, "expire_snapshots", **NOW)
+    assert table.tag_names() == ["u"]
+    assert new.new_files[0].file_name in {path.rpartition("/")[2] for path in files_on_disk(table)}
