@@ -175,23 +175,7 @@ def plan_buckets(
     scan = replace(scan, splits=tuple(s for s in scan.splits if chosen(s)))
     expiry = record_expiry(schema, time.time(), table.label)
     read, splits = plan_read(scan, layered=True, chained=True, whole_buckets=True)
-    forms = stored_partitions(scan, scan.splits)
-    groups = []
-    for split in splits:
-        files = split.bucket.files
-        top = top_level(files, options.num_levels)
-        marked = {d.data_file for _, d in split.deletions} | _with_expired(read, files, expiry)
-        own = split.bucket.partition  # in the end all files are stored in one form of it
-        marked |= {f.file_name for f in files if forms.get(f.file_name, own) != own}
-        parts = plan_parts(
-            split.sections,
-            top=top,
-            target=options.target_file_size,
-            marked=marked,
-            keep_deletes=options.chain_table,
-        )
-        if parts:
-            groups.append(FileGroup(split.bucket, parts, top))
+    groups = _groups(scan, read, splits, expiry, options)
     left_open: list[OpenBucket] = []
     if head is not None:
         bucket_of = StoredPartitions(schema).bucket
@@ -224,6 +208,30 @@ def plan_buckets(
             operation=None if follows is None else Operation.WRITE,  # as Paimon's writers name it
         ),
     )
+
+
+def _groups(
+    scan: ScanPlan, read: TableRead, splits: Sequence[ReadSplit], expiry: RecordExpiry | None, options: TableOptions
+) -> list[FileGroup]:
+    """Choose the files of each bucket that are to be written again."""
+    forms = stored_partitions(scan, scan.splits)
+    groups = []
+    for split in splits:
+        files = split.bucket.files
+        top = top_level(files, options.num_levels)
+        marked = {d.data_file for _, d in split.deletions} | _with_expired(read, files, expiry)
+        own = split.bucket.partition  # in the end all files are stored in one form of it
+        marked |= {f.file_name for f in files if forms.get(f.file_name, own) != own}
+        parts = plan_parts(
+            split.sections,
+            top=top,
+            target=options.target_file_size,
+            marked=marked,
+            keep_deletes=options.chain_table,
+        )
+        if parts:
+            groups.append(FileGroup(split.bucket, parts, top))
+    return groups
 
 
 def _tasks(

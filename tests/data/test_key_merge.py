@@ -454,6 +454,7 @@ class Upserter(Thread):
     def __init__(self, table: Table, *, compacts: bool) -> None:
         super().__init__()
         self.table, self.written, self.stopped, self.compacts = table, dict[int, int](), Event(), compacts
+        self.newest = 0
 
     def run(self) -> None:
         for number in count():
@@ -462,7 +463,7 @@ class Upserter(Thread):
             key, began = 100 + number % 50, monotonic()
             data = pa.Table.from_pylist([{"k": key, "a": number, "dt": "p"}], schema=arrow_schema_of(dict(COLUMNS)))
             write_arrow(self.table, data)
-            self.written[key] = number
+            self.written[key] = self.newest = number
             if self.compacts and number % 2:
                 compact(self.table, max_sorted_runs=1 + number % 3)
             sleep(monotonic() - began)
@@ -478,9 +479,9 @@ class Upserter(Thread):
         self.join()
 
     def wait_for_another(self) -> None:
-        """Wait until it has committed once more, so that main has changed the bucket since."""
-        newest = self.table.latest_snapshot_id()
-        while self.is_alive() and self.table.latest_snapshot_id() == newest:
+        """Wait until a write has begun and ended, so that main has rows in the bucket since; a compaction has none."""
+        newest = self.newest + 2
+        while self.is_alive() and self.newest < newest:
             sleep(0.01)
 
 
