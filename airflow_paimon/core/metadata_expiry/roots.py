@@ -51,6 +51,8 @@ T = TypeVar("T")
 
 _MOST_LOOKS = 5
 _TRIES = 8
+_MOST_ROUNDS = 1000
+"""Tries in which another expiry takes a root away don't count as failed ones, but end as well."""
 _Stamp = tuple[int, int | None]
 """Size and time of a file: another file under its name has another one."""
 
@@ -208,7 +210,7 @@ class RootReader:
             FormatError: one that stays can't be read.
         """
         failed = 0
-        while True:
+        for left in reversed(range(_MOST_ROUNDS)):
             try:
                 return do(living)
             except FormatError:
@@ -222,9 +224,10 @@ class RootReader:
                 renamed = [r for r in found if r.kind != TRASH and (r.path, r.data) not in known]
                 living = [*(r for r in living if (r.path, r.data) not in lost), *renamed]
                 failed += 0 if lost else 1
-                if failed == _TRIES:
+                if failed == _TRIES or not left:
                     raise
                 time.sleep(0.02 * failed)  # Paimon deletes a snapshot's manifests right before the snapshot
+        raise AssertionError  # the last round returns or raises
 
 
 def unfinished_warnings(roots: Roots) -> list[str]:

@@ -182,18 +182,11 @@ def plan_publication(request: Publish, publication: Publication, *, writes_rows:
         summary["merged_by_key"] = {**d.key_merge.summary, "note": note}
     if warnings := [*d.summary.get("warnings", ()), *hidden.get("warnings", ()), *missed]:
         summary["warnings"] = warnings
-    actions: tuple[Action, ...] = keep
-    if d.changes_anything:
-        branch, source = d.target.branch_name, d.source_snapshot.id
-        reason = f"back to snapshot {source}" if d.is_rollback else f"publishes branch {d.source.branch_name}"
-        snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=schema.id, reason=reason)
-        undo = undo_tag_action(request, d.target, d.head)
-        actions = (*keep, *publish_actions(branch, undo, d.changes, schema, d.schemas.new, snapshot, reason))
     plan = Plan(
         operation=request.operation,
         table=d.target.name,
         preconditions=d.preconditions,
-        actions=actions,
+        actions=(*keep, *_actions(request, d)),
         summary=summary,
     )
     return PlannedPublication(
@@ -205,6 +198,17 @@ def plan_publication(request: Publish, publication: Publication, *, writes_rows:
         plan=plan,
         summary=summary,
     )
+
+
+def _actions(request: Publish, d: Publication) -> Sequence[Action]:
+    """Return what a publication writes besides the tags that keep files; nothing if it changes nothing."""
+    if not d.changes_anything:
+        return ()
+    source = d.source_snapshot.id
+    reason = f"back to snapshot {source}" if d.is_rollback else f"publishes branch {d.source.branch_name}"
+    snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=d.schema.id, reason=reason)
+    undo = undo_tag_action(request, d.target, d.head)
+    return publish_actions(d.target.branch_name, undo, d.changes, d.schema, d.schemas.new, snapshot, reason)
 
 
 def _missed_by(target: Table, readers: Mapping[str, Any], is_lost: bool) -> list[str]:
