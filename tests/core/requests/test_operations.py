@@ -14,16 +14,15 @@ from airflow_paimon.execution import in_python, on_metadata
 from airflow_paimon.spark.jobs import function_of
 
 
-@pytest.mark.parametrize("name", sorted(OPERATIONS))
-def test_every_function_is_there_and_takes_what_it_is_given(name: str) -> None:
-    operation = OPERATIONS[name]
-    assert operation.request.operation == name
-    if operation.needs_spark:
-        assert list(inspect.signature(function_of(name)).parameters)[:3] == ["spark", "context", "request"]
-    else:
-        assert list(inspect.signature(on_metadata(name)).parameters)[:2] == ["context", "request"]
-    if operation.in_python:
-        assert list(inspect.signature(in_python(name)).parameters)[:2] == ["context", "request"]
+def test_every_function_is_there_and_takes_what_it_is_given() -> None:
+    for name, operation in OPERATIONS.items():
+        assert operation.request.operation == name
+        if operation.needs_spark:
+            assert list(inspect.signature(function_of(name)).parameters)[:3] == ["spark", "context", "request"], name
+        else:
+            assert list(inspect.signature(on_metadata(name)).parameters)[:2] == ["context", "request"], name
+        if operation.in_python:
+            assert list(inspect.signature(in_python(name)).parameters)[:2] == ["context", "request"], name
 
 
 def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:
