@@ -173,7 +173,11 @@ def _storage_fields() -> dict[str, Any]:
         "storage_conn_id": _field(
             "Storage connection", "A connection of Amazon's, Google's, Microsoft's or Alibaba's provider to log in with"
         ),
-        "storage_options": _field("Storage options", "More options of the storage, a JSON object", format="password"),
+        "storage_options": _field(
+            "Storage options",
+            "The object that --storage-options takes as a file: options of storage and catalog, JSON",
+            format="password",
+        ),
     }
 
 

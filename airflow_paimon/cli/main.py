@@ -231,7 +231,11 @@ def _command(
     required = command.add_argument_group("required")
     required.add_argument("--warehouse", required=True, help="warehouse folder or URI, e.g. s3://bucket/warehouse")
     others = command.add_argument_group(f"options of {name}")
-    others.add_argument("--storage-options", metavar="FILE", help="JSON file with fsspec storage options")
+    others.add_argument(
+        "--storage-options",
+        metavar="FILE",
+        help="JSON file with options of storage and catalog, as Storage options of the connection",
+    )
     return required, others
 
 

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
-from airflow_paimon.core.catalogs.options import CATALOGS
+from airflow_paimon.core.catalogs.options import CATALOGS, METASTORE
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
@@ -58,9 +58,10 @@ class PaimonHook(BaseHook):
     ``jdbc`` or ``rest``), ``catalog_options`` (of that catalog, by Paimon's names, such as ``uri``; JSON), for S3
     ``key``, ``secret``, ``token``, ``endpoint``, ``region`` (login and password stand for key and secret),
     ``addressing_style`` (``path``, ``virtual`` or ``auto``), ``storage_conn_id`` (a connection of type ``aws``,
-    ``google_cloud_platform``, ``wasb`` or ``adls`` to log in with), ``storage_options`` (further options, JSON) and
-    ``results_folder`` (where jobs in cluster deploy mode leave their results; by default the folder
-    ``_airflow_paimon_results`` in the warehouse). For operators that don't name their own: ``spark_conn_id``,
+    ``google_cloud_platform``, ``wasb`` or ``adls`` to log in with), ``storage_options`` (JSON, what a file for
+    ``--storage-options`` has: further options, also a catalog's with ``metastore``) and ``results_folder`` (where jobs
+    in cluster deploy mode leave their results; by default the folder ``_airflow_paimon_results`` in the warehouse).
+    For operators that don't name their own: ``spark_conn_id``,
     ``spark_conf`` and ``spark_options`` (both JSON). ``local_execution``: what small work on rows runs in plain Python
     instead of in Spark. For approvals: ``notify`` (notifiers by name, JSON), ``approvers``
     (ids of the users who may answer), ``remind_before``, ``four_eyes`` (a second person approves). For trigger forms:
@@ -116,14 +117,14 @@ class PaimonHook(BaseHook):
 
     @property
     def catalog_type(self) -> str:
-        """One of ``CATALOGS``."""
-        catalog = self._extras().get("catalog_type") or CATALOGS[0]
-        if catalog not in CATALOGS:
+        """One of ``CATALOGS``: the storage option ``metastore``, or the field."""
+        catalog = self._json_object("storage_options").get(METASTORE) or self._extras().get("catalog_type")
+        if (catalog or CATALOGS[0]) not in CATALOGS:
             raise InvalidInputError(
                 f"Connection {self.paimon_conn_id!r}: catalog_type must be one of {', '.join(CATALOGS)}; "
                 f"it is {catalog!r}"
             )
-        return str(catalog)
+        return str(catalog or CATALOGS[0])
 
     @cached_property
     def storage_options(self) -> dict[str, Any] | None:
@@ -144,7 +145,7 @@ class PaimonHook(BaseHook):
             more = {**more, "config_kwargs": {**options["config_kwargs"], **more["config_kwargs"]}}
         options.update(more)
         if self.catalog_type != CATALOGS[0]:
-            options.update(self._json_object("catalog_options"), metastore=self.catalog_type)
+            options.update(self._json_object("catalog_options"), **{METASTORE: self.catalog_type})
         _mask(options)
         return options or None
 

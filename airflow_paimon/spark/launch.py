@@ -91,7 +91,8 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
     outcome = _run_job(operation, arguments, formatter)
     try:
         with os.fdopen(stdout, "w", encoding="utf-8") as stream:
-            stream.write(_as_text(outcome.result) + "\n")
+            # A person reads it in a terminal; programs get one line.
+            stream.write(_as_text(outcome.result, indent=2 if stream.isatty() else None) + "\n")
     except OSError as error:
         log.error("The result can't be printed: %s", error)
         sys.exit(outcome.exit_code or OutcomeUnknownError.exit_code)
@@ -387,9 +388,9 @@ def _without_secrets(result: Mapping[str, Any], storage_options: Mapping[str, An
     return masked
 
 
-def _as_text(result: Mapping[str, Any]) -> str:
-    """Return a result as one line of strict JSON. Values that JSON doesn't have, such as NaN, become texts."""
-    return json.dumps(_plain(result), ensure_ascii=True, allow_nan=False, default=str)
+def _as_text(result: Mapping[str, Any], indent: int | None = None) -> str:
+    """Return a result as strict JSON, on one line. Values that JSON doesn't have, such as NaN, become texts."""
+    return json.dumps(_plain(result), ensure_ascii=True, allow_nan=False, default=str, indent=indent)
 
 
 def _plain(value: Any) -> Any:

@@ -135,6 +135,10 @@ def test_a_table_of_a_jdbc_catalog(warehouse: Path, tmp_path: Path, monkeypatch:
     table = make_table(warehouse)
     append(table, "1")
     assert hook.storage_options == {**options, "metastore": "jdbc"}
+    as_in_file = {"warehouse": str(warehouse), "storage_options": hook.storage_options, "catalog_type": "filesystem"}
+    set_connection(monkeypatch, "as_in_file", "paimon", extra=as_in_file)
+    same = PaimonHook("as_in_file")
+    assert (same.catalog_type, same.storage_options) == ("jdbc", hook.storage_options)
     good, message = hook.test_connection()
     assert not good
     assert "not a Paimon catalog" in message

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -247,6 +248,15 @@ def test_dry_run_shows_the_plan_and_changes_nothing(warehouse: Path) -> None:
     assert ended.result["plan_id"]
     assert ended.result["details"]["plan"]
     assert main_of(warehouse).branch_names() == []
+
+
+def test_a_result_is_indented_in_a_terminal_alone(warehouse: Path) -> None:
+    reads, writes = pty.openpty()
+    command = [sys.executable, str(job_path("check_table")), *on(warehouse)]
+    subprocess.run(command, stdout=writes, stdin=subprocess.DEVNULL, timeout=600, check=True)
+    shown = os.read(reads, 100_000).decode().splitlines()
+    assert (shown[0], shown[1]) == ("{", '  "operation": "check_table",')
+    assert json.loads("".join(shown))["details"]["ok"] is True
 
 
 def test_done_but_unable_to_say_so_is_outcome_unknown_and_a_rerun_tells(warehouse: Path) -> None:

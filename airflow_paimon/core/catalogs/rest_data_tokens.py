@@ -13,28 +13,12 @@ from typing import Any
 from airflow_paimon.core.catalogs.options import catalog_options
 from airflow_paimon.core.catalogs.rest_client import RestClient
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.store import Store, open_store
-from airflow_paimon.core.store.oss_client import JAVA_OPTIONS
+from airflow_paimon.core.store import Store, open_store, oss_client, s3_client
 from airflow_paimon.core.store.wrapper import StoreWrapper
 
 _SAFE_MS = 3_600_000
 """A token is renewed when it has less left than this, or than half of the time that it was given for."""
-_S3 = {
-    "fs.s3a.access.key": "key",
-    "fs.s3a.secret.key": "secret",
-    "fs.s3a.session.token": "token",
-    "fs.s3a.endpoint": "endpoint_url",
-    "fs.s3a.endpoint.region": "region",
-}
-_NAMES: Mapping[str, Mapping[str, str]] = {
-    "s3": {
-        **_S3,
-        **{k.replace("fs.s3a.", "s3."): v for k, v in _S3.items()},
-        "s3.access-key": "key",
-        "s3.secret-key": "secret",
-    },
-    "oss": JAVA_OPTIONS,
-}
+_NAMES: Mapping[str, Mapping[str, str]] = {"s3": s3_client.JAVA_OPTIONS, "oss": oss_client.JAVA_OPTIONS}
 
 
 def storage_options(uri: str, given: Mapping[str, Any], token_options: Mapping[str, Any]) -> dict[str, Any]:

@@ -91,7 +91,9 @@ class Request:
 
     warehouse: str = flag("Warehouse folder or URI, e.g. s3://bucket/warehouse", "")
     table: str = flag("Table as db.table; as db.table$branch_b where an operation works on a branch", "")
-    storage_options: Mapping[str, Any] | None = flag("JSON file with fsspec storage options (may contain secrets)")
+    storage_options: Mapping[str, Any] | None = flag(
+        "JSON file with options of storage and catalog (may contain secrets)"
+    )
     operation_id: str | None = flag("Identity of this operation: a retry with the same id does not do the work twice")
     now: str | None = flag(
         "Time to use as the current time, ISO with an offset; for tests and re-runs", may_be_blank=True

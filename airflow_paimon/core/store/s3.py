@@ -19,8 +19,8 @@ class S3Store(ProbedStore):
 
     Options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``, ``use_ssl``,
     ``requester_pays``, ``client_kwargs``, ``config_kwargs`` (botocore's Config), ``s3_additional_kwargs`` (of single
-    requests, as for encryption); without credentials the environment's. An object is at most 5 GiB for ``create`` and
-    ``replace``, one put's limit.
+    requests, as for encryption); and what Paimon's Java engine calls them (``s3.access-key``, ...). Without
+    credentials the environment's. An object is at most 5 GiB for ``create`` and ``replace``, one put's limit.
     """
 
     __slots__ = ()

@@ -32,6 +32,19 @@ _OPTIONS = frozenset({
     "anon", "client_kwargs", "config_kwargs", "endpoint_url", "key", "profile", "region", "requester_pays",
     "s3_additional_kwargs", "secret", "token", "use_ssl",
 })  # fmt: skip
+_OF_JAVA = {
+    "access.key": "key",
+    "access-key": "key",
+    "secret.key": "secret",
+    "secret-key": "secret",
+    "session.token": "token",
+    "endpoint": "endpoint_url",
+    "endpoint.region": "region",
+    "path.style.access": "path_style",
+    "path-style-access": "path_style",
+}
+JAVA_OPTIONS = {f"{prefix}{name}": ours for prefix in ("s3.", "s3a.", "fs.s3a.") for name, ours in _OF_JAVA.items()}
+"""What Paimon's Java engine calls them."""
 _ADDRESS = frozenset({"client_kwargs", "endpoint_url", "profile", "region", "region_name"})
 _SERVER = re.compile(r"AWS_(ENDPOINT_URL|IGNORE_CONFIGURED_ENDPOINT_URLS|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE)")
 _CONFIG = {
@@ -50,15 +63,25 @@ _LONGEST_MESSAGE = 300
 
 
 def checked_options(options: Mapping[str, Any] | None) -> str:
-    """Check storage options and return them as canonical JSON, the form that a store keeps.
+    """Check storage options and return them as canonical JSON, the form that a store keeps. Java's names become ours.
 
     Raises:
         InvalidInputError: an option is unknown (a typo must not fall back to other credentials) or not a JSON value.
     """
-    given = dict(options or {})
+    given: dict[str, Any] = {}
+    for name, value in (options or {}).items():
+        ours = JAVA_OPTIONS.get(name, name)
+        if name in JAVA_OPTIONS and ours == "endpoint_url" and "://" not in str(value):
+            value = f"https://{value}"
+        given[ours] = value
+    if str(given.pop("path_style", "")).lower() == "true":
+        config = given.get("config_kwargs") or {}
+        given["config_kwargs"] = {**config, "s3": {"addressing_style": "path", **config.get("s3", {})}}
     if unknown := sorted(set(given) - _OPTIONS):
         raise InvalidInputError(
-            f"Unknown storage option for s3://: {', '.join(unknown)}; known are {', '.join(sorted(_OPTIONS))}"
+            f"Unknown storage option for s3://: {', '.join(unknown)}; known are {', '.join(sorted(_OPTIONS))}, "
+            "and of Paimon's s3.access-key, s3.secret-key, s3.session.token, s3.endpoint, s3.endpoint.region, "
+            "s3.path.style.access"
         )
     endpoint = given.get("endpoint_url")
     if endpoint and ("@" in endpoint or "://" not in endpoint):

@@ -79,6 +79,11 @@ def test_region_and_client_options_reach_the_client(proxy: Proxy, bucket: str) -
     del options["region"]
     open_store(f"s3://{bucket}/t", {**options, "client_kwargs": {"region_name": "eu-west-2"}}).list("")
     assert "/eu-west-2/s3/" in proxy.requests[-1].headers["authorization"]
+    java = {"s3.access-key": KEY, "fs.s3a.secret.key": SECRET, "s3.endpoint": proxy.endpoint}
+    java |= {"s3a.endpoint.region": "eu-west-3", "s3.path.style.access": "true"}
+    open_store(f"s3://{bucket}/t", java).list("")
+    assert "/eu-west-3/s3/" in proxy.requests[-1].headers["authorization"]
+    assert proxy.requests[-1].path.startswith(f"/{bucket}")
     extra = {"s3_additional_kwargs": {"ServerSideEncryption": "AES256"}}
     store = open_store(f"s3://{bucket}/t", {**storage_options(proxy.endpoint), **extra})
     store.create("x", b"1")
