@@ -6,10 +6,11 @@ on metadata starts as fast as it can. What runs in Spark is bound in ``spark/job
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.commit.idempotency import once
@@ -29,27 +30,51 @@ from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.core.table.table_sets import same_versions
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.check.row_checks import (
-        FindDuplicateRowIds,
-        FindKeysInTwoPartitions,
-        FindKeysTwice,
-        ReadKeyHashes,
-        RowChecks,
-    )
-    from airflow_paimon.core.publish.row_functions import (
-        FindSharedId,
-        FoldBuckets,
-        MergeByKey,
-        RewriteFiles,
-        RowFunctions,
-        WriteChangelog,
-    )
-    from airflow_paimon.core.requests.requests import Compact
+    from airflow_paimon.core.check.row_checks import RowChecks
+    from airflow_paimon.core.publish.row_functions import FoldBuckets, RowFunctions
 
-P = ParamSpec("P")
-R = TypeVar("R")
 Run = Callable[[Context, Any], OperationResult]
 
+_ON_METADATA: Mapping[str, str] = {
+    "create_branch": "core.branches.create:create_branch",
+    "alter_branch": "core.branches.ownership:alter_branch",
+    "delete_branch": "core.branches.delete:delete_branch",
+    "rename_branch": "core.branches.rename:rename_branch",
+    "create_tag": "core.branches.tags:create_tag",
+    "replace_tag": "core.branches.tags:replace_tag",
+    "delete_tag": "core.branches.tags:delete_tag",
+    "rename_tag": "core.branches.tags:rename_tag",
+    "create_table_set": "core.table_sets.create:create_table_set",
+    "reset_consumer": "core.metadata_expiry.reset_consumers:reset_consumer",
+    "clear_consumers": "core.metadata_expiry.reset_consumers:clear_consumers",
+    "alter_table": "core.schema.tables:alter",
+    "repair_table": "core.check.check:repair_table",
+    "create_chain_table": "core.chain.setup:create_chain",
+    "check_chain_table": "core.chain.check:check_chain",
+    "alter_chain_table": "core.chain.setup:alter_chain",
+    "rebase_branch": "core.publish.rebase:rebase_branch",
+    "merge_branch": "core.publish.merge:publish_branch",
+    "fast_forward": "core.publish.merge:publish_branch",
+    "replace_main": "core.publish.merge:publish_branch",
+    "rollback_to": "core.publish.rollback:rollback_to",
+    "plan_correction": "data.plan_correction:plan_correction",
+    "check_table": "core.check.check:check_table",
+    "storage_usage": "core.metadata_expiry.storage_usage:storage_usage",
+    "find_rows": "data.erasure.find_rows:find_rows",
+    "export_audit": "data.export_audit:export_audit",
+    "table_health": "core.health.table_health:table_health",
+    "compact_manifest": "core.manifests.compact_manifest:compact_manifest",
+    "expire_branches": "core.metadata_expiry.expire_branches:expire_branches",
+    "remove_orphan_files": "core.metadata_expiry.remove_orphan_files:remove_orphan_files",
+    "expire_partitions": "core.partition_expiry.expire_partitions:expire_partitions",
+    "mark_partition_done": "core.partition_marks.mark_done:mark_partition_done",
+    "expire_snapshots": "core.metadata_expiry.expire_snapshots_and_tags:expire_snapshots",
+    "expire_changelogs": "core.metadata_expiry.expire_changelogs:expire_changelogs",
+    "expire_tags": "core.metadata_expiry.expire_snapshots_and_tags:expire_tags",
+    "trigger_tag_automatic_creation": "core.metadata_expiry.automatic_tags:trigger_tag_automatic_creation",
+}
+"""What executes the operations that need no Spark: the module of this package and its function."""
+_ON_ROWS_OF_MAIN = frozenset({"rebase_branch", "merge_branch", "fast_forward", "replace_main", "rollback_to"})
 _LISTED = 5
 
 
@@ -154,169 +179,14 @@ def perform(context: Context, request: Request, fold: FoldBuckets | None = None)
 
 def on_metadata(operation: str, fold: FoldBuckets | None = None) -> Run:
     """Return what executes an operation that needs no Spark. ``fold``: see ``run_operation``."""
-    found = _of_branches(operation) or _of_tables(operation) or _of_main(operation, fold) or _of_maintenance(operation)
-    assert found is not None
-    return found
-
-
-def _of_branches(operation: str) -> Run | None:
-    """Branches and tags."""
-    match operation:
-        case "create_branch":
-            from airflow_paimon.core.branches.create import create_branch
-
-            return create_branch
-        case "alter_branch":
-            from airflow_paimon.core.branches.ownership import alter_branch
-
-            return alter_branch
-        case "delete_branch":
-            from airflow_paimon.core.branches.delete import delete_branch
-
-            return delete_branch
-        case "rename_branch":
-            from airflow_paimon.core.branches.rename import rename_branch
-
-            return rename_branch
-        case "create_tag":
-            from airflow_paimon.core.branches.tags import create_tag
-
-            return create_tag
-        case "replace_tag":
-            from airflow_paimon.core.branches.tags import replace_tag
-
-            return replace_tag
-        case "delete_tag":
-            from airflow_paimon.core.branches.tags import delete_tag
-
-            return delete_tag
-        case "rename_tag":
-            from airflow_paimon.core.branches.tags import rename_tag
-
-            return rename_tag
-    return None
-
-
-def _of_tables(operation: str) -> Run | None:
-    """Schemas, chain tables, consumers, table sets and repairs."""
-    match operation:
-        case "create_table_set":
-            from airflow_paimon.core.table_sets.create import create_table_set
-
-            return create_table_set
-        case "reset_consumer":
-            from airflow_paimon.core.metadata_expiry.reset_consumers import reset_consumer
-
-            return reset_consumer
-        case "clear_consumers":
-            from airflow_paimon.core.metadata_expiry.reset_consumers import clear_consumers
-
-            return clear_consumers
-        case "alter_table":
-            from airflow_paimon.core.schema.tables import alter
-
-            return alter
-        case "repair_table":
-            from airflow_paimon.core.check.check import repair_table
-
-            return lambda context, request: repair_table(context, request, _row_checks(), _compact)
-        case "create_chain_table":
-            from airflow_paimon.core.chain.setup import create_chain
-
-            return create_chain
-        case "check_chain_table":
-            from airflow_paimon.core.chain.check import check_chain
-
-            return check_chain
-        case "alter_chain_table":
-            from airflow_paimon.core.chain.setup import alter_chain
-
-            return alter_chain
-    return None
-
-
-def _of_main(operation: str, fold: FoldBuckets | None) -> Run | None:
-    """What main gets, and what is looked up."""
-    match operation:
-        case "rebase_branch":
-            from airflow_paimon.core.publish.rebase import rebase_branch
-
-            return lambda context, request: rebase_branch(context, request, _row_functions())
-        case "merge_branch" | "fast_forward" | "replace_main":
-            from airflow_paimon.core.publish.merge import publish_branch
-
-            return lambda context, request: publish_branch(context, request, _row_functions(fold))
-        case "rollback_to":
-            from airflow_paimon.core.publish.rollback import rollback_to
-
-            return lambda context, request: rollback_to(context, request, _row_functions())
-        case "plan_correction":
-            from airflow_paimon.data.plan_correction import plan_correction
-
-            return plan_correction
-        case "check_table":
-            from airflow_paimon.core.check.check import check_table
-
-            return lambda context, request: check_table(context, request, _row_checks())
-        case "storage_usage":
-            from airflow_paimon.core.metadata_expiry.storage_usage import storage_usage
-
-            return storage_usage
-        case "find_rows":
-            from airflow_paimon.data.erasure.find_rows import find_rows
-
-            return find_rows
-        case "export_audit":
-            from airflow_paimon.data.export_audit import export_audit
-
-            return export_audit
-        case "table_health":
-            from airflow_paimon.core.health.table_health import table_health
-
-            return table_health
-    return None
-
-
-def _of_maintenance(operation: str) -> Run | None:
-    """Expiry and clean-up."""
-    match operation:
-        case "compact_manifest":
-            from airflow_paimon.core.manifests.compact_manifest import compact_manifest
-
-            return compact_manifest
-        case "expire_branches":
-            from airflow_paimon.core.metadata_expiry.expire_branches import expire_branches
-
-            return expire_branches
-        case "remove_orphan_files":
-            from airflow_paimon.core.metadata_expiry.remove_orphan_files import remove_orphan_files
-
-            return remove_orphan_files
-        case "expire_partitions":
-            from airflow_paimon.core.partition_expiry.expire_partitions import expire_partitions
-
-            return expire_partitions
-        case "mark_partition_done":
-            from airflow_paimon.core.partition_marks.mark_done import mark_partition_done
-
-            return mark_partition_done
-        case "expire_snapshots":
-            from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import expire_snapshots
-
-            return expire_snapshots
-        case "expire_changelogs":
-            from airflow_paimon.core.metadata_expiry.expire_changelogs import expire_changelogs
-
-            return expire_changelogs
-        case "expire_tags":
-            from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import expire_tags
-
-            return expire_tags
-        case "trigger_tag_automatic_creation":
-            from airflow_paimon.core.metadata_expiry.automatic_tags import trigger_tag_automatic_creation
-
-            return trigger_tag_automatic_creation
-    return None
+    run, more = _imported(_ON_METADATA[operation]), tuple[Any, ...]()
+    if operation in _ON_ROWS_OF_MAIN:
+        more = (_row_functions(fold),)
+    elif operation == "check_table":
+        more = (_row_checks(),)
+    elif operation == "repair_table":
+        more = (_row_checks(), _later("data.compact:compact"))
+    return (lambda context, request: run(context, request, *more)) if more else run
 
 
 def in_python(operation: str) -> Callable[..., OperationResult]:
@@ -335,103 +205,36 @@ def in_python(operation: str) -> Callable[..., OperationResult]:
     return by_name[operation]
 
 
-def _later(load: Callable[[], Callable[P, R]]) -> Callable[P, R]:
-    """Return what imports a function of the data layer when it is called."""
-
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return load()(*args, **kwargs)
-
-    return call
+def _imported(place: str) -> Callable[..., Any]:
+    """Return a function by the module of this package that has it, and its name."""
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"airflow_paimon.{module}"), name)
+    return found
 
 
-@_later
-def _fold() -> FoldBuckets:
-    from airflow_paimon.data.rewrite import fold_buckets
-
-    return fold_buckets
+def _later(place: str) -> Callable[..., Any]:
+    """Return what imports a function when it is called."""
+    return lambda *args, **kwargs: _imported(place)(*args, **kwargs)
 
 
-@_later
-def _rewrite() -> RewriteFiles:
-    from airflow_paimon.data.publish_row_ids import rewrite_files
-
-    return rewrite_files
-
-
-@_later
-def _changelog() -> WriteChangelog:
-    from airflow_paimon.data.net_changelog import write_changelog
-
-    return write_changelog
-
-
-@_later
-def _shared_id() -> FindSharedId:
-    from airflow_paimon.data.publish_row_ids import shared_row_id
-
-    return shared_row_id
-
-
-@_later
-def _merge_by_key() -> MergeByKey:
-    from airflow_paimon.data.key_merge import merge_by_key
-
-    return merge_by_key
-
-
-def _row_functions(fold: FoldBuckets | None = None) -> RowFunctions:
+def _row_functions(fold: FoldBuckets | None) -> RowFunctions:
     from airflow_paimon.core.publish.row_functions import RowFunctions
 
     return RowFunctions(
-        fold=fold or _fold,
-        rewrite=_rewrite,
-        find_shared_id=_shared_id,
-        write_changelog=_changelog,
-        merge_by_key=_merge_by_key,
+        fold=fold or _later("data.rewrite:fold_buckets"),
+        rewrite=_later("data.publish_row_ids:rewrite_files"),
+        find_shared_id=_later("data.publish_row_ids:shared_row_id"),
+        write_changelog=_later("data.net_changelog:write_changelog"),
+        merge_by_key=_later("data.key_merge:merge_by_key"),
     )
-
-
-@_later
-def _duplicate_row_ids() -> FindDuplicateRowIds:
-    from airflow_paimon.data.check_rows import duplicate_row_ids
-
-    return duplicate_row_ids
-
-
-@_later
-def _keys_in_two_partitions() -> FindKeysInTwoPartitions:
-    from airflow_paimon.data.key_locations import keys_in_two_partitions
-
-    return keys_in_two_partitions
-
-
-@_later
-def _key_hashes() -> ReadKeyHashes:
-    from airflow_paimon.data.check_rows import key_hashes
-
-    return key_hashes
-
-
-@_later
-def _keys_twice() -> FindKeysTwice:
-    from airflow_paimon.data.check_rows import keys_twice
-
-    return keys_twice
 
 
 def _row_checks() -> RowChecks:
     from airflow_paimon.core.check.row_checks import RowChecks
 
     return RowChecks(
-        duplicate_row_ids=_duplicate_row_ids,
-        keys_in_two_partitions=_keys_in_two_partitions,
-        key_hashes=_key_hashes,
-        keys_twice=_keys_twice,
+        duplicate_row_ids=_later("data.check_rows:duplicate_row_ids"),
+        keys_in_two_partitions=_later("data.key_locations:keys_in_two_partitions"),
+        key_hashes=_later("data.check_rows:key_hashes"),
+        keys_twice=_later("data.check_rows:keys_twice"),
     )
-
-
-@_later
-def _compact() -> Callable[[Context, Compact], OperationResult]:
-    from airflow_paimon.data.compact import compact
-
-    return compact

@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,8 @@ def rewrite(
 
 def without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The files of these tables are placeholders: as on a machine that can't read rows, nothing is merged by key."""
-    monkeypatch.setattr(execution, "_merge_by_key", None)
+    made = execution._row_functions
+    monkeypatch.setattr(execution, "_row_functions", lambda fold: replace(made(fold), merge_by_key=None))
 
 
 def commit_time(table: Table, number: int, millis: int) -> None:

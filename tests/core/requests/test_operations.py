@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
+from airflow_paimon import execution
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import OPERATIONS, operation_of
 from airflow_paimon.execution import in_python, on_metadata
@@ -23,6 +26,12 @@ def test_every_function_is_there_and_takes_what_it_is_given() -> None:
             assert list(inspect.signature(on_metadata(name)).parameters)[:2] == ["context", "request"], name
         if operation.in_python:
             assert list(inspect.signature(in_python(name)).parameters)[:2] == ["context", "request"], name
+
+
+def test_every_function_that_is_named_by_its_place_is_there() -> None:
+    places = re.findall(r'"((?:core|data)\.[\w.]+):(\w+)"', inspect.getsource(execution))
+    assert len(places) > 40
+    assert [p for p in places if not callable(getattr(import_module(f"airflow_paimon.{p[0]}"), p[1], None))] == []
 
 
 def test_a_dag_file_pays_for_the_table_and_for_nothing_that_it_names() -> None:
