@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -92,18 +95,24 @@ class YarnSubmission:
 
     :param address: the resource manager's; where there is none, the one in what ``spark-submit`` prints
     :param auth: gives what logs in there
+    :param ticket: logs in for Hadoop's own programs, and gives the variables by which they find the ticket
     """
 
     variables = "spark.yarn.appMasterEnv."
     place: Mapping[str, str | None] = {}
 
     def __init__(
-        self, conn_id: str, address: str | None, auth: Callable[[], AuthBase | None], poll_seconds: float
+        self,
+        conn_id: str,
+        address: str | None,
+        auth: Callable[[], AuthBase | None],
+        ticket: Callable[[], Mapping[str, str]],
+        poll_seconds: float,
     ) -> None:
         self.poll_seconds = poll_seconds
         self.returns_at_once = False
         self.driver: str | None = None
-        self._conn_id, self._address, self._auth = conn_id, address, auth
+        self._conn_id, self._address, self._auth, self._ticket = conn_id, address, auth, ticket
         self._tags: list[str] = []
         self._result_name = ""
 
@@ -167,9 +176,22 @@ class YarnSubmission:
         return earlier
 
     def kill(self) -> str | None:
-        """End the application."""
-        if self.driver is not None:
+        """End the application: by the program ``yarn`` where nothing here can log in at the resource manager."""
+        if self.driver is None:
+            return None
+        try:
             self.drivers().kill(self.driver)
+        except InvalidInputError:
+            if (program := shutil.which("yarn")) is None:
+                raise
+            # In a session of its own: it takes seconds to start, and Airflow doesn't wait for this process so long.
+            ended = subprocess.run(
+                [program, "application", "-kill", self.driver], env={**os.environ, **self._ticket()}, text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                check=False,
+            )  # fmt: skip
+            if ended.returncode:
+                raise RuntimeError(f"{program} application -kill failed: {ended.stdout.strip()}") from None
         return self.driver
 
 

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+from airflow.security.kerberos import renew_from_kt
 
 from airflow_paimon._compat import AirflowNotFoundException
+from airflow_paimon._compat import conf as airflow_conf
 from airflow_paimon.bundled import job_path, package_archive
 from airflow_paimon.core.commit.idempotency import digest_of, request_digest
 from airflow_paimon.core.errors import (
@@ -107,8 +109,10 @@ class SparkJobHook(SparkSubmitHook):
         if self._is_yarn:
             address = str(self.get_connection(self._conn_id).extra_dejson.get(ADDRESS) or "").strip().rstrip("/")
             manager = address if "://" in address or not address else f"http://{address}"
-            poll_seconds = float(self._status_poll_interval)
-            return YarnSubmission(self._conn_id, manager or None, lambda: self._resolved_yarn_rm_auth, poll_seconds)
+            return YarnSubmission(
+                self._conn_id, manager or None, lambda: self._resolved_yarn_rm_auth, self._ticket,
+                float(self._status_poll_interval),
+            )  # fmt: skip
         if self._is_kubernetes:
             pods = Pods(self._connection["master"], self._connection["namespace"], self._conf.get(CONTEXT))
             return KubernetesSubmission(pods, self._conf.get(UPLOAD_PATH))
@@ -116,6 +120,13 @@ class SparkJobHook(SparkSubmitHook):
             f"Connection {self._conn_id!r}: deploy mode cluster needs YARN or Kubernetes, and the master is "
             f"{self._connection['master']}. Nothing was submitted. Use deploy mode client"
         )
+
+    def _ticket(self) -> Mapping[str, str]:
+        keytab, principal = self._connection["keytab"], self._connection["principal"]
+        if not (keytab and principal):
+            return {}
+        renew_from_kt(principal, keytab, exit_on_fail=False)
+        return {"KRB5CCNAME": airflow_conf.get_mandatory_value("kerberos", "ccache")}
 
     @property
     def is_cluster(self) -> bool:
@@ -377,7 +388,7 @@ class SparkJobHook(SparkSubmitHook):
         try:
             if (ended := cluster.kill()) is not None:
                 self.log.info("Driver %s was killed", ended)
-        except (RuntimeError, PaimonError) as error:
+        except (OSError, RuntimeError, PaimonError) as error:
             name = cluster.driver or "without a name"
             self.log.error("Driver %s could not be killed and may still run: %s", name, error)
 

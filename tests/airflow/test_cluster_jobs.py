@@ -200,6 +200,23 @@ def test_a_driver_dies_with_the_worker_that_waits_for_it(stuck: Path, submits: d
     assert failures == [OutcomeUnknownError] and not worker.is_alive()
 
 
+def test_a_driver_dies_by_the_program_yarn_where_nothing_can_log_in_at_the_resource_manager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keytab needs requests-kerberos for the REST interface, which is not installed here."""
+    for name, text in (("kinit", f"touch {tmp_path}/ticket"), ("yarn", f'echo "$@ $KRB5CCNAME" > {tmp_path}/ended')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("AIRFLOW__KERBEROS__CCACHE", f"{tmp_path}/ticket")
+    set_connection(monkeypatch, "spark_default", "spark", host="yarn", extra={"deploy-mode": "cluster"})
+    hook = SparkJobHook(options={"keytab": f"{tmp_path}/keytab", "principal": "airflow@EXAMPLE"})
+    assert hook.cluster is not None
+    hook.cluster.notice("YarnClientImpl: Submitted application application_1_0007")
+    hook.on_kill()
+    assert (tmp_path / "ended").read_text() == f"application -kill application_1_0007 {tmp_path}/ticket\n"
+
+
 @pytest.mark.thorough
 def test_a_driver_that_somebody_else_kills_may_have_done_its_work(stuck: Path, submits: dict[str, Any]) -> None:
     job = submit(stuck, submits)
