@@ -170,3 +170,11 @@ def test_bounds_and_links(get: Get) -> None:
     assert 'href="?tab=history"' in page, "the other tabs don't carry the SQL along"
     address = plan_page_url("lake", "plans.t", {"sql": "a b", "mode": ""}, base_url="https://air/")
     assert address == "https://air/paimon/lake/plans/t?tab=plan&sql=a+b"
+
+
+@pytest.mark.usefixtures("table")
+def test_a_backend_of_lineage_that_does_not_answer_is_named(get: Get, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("airflow_paimon.settings.LINEAGE_CONN_ID", "no_backend")
+    address = plan_url().replace("/plans/t?", "/plans/made?")
+    said = "OpenLineage at no_backend could not be asked: there is no Airflow connection 'no_backend'."
+    wait_until(lambda: said in texts(get(address).text), "the page says it", 30)

@@ -141,7 +141,7 @@ def _consumers(context: PageContext) -> list[reading_dags.ReadingDag]:
 def _notes(context: PageContext, downstream: Mapping[str, Any]) -> list[str]:
     lineage = downstream["lineage"]
     failed = lineage and lineage["problem"]
-    notes = [f"OpenLineage at {lineage['query']} could not be asked: {lineage['problem']}."] if failed else []
+    notes = [f"OpenLineage at {lineage['asked']} could not be asked: {lineage['problem']}."] if failed else []
     if context.head is None and not context.options.chain_table:
         notes.append("The table is empty: there is nothing to correct.")
     return notes
