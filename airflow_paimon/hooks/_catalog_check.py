@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from airflow_paimon.core.catalogs import Catalog
 from airflow_paimon.core.errors import NotFoundError, PaimonError, StorageError, UnsafeOperationError, UnsupportedError
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.shown.listing import counted
 
 _MOST_TABLES = 100
 """Tables whose folders are asked for."""
@@ -37,14 +37,6 @@ Explain = Callable[[str, PaimonError], str]
 """Gives the message for a storage's error, by the URI that was looked at."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedTable:
-    """A table as the catalog names it."""
-
-    name: str
-    store: Store
-
-
 def check_catalog_access(
     catalog: Catalog, kind: str, warehouse: Callable[[], Store], explain: Explain
 ) -> tuple[bool, str]:
@@ -60,11 +52,12 @@ def check_catalog_access(
             return False, f"{catalog.label} answers, but has no database. Check its address and key"
         tables = list(islice(tables_of(catalog, databases), _MOST_TABLES))
     except PaimonError as error:
-        return False, _advised(kind, error)
+        failed, refused, unknown = _WAYS_OUT[kind]
+        advice = {StorageError: failed, UnsafeOperationError: refused, NotFoundError: unknown}.get(type(error), "")
+        return False, f"{error.message.rstrip('.')}. {advice}" if advice else error.message
     if fault := _fault(catalog, tables, explain) if tables else _fault_of(warehouse, kind, explain):
         return False, fault
-    count = f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {catalog.label}"
-    return True, f"{count}: {shortened(databases)}{'' if tables else no_table_note(databases)}{_shared(tables)}"
+    return True, f"{described(databases, catalog.label, tables)}{_shared(tables)}"
 
 
 def shortened(names: Sequence[str]) -> str:
@@ -72,35 +65,38 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
-def no_table_note(databases: Sequence[str]) -> str:
-    """Say that no table was found."""
+def described(databases: Sequence[str], place: str, tables: Sequence[Table]) -> str:
+    """Say which databases there are, and if there is no table in them."""
+    text = f"{counted(len(databases), 'database')} in {place}: {shortened(databases)}"
+    if tables:
+        return text
     if len(databases) <= _MOST_DATABASES:
-        return "; there is no table in them yet"
-    return f"; there is no table in the first {_MOST_DATABASES} of them, and only those were checked"
+        return f"{text}; there is no table in them yet"
+    return f"{text}; there is no table in the first {_MOST_DATABASES} of them, and only those were checked"
 
 
-def tables_of(catalog: Catalog, databases: Sequence[str]) -> Iterator[NamedTable]:
-    """Name the tables of the first databases, with their folders."""
+def tables_of(catalog: Catalog, databases: Sequence[str]) -> Iterator[Table]:
+    """Open the tables of the first databases; reads nothing of them."""
     for database in databases[:_MOST_DATABASES]:
         names = catalog.tables(database)
         for start in range(0, len(names), _AT_ONCE):
             some = names[start : start + _AT_ONCE]
             stores = catalog.locate(database, some)
-            yield from (NamedTable(f"{database}.{n}", s) for n, s in zip(some, stores, strict=True) if s is not None)
+            named = zip(some, stores, strict=True)
+            yield from (Table(s, f"{database}.{n}", catalog=catalog) for n, s in named if s is not None)
 
 
-def _fault(catalog: Catalog, tables: Sequence[NamedTable], explain: Explain) -> str:
+def _fault(catalog: Catalog, tables: Sequence[Table], explain: Explain) -> str:
     """Say what is wrong with the first tables, if none of them can be opened."""
     faults: list[str] = []
     until = time.monotonic() + _OPENING_SECONDS
     for table in tables[:_MOST_OPENED]:
         if faults and time.monotonic() > until:
             break
-        view = Table(table.store, table.name, catalog=catalog)
         try:
-            if view.exists():
+            if table.exists():
                 return ""
-            faults.append(view.missing().message)
+            faults.append(table.missing().message)
         except (UnsafeOperationError, UnsupportedError):  # one that the catalog keeps from this user, or a view
             continue
         except (StorageError, NotFoundError) as error:
@@ -120,7 +116,7 @@ def _fault_of(warehouse: Callable[[], Store], kind: str, explain: Explain) -> st
     return ""
 
 
-def _shared(tables: Sequence[NamedTable]) -> str:
+def _shared(tables: Sequence[Table]) -> str:
     """Warn of tables, of those that were looked at, that lie in one folder: the catalog locks each by its own name."""
     names = defaultdict(list)
     for table in tables:
@@ -132,9 +128,3 @@ def _shared(tables: Sequence[NamedTable]) -> str:
                 f"keep out who writes by another. Drop all names but one in the catalog, without the files"
             )
     return ""
-
-
-def _advised(kind: str, error: PaimonError) -> str:
-    failed, refused, unknown = _WAYS_OUT[kind]
-    advice = {StorageError: failed, UnsafeOperationError: refused, NotFoundError: unknown}.get(type(error), "")
-    return f"{error.message.rstrip('.')}. {advice}" if advice else error.message

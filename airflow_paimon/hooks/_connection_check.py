@@ -18,9 +18,9 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonE
 from airflow_paimon.core.store import Store, open_store, s3_client
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.object_client import RequestError
-from airflow_paimon.core.table.table import Table
-from airflow_paimon.hooks._catalog_check import check_catalog_access, no_table_note, shortened, tables_of
+from airflow_paimon.hooks._catalog_check import check_catalog_access, described, shortened, tables_of
 from airflow_paimon.notify import choose_notifiers
+from airflow_paimon.shown.listing import counted
 
 if TYPE_CHECKING:
     from airflow_paimon.hooks.paimon import PaimonHook
@@ -112,20 +112,28 @@ def check_connection(hook: PaimonHook) -> tuple[bool, str]:
         hook.check_settings()
         _check_spark(hook)
         choose_notifiers(hook.notify, None, hook.paimon_conn_id)
-        if hook.catalog_type != "filesystem":
-            return within(
-                PATIENCE_SECONDS, hook.get_catalog().label, lambda: _then__check_masks(hook, _check_other_catalog(hook))
-            )
-        way_out = _UNREACHABLE if hook.storage == "s3" else _UNHEARD
-        return within(PATIENCE_SECONDS, hook.warehouse, lambda: _then__check_masks(hook, _look(_store(hook))), way_out)
+        is_folder = hook.catalog_type == "filesystem"
+        where = hook.warehouse if is_folder else hook.get_catalog().label
+        way_out = _UNREACHABLE if is_folder and hook.storage == "s3" else _UNHEARD
+        return within(PATIENCE_SECONDS, where, lambda: _check_tables(hook), way_out)
     except InvalidInputError as error:  # perhaps there is no warehouse whose kind of storage could be named
         return False, error.message
     except PaimonError as error:
         return False, _with_advice(hook.storage, error)
 
 
-def _then__check_masks(hook: PaimonHook, found: tuple[bool, str]) -> tuple[bool, str]:
-    """Look for what the connection hides, where the rest is right."""
+def _check_tables(hook: PaimonHook) -> tuple[bool, str]:
+    """Look for the tables, and where they are right for what the connection hides of them."""
+    if hook.catalog_type == "filesystem":
+        found = _look(_store(hook))
+    else:
+        options = storage_only(hook.storage_options)
+        found = check_catalog_access(
+            hook.get_catalog(),
+            hook.catalog_type,
+            lambda: open_store(hook.warehouse, options),
+            lambda uri, error: _with_advice(hook.storage_of(uri), error),
+        )
     if found[0]:
         _check_masks(hook)
     return found
@@ -205,28 +213,16 @@ def _look(store: Store) -> tuple[bool, str]:
     databases = [f.removesuffix(_SUFFIX) for f in folders if f.endswith(_SUFFIX) and f != _SUFFIX]
     if not databases:
         return False, _without_database(store, folders)
-    count = f"{len(databases)} database{'s' if len(databases) > 1 else ''} in {store.uri.removeprefix('file://')}"
+    place = store.uri.removeprefix("file://")
     tables = list(islice(tables_of(FilesystemCatalog(store), databases), _MOST_FOLDERS + 1))
-    found = any(Table(one.store, one.name).exists() for one in tables[:_MOST_FOLDERS])
+    found = any(table.exists() for table in tables[:_MOST_FOLDERS])
     if 0 < len(tables) <= _MOST_FOLDERS and not found:
         return False, (
-            f"{count}, but none of the {len(tables)} folders in there is a Paimon table (a folder with "
-            f"schema/schema-0): this is a warehouse of another format. Correct the path in Warehouse"
+            f"{counted(len(databases), 'database')} in {place}, but none of the {len(tables)} folders in there is a "
+            f"Paimon table (a folder with schema/schema-0): this is a warehouse of another format. Correct the path in "
+            f"Warehouse"
         )
-    note = "" if tables else no_table_note(databases)
-    return True, f"{count}: {shortened(databases)}{note}{_read_only(store)}"
-
-
-def _check_other_catalog(hook: PaimonHook) -> tuple[bool, str]:
-    """Ask a catalog that isn't the warehouse's folder."""
-
-    def explain(uri: str, error: PaimonError) -> str:
-        return _with_advice(hook.storage_of(uri), error)
-
-    options = storage_only(hook.storage_options)
-    return check_catalog_access(
-        hook.get_catalog(), hook.catalog_type, lambda: open_store(hook.warehouse, options), explain
-    )
+    return True, f"{described(databases, place, tables)}{_read_only(store)}"
 
 
 def _check_local(path: str, entries: Sequence[FileInfo]) -> None:
@@ -280,19 +276,16 @@ def _user() -> str:
         return str(os.geteuid())
 
 
-def _over_http(cause: BaseException, by_status: dict[int, str], storage: str) -> str:
-    status = cause.status if isinstance(cause, RequestError) else 0
-    return by_status.get(status, f"Check that {storage} answers at this address")
-
-
 def _with_advice(storage: str, error: PaimonError) -> str:
     """Return an error's message with what to do about it. ``storage``: the kind of storage that was looked at."""
     cause = error.__cause__
     if cause is None or not isinstance(error, StorageError | NotFoundError):
         return error.message
     message = error.message.rstrip(".")
-    if note := _OVER_HTTP.get(storage):
-        return f"{message}. {_over_http(cause, *note)}"
+    if storage in _OVER_HTTP:
+        by_status, name = _OVER_HTTP[storage]
+        status = cause.status if isinstance(cause, RequestError) else 0
+        return f"{message}. {by_status.get(status, f'Check that {name} answers at this address')}"
     if storage == "hdfs":
         return f"{message}. {_over_hdfs(error)}"
     if storage != "s3":
@@ -339,7 +332,9 @@ def _columns_of(hook: PaimonHook, pattern: str, wanted: set[str]) -> set[str]:
     tables once all that are ``wanted`` are found.
     """
     if any(c in pattern for c in "*?["):
-        names = [name for name in _table_names(hook) if fnmatchcase(name.lower(), pattern.strip().lower())]
+        catalog = hook.get_catalog()
+        every = (f"{database}.{table}" for database in catalog.databases() for table in catalog.tables(database))
+        names = [n for n in islice(every, _MOST_TABLES) if fnmatchcase(n.lower(), pattern.strip().lower())]
     else:
         names = [pattern.strip()]
     found: set[str] = set()
@@ -359,9 +354,3 @@ def _columns_of(hook: PaimonHook, pattern: str, wanted: set[str]) -> set[str]:
             f"name, or leave it out"
         )
     return found
-
-
-def _table_names(hook: PaimonHook) -> Sequence[str]:
-    catalog = hook.get_catalog()
-    every = (f"{database}.{table}" for database in catalog.databases() for table in catalog.tables(database))
-    return list(islice(every, _MOST_TABLES))
