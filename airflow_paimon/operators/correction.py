@@ -215,13 +215,12 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         """Put the checks and the diff of the tasks upstream below the body, and name what is asked."""
         if self.diff_task_id is None:
             return
-        from airflow_paimon.shown.checks_markdown import render_checks
-        from airflow_paimon.shown.diff_markdown import render_markdown
+        from airflow_paimon.shown.diff_markdown import render_review
 
         about, diff = self._approval_subject(context), _result_of(context, self.diff_task_id, "diff_branches")
         checked = _result_of(context, self.check_task_id, "check_branch_data") if self.check_task_id else None
-        checks = render_checks(checked["details"]["rules"]) if checked is not None else ""
-        parts = (self.body, self._approval_text(context, about), checks, render_markdown(diff["details"]))
+        review = render_review({"check": checked, "diff": diff})
+        parts = (self.body, self._approval_text(context, about), *review)
         self.body = "\n\n".join(part for part in parts if part)
         self.table = self.table or about["table"]
         if self.subject == _SUBJECT:
@@ -231,10 +230,9 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         """Show who triggered the run, and the statements that made the branch's commits, as far as they are kept."""
         from airflow_paimon.core.publish.audit_properties import change_of, readable_snapshots
         from airflow_paimon.core.table.history import branch_point
-        from airflow_paimon.shown.markdown import escape, sql_block
+        from airflow_paimon.shown.markdown import escape, requester_line, sql_block
 
-        user = triggering_user(context)
-        lines = [f"- Requested by: {escape(user) if user else '*unknown*'}"]
+        lines = [requester_line(triggering_user(context))]
         assert self.paimon_conn_id is not None, "with a diff there is one"
         main = PaimonHook(self.paimon_conn_id).get_table(about["table"])
         branch = main.branch(about["branch"])

@@ -16,7 +16,7 @@ from airflow_paimon.runbooks.form import corrected_table, form_of_table, open_ma
 from airflow_paimon.runbooks.kinds import Kind, dag_for
 from airflow_paimon.runbooks.leftovers import own_branch_record, own_publishes, run_owner_of, stands
 from airflow_paimon.shown.listing import Listing, heads
-from airflow_paimon.shown.markdown import counted, escape, sql_block, table_of, where_it_ran
+from airflow_paimon.shown.markdown import counted, escape, requester_line, sql_block, table_of
 from airflow_paimon.shown.urls import table_page_url
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def plan_publishes(
 def request_lines(params: Mapping[str, Any], asked_by: str | None) -> list[str]:
     """Render who asks, and why."""
     return [
-        f"- Requested by: {escape(asked_by) if asked_by else '*unknown*'}",
+        requester_line(asked_by),
         f"- Reason: {escape(params['reason']) if params['reason'] else '*none given*'}",
     ]
 
@@ -91,23 +91,20 @@ def _section(
     form: Mapping[str, Any], one: Mapping[str, Any], its: Mapping[str, Any], plan: Mapping[str, Any]
 ) -> list[str]:
     """Render one table: what ran, its checks, its diff, its publish, and whom that concerns."""
-    from airflow_paimon.shown.checks_markdown import render_checks
-    from airflow_paimon.shown.diff_markdown import render_markdown
+    from airflow_paimon.shown.diff_markdown import render_review
 
-    details = {name: (its.get(name) or {}).get("details", {}) for name in ("wrote", "check", "diff")}
-    ran = {"replay" if one.get("replay") else "correct": its.get("wrote"), "check": its.get("check")}
-    known = details["diff"].get("about") or {}  # the form's reason is shown already, and this run owns the branch
+    wrote, compared = its.get("wrote"), its["diff"]["details"]
+    known = compared.get("about") or {}  # the form's reason is shown already, and this run owns the branch
     about = {name: value for name, value in known.items() if name not in ("owner", "reason")}
-    operation = one.get("correct") or one.get(
-        "replay"
-    )  # what a pipeline asks of the table; a correction's form says it
+    diff = {**its["diff"], "details": {**compared, "about": about}}
+    # What a pipeline asks of the table; a correction's form says it.
+    operation = one.get("correct") or one.get("replay")
     views = (operation or {}).get("view", ())
+    asked = form if operation is None else {**form, **_DEFAULTS, **operation, "views": views}
     return [
-        what_ran(form if operation is None else {**form, **_DEFAULTS, **operation, "views": views}, details["wrote"]),
-        render_checks(details["check"].get("rules", ())),
-        render_markdown({**details["diff"], "about": about}),
+        what_ran(asked, (wrote or {}).get("details", {})),
+        *render_review({"replay" if one.get("replay") else "correct": wrote, "check": its.get("check"), "diff": diff}),
         publish_facts(form["publish"], one["branch"], plan, one["from_branch"]),
-        where_it_ran({**ran, "diff": its["diff"]}),
         its.get("notice") or "",
         *_warnings(form, one),
     ]

@@ -6,14 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from airflow_paimon.shown.checks_markdown import render_checks
 from airflow_paimon.shown.diff_lists import counts, samples, unchanged_text
 from airflow_paimon.shown.listing import Listing
-from airflow_paimon.shown.markdown import counted, escape, table_of
+from airflow_paimon.shown.markdown import counted, escape, table_of, where_it_ran
 
 _COLUMNS = 8
 """Columns beside each other."""
 _NARROWEST = 2
 """Columns beside a key, however wide that is."""
+
+
+def render_review(results: Mapping[str, Any]) -> list[str]:
+    """Render what an approver goes by: what the checks said, the diff, and where that ran.
+
+    ``results``: of ``diff``, ``check`` and what else ran, by task; None: it had none.
+    """
+    rules = (results.get("check") or {"details": {}})["details"].get("rules", ())
+    return [render_checks(rules), render_markdown(results["diff"]["details"]), where_it_ran(results)]
 
 
 def render_markdown(details: Mapping[str, Any]) -> str:

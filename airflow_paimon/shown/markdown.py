@@ -75,6 +75,11 @@ def _cell(value: Any, shown: str, kind: str) -> str:
     return "*null*" if value is None else escape(text if len(text) <= _CELL else text[: _CELL - 1] + "…") or "*empty*"
 
 
+def requester_line(user: str | None) -> str:
+    """Say who asks for an approval."""
+    return f"- Requested by: {escape(user) if user else '*unknown*'}"
+
+
 def where_it_ran(results: Mapping[str, Any]) -> str:
     """Say what of a run Spark has done, and what plain Python beside its task. ``results``: by task; None: it had none.
 
