@@ -31,7 +31,7 @@ from airflow_paimon.dags.factory import Changes, make_dag
 from airflow_paimon.forms.locked import locked_names
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
-from airflow_paimon.runbooks import nightly
+from airflow_paimon.runbooks import chain_maintenance as runbook
 from airflow_paimon.runbooks.fields import choice, number, shared, switch, text
 from airflow_paimon.runbooks.form import (
     end_as_failed,
@@ -103,7 +103,7 @@ def plan(**context: Any) -> list[dict[str, Any]]:
     """Check the form, say what is to be compacted and why, and give the mapped tasks their groups."""
     with in_airflows_terms():
         refuse_unknown(context["dag_run"].conf, context["dag"].params)
-        planned = nightly.plan_nightly_run(form_of(context), locked_names(context["dag"].params))
+        planned = runbook.plan_chain_maintenance(form_of(context), locked_names(context["dag"].params))
     report_lines(*planned["lines"])
     for key in ("expires", "left_out"):
         context["ti"].xcom_push(key=key, value=planned[key])
@@ -119,7 +119,7 @@ def metrics(**context: Any) -> dict[str, Any]:
     numbers = range(len(ti.xcom_pull(task_ids="plan") or ()))
     compacted = ti.xcom_pull(task_ids="compact", map_indexes=numbers) if numbers else []
     with in_airflows_terms():
-        found = nightly.summarize_nightly_run(params, compacted, ti.xcom_pull(task_ids="expire"))
+        found = runbook.summarize_chain_maintenance(params, compacted, ti.xcom_pull(task_ids="expire"))
     report_lines(*(f"{name}: {value}" for name, value in found.items()))
     if not params["dry_run"]:
         context["outlet_events"][FIGURES].add(paimon_asset(params["paimon_conn_id"], found["table"]), extra=found)

@@ -84,7 +84,7 @@ class MaintenancePlan:
     waiting: tuple[TablePlan, ...] = ()
 
 
-def plan_nightly_run(
+def plan_maintenance(
     reports: Sequence[TableReport], budget: Budget, params: Mapping[str, Any], steps: Sequence[str], *, orphans: bool
 ) -> MaintenancePlan:
     """Plan a night. ``reports``: the worst first; ``orphans``: whether orphan files go on this day.

@@ -23,7 +23,7 @@ from airflow_paimon.runbooks.maintenance_plan import (
     MaintenancePlan,
     group_small_jobs,
     parse_budget,
-    plan_nightly_run,
+    plan_maintenance,
 )
 from airflow_paimon.shown.markdown import counted, escape, titled_table
 from airflow_paimon.task_run import ERROR_KEY
@@ -130,7 +130,7 @@ def measure(params: Mapping[str, Any], names: Sequence[str], when: datetime) -> 
     for report in reports:
         send_health(params["paimon_conn_id"], report.table, report.to_json())
     orphans = why_no_orphan_cleaning(params["orphan_day"], when) is None
-    night = plan_nightly_run(reports, budget, params, STEPS, orphans=orphans)
+    night = plan_maintenance(reports, budget, params, STEPS, orphans=orphans)
     check_number(len(night.tables), "have something to do")
     return night
 

@@ -26,7 +26,8 @@ from airflow_paimon.data.chain.compact import compact_chain_table
 from airflow_paimon.execution import run_operation
 from airflow_paimon.operators.chain import ChainCompactOperator
 from airflow_paimon.operators.maintenance import PartitionExpireOperator
-from airflow_paimon.runbooks import maintenance_plan, nightly
+from airflow_paimon.runbooks import chain_maintenance as runbook
+from airflow_paimon.runbooks import maintenance_plan
 from airflow_paimon.runbooks.form import request_for
 from tests.airflow.conftest import Run
 from tests.core.chain.tables import as_another_engine
@@ -98,17 +99,17 @@ WHY = "Nothing to compact in d.t: no full partition is stale, and no read merges
 
 
 def test_the_plan_names_the_groups_that_have_something_to_do(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    planned = nightly.plan_nightly_run(form())
+    planned = runbook.plan_chain_maintenance(form())
     pending = {"pending": True, "max_chain_length": 2}
     assert planned["jobs"] == [{"partition": ["carrier='AA'", "carrier='UA'"], **pending}], "small ones share a job"
     assert "carrier=AA/dt=20130704: compact: anchor carrier=AA/dt=20130701, 3 deltas" in planned["lines"]
     assert planned["expires"] is False
     monkeypatch.setattr(maintenance_plan, "SMALL_BYTES", 0)
-    alone = nightly.plan_nightly_run(form())["jobs"]
+    alone = runbook.plan_chain_maintenance(form())["jobs"]
     assert alone == [{"partition": ["carrier='AA'"], **pending}, {"partition": ["carrier='UA'"], **pending}]
-    packed = nightly.plan_nightly_run(form(max_jobs=1))["jobs"]
+    packed = runbook.plan_chain_maintenance(form(max_jobs=1))["jobs"]
     assert packed == planned["jobs"]
-    assert nightly.plan_nightly_run(form(max_chain_length=4, expiration_time="90 d")) == {
+    assert runbook.plan_chain_maintenance(form(max_chain_length=4, expiration_time="90 d")) == {
         "table": "d.t", "jobs": [], "expires": True, "lines": [WHY],
         "left_out": [],
     }  # fmt: skip
@@ -173,12 +174,12 @@ def test_the_logs_say_it_in_words(table: Table) -> None:
 
 def test_a_date_asks_for_that_day_in_every_group(table: Table) -> None:
     spec = {"from_": "dt='20130703'", "to": "dt='20130703'"}
-    jobs = nightly.plan_nightly_run(form(date="2013-07-03", max_chain_length=0))["jobs"]
+    jobs = runbook.plan_chain_maintenance(form(date="2013-07-03", max_chain_length=0))["jobs"]
     assert jobs == [{"partition": [f"carrier='{c}'" for c in ("AA", "HA", "UA")], **spec}]
-    assert nightly.plan_nightly_run(form(date="2013-07-03", max_chain_length=2))["jobs"] == []
+    assert runbook.plan_chain_maintenance(form(date="2013-07-03", max_chain_length=2))["jobs"] == []
     last = form(date="2013-07-05", max_chain_length=0)
-    assert [j["partition"] for j in nightly.plan_nightly_run(last)["jobs"]] == [["carrier='AA'", "carrier='UA'"]]
-    carried = nightly.plan_nightly_run(last | {"gap_policy": "carry_forward"})
+    assert [j["partition"] for j in runbook.plan_chain_maintenance(last)["jobs"]] == [["carrier='AA'", "carrier='UA'"]]
+    carried = runbook.plan_chain_maintenance(last | {"gap_policy": "carry_forward"})
     assert [j["partition"] for j in carried["jobs"]] == [["carrier='AA'", "carrier='HA'", "carrier='UA'"]]
 
 
@@ -186,12 +187,12 @@ def test_a_group_that_can_not_be_planned_keeps_no_other_from_its_night(table: Ta
     row = {"k": 1, "s": 1, "v": "x", "carrier": "AA", "dt": "someday"}
     types = pa.schema([(n, pa.int32() if isinstance(v, int) else pa.string()) for n, v in row.items()])
     as_another_engine(table, lambda: write_arrow(table.branch("delta"), pa.Table.from_pylist([row], schema=types)))
-    planned = nightly.plan_nightly_run(form())
+    planned = runbook.plan_chain_maintenance(form())
     assert [j["partition"] for j in planned["jobs"]] == [["carrier='UA'"]]
     (why,) = planned["left_out"]
     assert why.startswith("carrier='AA' is left out: ")
     assert "dt=someday is without a partition time" in why
-    assert nightly.summarize_nightly_run(form(), [], None)["longest_chain"] is None
+    assert runbook.summarize_chain_maintenance(form(), [], None)["longest_chain"] is None
 
 
 @pytest.mark.parametrize(
@@ -206,7 +207,7 @@ def test_a_group_that_can_not_be_planned_keeps_no_other_from_its_night(table: Ta
 def test_a_wrong_form_is_refused(table: Table, warehouse: Path, conf: Any, error: type[PaimonError], says: str) -> None:
     make_orders(str(warehouse))
     with pytest.raises(error, match=says):
-        nightly.plan_nightly_run(form(**conf))
+        runbook.plan_chain_maintenance(form(**conf))
 
 
 def test_a_forms_age_on_a_table_with_four_eyes_is_refused_before_anything_is_compacted(table: Table) -> None:
@@ -216,11 +217,11 @@ def test_a_forms_age_on_a_table_with_four_eyes_is_refused_before_anything_is_com
     with pytest.raises(
         UnsafeOperationError, match=r"nobody approved it; nothing was changed.*partition\.expiration-time"
     ):
-        nightly.plan_nightly_run(form(expiration_time="30 d"))
-    assert nightly.plan_nightly_run(form())["expires"] is False
+        runbook.plan_chain_maintenance(form(expiration_time="30 d"))
+    assert runbook.plan_chain_maintenance(form())["expires"] is False
     own = "set partition.expiration-time=30 d"
     run_operation(request_for(form(), "alter_chain_table", change=[own]))
-    assert nightly.plan_nightly_run(form())["expires"] is True
+    assert runbook.plan_chain_maintenance(form())["expires"] is True
 
 
 # -- the night ----------------------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ def test_a_forms_age_on_a_table_with_four_eyes_is_refused_before_anything_is_com
 @pytest.mark.slow
 def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
     before = seen(table)
-    early = nightly.plan_nightly_run(form())["jobs"]
+    early = runbook.plan_chain_maintenance(form())["jobs"]
     dry = run_dag(DAG, {**CONF, "expiration_time": "30 d", "dry_run": True})
     assert states(dry) == {"plan": "success", "compact": "skipped", "expire": "success", "metrics": "success",
                            "fail_on_skipped": "success"}  # fmt: skip
@@ -257,7 +258,7 @@ def test_a_dry_run_a_night_and_what_comes_too_late(table: Table) -> None:
 
     # The next run, and one that planned before this one wrote, find that there is nothing left to do.
     heads = {b: table.branch(b).latest_snapshot_id() for b in ("snapshot", "delta")}
-    assert nightly.plan_nightly_run(form())["jobs"] == []
+    assert runbook.plan_chain_maintenance(form())["jobs"] == []
     for job in early:
         request = request_for(form(), "compact_chain_table", **job)
         assert compact_chain_table(open_context(request), request).changed is False  # type: ignore[arg-type]

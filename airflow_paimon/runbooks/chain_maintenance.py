@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LISTED = 200
 
 
-def plan_nightly_run(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[str, Any]:
+def plan_chain_maintenance(params: Mapping[str, Any], locked: Collection[str] = ()) -> dict[str, Any]:
     """Check the form against the table, and choose the groups that have something to compact.
 
     Returns ``{"table", "jobs", "expires", "lines", "left_out"}``. Each of ``jobs`` holds arguments of a compaction: of
@@ -179,7 +179,7 @@ def _sizes(state: ChainState, plans: Sequence[PartitionCompaction]) -> dict[str,
     return found
 
 
-def summarize_nightly_run(
+def summarize_chain_maintenance(
     params: Mapping[str, Any], compacted: Sequence[Mapping[str, Any] | None], expired: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Sum up what the run did and the state of the table now, as plain JSON values for the asset event.
