@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from airflow_paimon.core.publish.replace_main import main_state
+    from airflow_paimon.core.publish.main_state import main_state
     from airflow_paimon.core.publish.undo_statement import undo_statement
     from airflow_paimon.core.schema.databases import create_database, drop_database
     from airflow_paimon.notebook.create import create_table
@@ -35,7 +35,7 @@ _PLACES = {
     "create_database": "core.schema.databases",
     "create_table": "notebook.create",
     "drop_database": "core.schema.databases",
-    "main_state": "core.publish.replace_main",
+    "main_state": "core.publish.main_state",
     "open_table": "notebook.table",
     "open_table_set": "notebook.table_set",
     "undo_statement": "core.publish.undo_statement",

@@ -249,7 +249,7 @@ UPWARD = {
     "core/commit/staging.py": ({"branches", "publish"}, "makes and deletes a branch, merges its index entries"),
     "core/commit/idempotency.py": ({"requests"}, "digests a request"),
     "core/schema/tables.py": ({"chain"}, "checks the schemas of a chain table's branches"),
-    "core/publish/merge.py": ({"chain"}, "refuses to publish a branch of a chain table"),
+    "core/publish/publish_branch.py": ({"chain"}, "refuses to publish a branch of a chain table"),
     "core/partition_expiry/expire_partitions.py": ({"chain"}, "expires chain tables by segments"),
 }
 

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.replace_main import main_state_text
+from airflow_paimon.core.publish.main_state import main_state_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.replace_main import main_state
+from airflow_paimon.core.publish.main_state import main_state
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table

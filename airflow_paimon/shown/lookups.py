@@ -15,7 +15,7 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.health.table_health import read_healths
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
-from airflow_paimon.core.publish.replace_main import main_state_text
+from airflow_paimon.core.publish.main_state import main_state_text
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, is_pattern
 from airflow_paimon.core.table.table import (

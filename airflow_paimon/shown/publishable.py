@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_paimon.core.errors import ConflictError, PaimonError
-from airflow_paimon.core.publish.merge import publish_branch
+from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.publish.required_checks import REQUIRED_CHECKS
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import MergeBranch

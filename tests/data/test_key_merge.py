@@ -18,7 +18,7 @@ from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult
-from airflow_paimon.core.publish.merge import publish_branch
+from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.publish.row_functions import RowFunctions
 from airflow_paimon.core.publish.undoable_publishes import verify_publish, verify_rollback
 from airflow_paimon.core.requests.arguments import build_request

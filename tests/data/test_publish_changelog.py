@@ -13,7 +13,7 @@ import pytest
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.manifest import ManifestEntry
-from airflow_paimon.core.publish.merge import publish_branch
+from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.publish.row_functions import ReplacedBuckets, RowFunctions
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context

@@ -223,30 +223,6 @@ def _branch_schemas(source: BranchSource, now_ms: int) -> dict[int, bytes]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeletePlan:
-    """The steps of a deletion. After ``hide`` no engine can commit any more, and the branch is checked for new commits.
-
-    If there are any, ``undo`` restores it; otherwise ``remove`` and ``end`` delete the rest. ``outline``: the plan
-    without its actions.
-    """
-
-    outline: Plan
-    hide: tuple[Action, ...]
-    remove: tuple[Action, ...]
-    end: tuple[Action, ...]
-    undo: tuple[Action, ...]
-
-    @property
-    def rest(self) -> tuple[Action, ...]:
-        """The remaining steps once the branch is hidden."""
-        return *self.remove, *self.end
-
-    def full_plan(self) -> Plan:
-        """Return the deletion as one plan, for people and for the dry run."""
-        return replace(self.outline, actions=(*self.hide, *self.rest))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBranch:
     """What was read of a branch. ``record``: its record, in state ``ready``; ``record_bytes``: as it is stored.
 
@@ -261,6 +237,52 @@ class StoredBranch:
     head: int | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """The deletion of a branch, for its record and its newest snapshot as ``stored`` has them.
+
+    ``lock`` marks it as being deleted, and after ``hide`` no engine can commit any more: then the branch is looked at
+    for new commits. If there are any, ``schemas_back`` and ``record_back`` restore it; otherwise it can't be undone
+    after ``seal``, and ``remove``, ``folders`` and ``end`` delete the rest. ``copied_to``: the branch that has all of
+    it. ``is_under_way``: an interrupted deletion was sealed. ``outline``: the plan without its actions.
+    """
+
+    stored: StoredBranch
+    outline: Plan
+    lock: PutNew | Replace
+    hide: tuple[Action, ...]
+    seal: Replace
+    remove: tuple[Delete, ...]
+    folders: DeleteFolders
+    end: Action
+    schemas_back: tuple[PutNew, ...]
+    record_back: Delete | Replace
+    copied_to: str | None
+    is_under_way: bool
+
+    @property
+    def branch(self) -> str:
+        return self.stored.record.branch
+
+    @property
+    def head(self) -> int | None:
+        return self.stored.head
+
+    @property
+    def rest(self) -> tuple[Action, ...]:
+        """The remaining steps once the branch is hidden."""
+        return self.seal, *self.remove, self.folders, self.end
+
+    @property
+    def undo(self) -> tuple[Action, ...]:
+        """The steps that restore a hidden branch."""
+        return *self.schemas_back, self.record_back
+
+    def full_plan(self) -> Plan:
+        """Return the deletion as one plan, for people and for the dry run."""
+        return replace(self.outline, actions=(self.lock, *self.hide, *self.rest))
+
+
 def plan_delete_branch(
     operation: str,
     table: str,
@@ -270,55 +292,51 @@ def plan_delete_branch(
     *,
     since: str | None = None,
     successor: BranchRecord | None = None,
-    peer: str | None = None,
-) -> DeletePlan:
+    copied_to: str | None = None,
+    is_under_way: bool = False,
+) -> Removal:
     """Plan the deletion of a branch's metadata; no data file is touched.
 
     ``protective``: the tags that retain its files, by path. ``for_others``: tags that other branches need in their
     place. ``since``: when the deletion began. ``successor``: the record of the branch that takes over its name.
-    ``peer``: the branch that it is renamed to.
     """
     record, recorded, files = branch.record, branch.record_bytes, branch.files
     name, path, paths = record.branch, branch_record_path(record.branch), BranchPaths(record.branch)
     deleting = replace(
-        record.in_state(DELETING, peer=peer), head=branch.head, schemas=_schema_texts(branch.schemas), since=since
+        record.in_state(DELETING, peer=copied_to), head=branch.head, schemas=_schema_texts(branch.schemas), since=since
     )
-    deleted = replace(record.in_state(DELETED, peer=peer), since=since)
+    deleted = replace(record.in_state(DELETED, peer=copied_to), since=since)
     known = {paths.schema(i): data for i, data in sorted(branch.schemas.items())}
-    hide: list[Action] = [lock(path, deleting.to_bytes(), recorded, "marks the branch as being deleted")]
-    hide += [Delete(path=f, expected=d, reason="no engine can load the branch any more") for f, d in known.items()]
-    hide += for_others
-    remove: list[Action] = [
-        Replace(
+    hints = (paths.latest_hint, paths.earliest_hint)  # they go whatever they say, as a commit rewrites them
+    left = {f: None if f in hints else data for f, data in sorted(files.items()) if f not in known}
+    kept = f"protected files of the deleted branch {name}"
+    return Removal(
+        stored=branch,
+        outline=Plan(operation=operation, table=table, summary={"branch": name}),
+        lock=lock(path, deleting.to_bytes(), recorded, "marks the branch as being deleted"),
+        hide=(
+            *(Delete(path=f, expected=d, reason="no engine can load the branch any more") for f, d in known.items()),
+            *for_others,
+        ),
+        seal=Replace(
             path=path,
             data=deleted.to_bytes(),
             expected=deleting.to_bytes(),
             reason="from here on the deletion can't be undone",
-        )
-    ]
-    reason = f"protected files of the deleted branch {name}"
-    remove += [Delete(path=p, expected=data, reason=reason) for p, data in sorted(protective.items())]
-    remove += _deletions(paths, {f: d for f, d in files.items() if f not in known}, f"belongs to branch {name}")
-    end = (
-        DeleteFolders(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
-        _record_action(path, successor, "the branch's record", deleted.to_bytes()),
+        ),
+        remove=(
+            *(Delete(path=p, expected=data, reason=kept) for p, data in sorted(protective.items())),
+            *(Delete(path=f, expected=data, reason=f"belongs to branch {name}") for f, data in left.items()),
+        ),
+        folders=DeleteFolders(path=paths.root.rstrip("/"), reason="the branch's empty folders"),
+        end=_record_action(path, successor, "the branch's record", deleted.to_bytes()),
+        schemas_back=tuple(_put_schemas(deleting, "the branch got new commits")),
+        record_back=_record_action(
+            path, record if record.outlives_changes else None, "the branch is restored", deleting.to_bytes()
+        ),
+        copied_to=copied_to,
+        is_under_way=is_under_way,
     )
-    undo = _put_schemas(deleting, "the branch got new commits")
-    back = record if record.outlives_changes else None
-    undo.append(_record_action(path, back, "the branch is restored", deleting.to_bytes()))
-    return DeletePlan(
-        outline=Plan(operation=operation, table=table, summary={"branch": name}),
-        hide=tuple(hide),
-        remove=tuple(remove),
-        end=end,
-        undo=tuple(undo),
-    )
-
-
-def _deletions(paths: BranchPaths, files: Mapping[str, bytes | None], reason: str) -> list[Delete]:
-    """Delete files of a branch as they were read; its hints whatever they say, as a commit rewrites them."""
-    hints = (paths.latest_hint, paths.earliest_hint)
-    return [Delete(path=f, expected=None if f in hints else d, reason=reason) for f, d in sorted(files.items())]
 
 
 def lock(path: str, data: bytes, recorded: bytes | None, reason: str) -> PutNew | Replace:
@@ -328,7 +346,7 @@ def lock(path: str, data: bytes, recorded: bytes | None, reason: str) -> PutNew 
     return Replace(path=path, data=data, expected=recorded, reason=reason)
 
 
-def _record_action(path: str, record: BranchRecord | None, reason: str, marked: bytes | None) -> Action:
+def _record_action(path: str, record: BranchRecord | None, reason: str, marked: bytes | None) -> Delete | Replace:
     """Write a record, or delete it if the branch gets none. ``marked``: what this operation has put there before."""
     if record is None:
         return Delete(path=path, expected=marked, reason=reason)
@@ -398,7 +416,7 @@ def saved_schemas(record: BranchRecord) -> dict[int, bytes]:
     return {int(i): text.encode() for i, text in record.schemas.items()}
 
 
-def _put_schemas(record: BranchRecord, reason: str) -> list[Action]:
+def _put_schemas(record: BranchRecord, reason: str) -> list[PutNew]:
     """Put the schemas that a record keeps, the latest first: it determines how other engines treat the branch."""
     paths = BranchPaths(record.branch)
     return [

@@ -12,13 +12,13 @@ from airflow_paimon.core.branches.branch_plan import (
     BranchSource,
     CreatePlan,
     Parent,
+    Removal,
     base_schema,
     is_protective,
     new_branch_record,
     plan_create_branch,
 )
 from airflow_paimon.core.branches.delete import (
-    Removal,
     check_deletable_branch,
     gather_removal,
     refuse_legal_hold,
@@ -247,7 +247,7 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
     details = _record_details(record) | {
         "protective_tag": tag.rpartition(f"/{TAG_PREFIX}")[2] if tag is not None else None
     }
-    whole = plan.full_plan(replaced_branch.plan.full_plan().actions if replaced_branch is not None else ())
+    whole = plan.full_plan(replaced_branch.full_plan().actions if replaced_branch is not None else ())
     return context.result(whole, branch=name, changed=True, before=None, after=after, details=details)
 
 

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
 from airflow_paimon.core.branches.branch_plan import (
-    DeletePlan,
+    Removal,
     StoredBranch,
     is_history,
     plan_delete_branch,
@@ -35,7 +34,7 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
 )
 from airflow_paimon.core.format.snapshot import SnapshotRef, Tag, find_legal_hold, parse_snapshot, parse_tag
-from airflow_paimon.core.plan import Action, Delete, DeleteFolders, PutNew, Replace
+from airflow_paimon.core.plan import Action, Delete, PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DeleteBranch
 from airflow_paimon.core.store.base import read_existing, read_if_exists
@@ -99,9 +98,12 @@ def _delete_branch(context: Context, request: DeleteBranch, name: str, *, retrie
     _refuse_other_head(table, removal, request.expected_branch_snapshot)
     if not request.dry_run:
         remove_branch(table, removal)
-    plan = removal.plan.full_plan()
     return context.result(
-        plan, branch=name, changed=True, before=removal.head, details={"files": len(removal.stored.files)}
+        removal.full_plan(),
+        branch=name,
+        changed=True,
+        before=removal.head,
+        details={"files": len(removal.stored.files)},
     )
 
 
@@ -146,28 +148,6 @@ def has_branch_to_delete(table: Table, name: str) -> bool:
     return record is None or record.state != DELETED or not table.branch(name).exists()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """A branch to delete.
-
-    The removal is valid for this stored record and the newest snapshot among these files. ``copied_to``: the branch
-    that has all of it. ``is_under_way``: an interrupted deletion can't be undone any more.
-    """
-
-    stored: StoredBranch
-    plan: DeletePlan
-    copied_to: str | None
-    is_under_way: bool
-
-    @property
-    def branch(self) -> str:
-        return self.stored.record.branch
-
-    @property
-    def head(self) -> int | None:
-        return self.stored.head
-
-
 def gather_removal(
     table: Table,
     name: str,
@@ -202,7 +182,7 @@ def gather_removal(
     ready = record.in_state(READY) if record.state in (DELETING, DELETED) else record
     stored = StoredBranch(record=ready, record_bytes=seen, files=files, schemas=schemas, head=head)
     protective = {p: data for p, data in protective_tags(table, name).items() if p != keep}
-    plan = plan_delete_branch(
+    return plan_delete_branch(
         operation,
         table.name,
         stored,
@@ -210,9 +190,9 @@ def gather_removal(
         _tags_for_others(table, name, protective) if copied_to is None else (),
         since=now_iso,
         successor=successor,
-        peer=copied_to,
+        copied_to=copied_to,
+        is_under_way=record.state == DELETED,
     )
-    return Removal(stored=stored, plan=plan, copied_to=copied_to, is_under_way=record.state == DELETED)
 
 
 def remove_branch(table: Table, removal: Removal) -> None:
@@ -224,7 +204,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
         ConflictError: it was written; nothing was deleted. UnsafeOperationError: another branch was created from it.
     """
     _refuse_if_written(table, removal)
-    lock = removal.plan.hide[0]
+    lock = removal.lock
     take_lock(table, removal.branch, lock)
 
     def check_lock(_: Action) -> None:
@@ -239,7 +219,7 @@ def remove_branch(table: Table, removal: Removal) -> None:
         raise changed_meanwhile(table, removal.branch)
 
     try:
-        execute(table, removal.plan.hide[1:], check_lock)
+        execute(table, removal.hide, check_lock)
         _refuse_if_written(table, removal)
         refuse_parent(table, removal.branch)
         if removal.copied_to is None:
@@ -249,15 +229,13 @@ def remove_branch(table: Table, removal: Removal) -> None:
     except (ConflictError, UnsafeOperationError):
         if holds_lock(table, removal.branch, lock):
             _put_schemas_back(table, removal)
-            execute(table, removal.plan.undo[-1:])
+            execute(table, [removal.record_back])
         raise
     check_lock(lock)
-    execute(table, removal.plan.remove[:1])
-    removed = removal.plan.remove[0]
-    assert isinstance(removed, Replace)
-    delete_while_locked(table, removal.branch, removed.data, removal.plan.remove[1:])
-    _delete_late_files(table, removal.branch, removed.data)
-    execute(table, removal.plan.end[1:])
+    execute(table, [removal.seal])
+    delete_while_locked(table, removal.branch, removal.seal.data, removal.remove)
+    _delete_late_files(table, removal)
+    execute(table, [removal.end])
 
 
 def delete_while_locked(table: Table, branch: str, lock: bytes, actions: Sequence[Action]) -> None:
@@ -280,7 +258,7 @@ def delete_while_locked(table: Table, branch: str, lock: bytes, actions: Sequenc
         raise changed_meanwhile(table, branch)
 
 
-def _delete_late_files(table: Table, branch: str, lock: bytes) -> None:
+def _delete_late_files(table: Table, removal: Removal) -> None:
     """Delete what commits have put into a deleted branch's folder since its files were listed, then the folders.
 
     No such commit is acknowledged: a writer looks at the branch's record after its put. What stayed would be part of
@@ -289,10 +267,10 @@ def _delete_late_files(table: Table, branch: str, lock: bytes) -> None:
     Raises:
         ConflictError: as of ``delete_while_locked``; or commits came during each look. A retry goes on.
     """
-    root = BranchPaths(branch).root.rstrip("/")
+    branch, lock = removal.branch, removal.seal.data
     for _ in range(_LOOKS):
-        delete_while_locked(table, branch, lock, [DeleteFolders(path=root, reason="the branch's empty folders")])
-        late = read_existing(table.store, table.store.walk(root))
+        delete_while_locked(table, branch, lock, [removal.folders])
+        late = read_existing(table.store, table.store.walk(removal.folders.path))
         if not late:
             return
         if stored_record(table, branch) != lock:  # else nothing of what was read belongs to a new branch
@@ -323,7 +301,7 @@ def _put_back_if_needed(view: Table, path: str, data: bytes) -> None:
 
 
 def _put_schemas_back(table: Table, removal: Removal) -> None:
-    for schema in (a for a in removal.plan.undo if isinstance(a, PutNew)):
+    for schema in removal.schemas_back:
         with suppress(AlreadyExistsError):
             execute(table, [schema])
 

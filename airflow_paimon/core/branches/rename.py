@@ -9,10 +9,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from airflow_paimon.core.branches.branch_plan import CreatePlan, plan_completion, plan_copy_branch
+from airflow_paimon.core.branches.branch_plan import CreatePlan, Removal, plan_completion, plan_copy_branch
 from airflow_paimon.core.branches.create import delete_stale_record, publish_files
 from airflow_paimon.core.branches.delete import (
-    Removal,
     all_views,
     check_deletable_branch,
     gather_removal,
@@ -29,7 +28,7 @@ from airflow_paimon.core.branches.retention_tags import missing_tags_of_copy
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
-from airflow_paimon.core.plan import Delete, PutNew, Replace
+from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RenameBranch
 from airflow_paimon.core.store.base import read_if_exists
@@ -101,7 +100,7 @@ def _rename_branch(context: Context, request: RenameBranch, old: str, new: str) 
             execute(table, _protection(table, old, new))  # a repair may have taken one for a stale one
         remove_branch(table, removal)
         _end_rename(table, new)
-    plan = copy.full_plan(after=removal.plan.full_plan().actions)
+    plan = copy.full_plan(after=removal.full_plan().actions)
     return context.result(
         plan, branch=new, changed=True, before=removal.head, after=removal.head, details={"renamed_from": old}
     )
@@ -174,9 +173,8 @@ def _keep_both(table: Table, removal: Removal, new: str) -> ConflictError:
     _end_rename(table, new)
     recorded = removal.stored.record_bytes
     if recorded is not None and BranchRecord.parse(recorded, removal.branch).state == DELETING:
-        *schemas, back = removal.plan.undo  # of a deletion that was interrupted, which left this record
-        assert isinstance(back, Delete | Replace)
-        execute(table, [*schemas, replace(back, expected=recorded)])
+        # of a deletion that was interrupted, which left this record
+        execute(table, [*removal.schemas_back, replace(removal.record_back, expected=recorded)])
     return ConflictError(
         f"{table.name}: branch {removal.branch!r} was being renamed to {new!r}, and both were written since the "
         f"rename was interrupted; both stay as they are. Merge one of them, delete it, and rename the other"

@@ -73,7 +73,7 @@ def _half_created(table: Table, record: BranchRecord) -> Finding:
         if record.peer is not None:
             repair += f"; {record.peer!r} stays as well (or run {again})"
     elif record.peer is not None or head in (None, record.snapshot_id):
-        actions = gather_removal(table, name, record.created_at, "repair_table").plan.full_plan().actions
+        actions = gather_removal(table, name, record.created_at, "repair_table").full_plan().actions
     message = f"Branch {name!r} was to {was_to} of {record.peer or record.from_branch}, and is not complete. "
     return _half_done(table, "made", name, message, repair if actions else None, actions)
 
@@ -90,12 +90,11 @@ def _half_deleted(table: Table, record: BranchRecord) -> Finding:
         actions: tuple[Action, ...] = (gone,)
     else:
         removal = gather_removal(table, name, record.created_at, "repair_table")
-        plan = removal.plan
-        actions = plan.rest if record.state == DELETED else plan.full_plan().actions
+        actions = removal.rest if record.state == DELETED else removal.full_plan().actions
         if record.state == DELETING and head > (record.head or 0):
             what = f"is being deleted, and another engine wrote snapshot {head} to it meanwhile"
             repair = "keep the branch (delete_branch deletes it after all)"
-            actions = plan.undo
+            actions = removal.undo
     return _half_done(table, "deleted", name, f"Branch {name!r} {what}. ", repair, actions)
 
 

@@ -7,6 +7,7 @@ then refreshes the LATEST hint. A loser re-plans on the new head. After an unkno
 from __future__ import annotations
 
 import logging
+import random
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -32,7 +33,6 @@ from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
 from airflow_paimon.core.commit.draft import Draft as Draft
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
-from airflow_paimon.core.commit.draft import RetryPolicy as RetryPolicy
 from airflow_paimon.core.commit.guards import PostCommitCheck, check_draft
 from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.put import execute as execute
@@ -61,6 +61,7 @@ log = logging.getLogger(__name__)
 
 _TRIES_OF_LOST = 5
 """How often metadata that is missing may be taken for expired: what an older head needs, the newest may do without."""
+_FIRST_WAIT_S, _MAX_WAIT_S = 0.005, 1.0
 COMMITTED = "committed_snapshot"
 """Of an error's details: the snapshot that was published, and was found wrong only then."""
 
@@ -122,16 +123,17 @@ class _Commit:
         self.head_at_begin = self.searched_up_to or self.options.identity.began
 
     def run(self) -> Receipt:
-        retry = self.options.retry
+        most = self.options.max_attempts
         try:
-            for attempt in range(1, retry.max_attempts + 1):
+            for attempt in range(1, most + 1):
                 receipt = self._attempt(attempt)
                 if receipt is not None:
                     return receipt
                 count_lost_race()
-                time.sleep(retry.wait_s(attempt))
+                # full jitter, so that writers spread out
+                time.sleep(random.uniform(0, min(_MAX_WAIT_S, _FIRST_WAIT_S * 2 ** min(attempt, 20))))
             raise ConflictError(
-                f"{self.table.label}: {retry.max_attempts} attempts to commit lost to other writers; nothing was "
+                f"{self.table.label}: {most} attempts to commit lost to other writers; nothing was "
                 f"written. Run it again when fewer writers commit",
                 code="commit-lost",
             )
@@ -160,7 +162,8 @@ class _Commit:
     def _plan_newest(self, attempt: int) -> _Planned | Receipt | None:
         """Plan on the newest head; None: that is another one meanwhile, and what this one needs is gone."""
         at = _newest_state(self.table, self.cache)
-        at.began = self.head_at_begin = self.head_at_begin or SnapshotRef.of(at.head)
+        self.head_at_begin = self.head_at_begin or SnapshotRef.of(at.head)
+        at.stopped_at = self.head_at_begin if self.options.writers_stopped else None
         try:
             return self._plan(at, attempt)
         except FormatError as error:
@@ -185,7 +188,9 @@ class _Commit:
                 self._discard_changes()
                 return Receipt(before=_before(table, committed), snapshot=committed, attempts=attempt, replayed=True)
             self.searched_up_to = SnapshotRef.of(head)
-        draft = self.draft = _carried_over(self.draft, head) or self.make_draft(at)
+        kept = self.draft
+        kept = None if kept is None or kept.on_newer_head is None or head is None else kept.on_newer_head(head)
+        draft = self.draft = kept or self.make_draft(at)
         if draft is None:
             self._discard_changes()
             return Receipt(before=head, snapshot=None, attempts=attempt)
@@ -310,10 +315,6 @@ def _before(table: Table, committed: Snapshot) -> Snapshot | None:
         return table.snapshot(committed.id - 1) if committed.id > 1 else None
     except NotFoundError:
         return None
-
-
-def _carried_over(draft: Draft | None, head: Snapshot | None) -> Draft | None:
-    return None if draft is None or draft.on_newer_head is None or head is None else draft.on_newer_head(head)
 
 
 def _refresh_hint(table: Table, snapshot_id: int) -> None:

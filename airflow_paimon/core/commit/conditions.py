@@ -41,16 +41,17 @@ _LISTED = 20
 class HeadState:
     """A branch's head, as one attempt of a commit reads it: once for the conditions and the draft.
 
-    ``head`` None: the branch has no snapshot yet. ``cache``: what earlier attempts have read. ``began``: the head when
-    the operation began, which may have been tried before. No ``cached_property`` reads here: before Python 3.12 it
-    holds one lock for all instances, so that commits of other threads would wait for this one's storage.
+    ``head`` None: the branch has no snapshot yet. ``cache``: what earlier attempts have read. ``stopped_at``: the head
+    when the operation began, which may have been tried before, if no writer of another engine was open then. No
+    ``cached_property`` reads here: before Python 3.12 it holds one lock for all instances, so that commits of other
+    threads would wait for this one's storage.
     """
 
     table: Table
     head: Snapshot | None
     cache: CommitCache
     _schema: TableSchema | None = None
-    began: SnapshotRef = field(default_factory=SnapshotRef)
+    stopped_at: SnapshotRef | None = None
     _stored: StoredPartitions | None = None
     _index: Sequence[IndexEntry] | None = None
     _read: dict[frozenset[bytes], Mapping[BucketKey, list[ManifestEntry]]] = field(default_factory=dict)
@@ -186,27 +187,23 @@ class NumbersAreFree:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BucketsAreClosed:
     """No running job of another engine may have a bucket open of which files are replaced, where that would give
-    wrong rows (``core/table/open_writers.py``). ``stopped``: none was running when the operation began. ``schema``: the
-    writers', None: the head's newest.
+    wrong rows (``core/table/open_writers.py``). ``schema``: the writers', None: the head's newest.
     """
 
     replaced: Sequence[CommitMessage | ManifestEntry]
-    stopped: bool = False
     schema: TableSchema | None = None
 
     def check(self, at: HeadState) -> None:
         """Raise ``UnsafeOperationError`` if it doesn't hold."""
         schema = self.schema or at.schema
         if at.head is not None and remembers_replaced_rows(schema):
-            bucket_of = at.stored.bucket
-            replaced = {bucket_of(r) for r in self.replaced}
-            since = at.began if self.stopped else None
-            refuse_open(at.table, schema, replaced, at.head, time.time_ns() // 1_000_000, "written", since)
+            replaced = set(map(at.stored.bucket, self.replaced))
+            refuse_open(at.table, schema, replaced, at.head, time.time_ns() // 1_000_000, "written", at.stopped_at)
 
 
-def closed(messages: Sequence[CommitMessage], *, stopped: bool) -> Condition:
+def closed(messages: Sequence[CommitMessage]) -> Condition:
     """Return the condition ``BucketsAreClosed`` for the buckets of which files are replaced."""
-    return BucketsAreClosed(replaced=[m for m in messages if m.replaced], stopped=stopped)
+    return BucketsAreClosed(replaced=[m for m in messages if m.replaced])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

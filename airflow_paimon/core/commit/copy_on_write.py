@@ -63,7 +63,6 @@ def commit_rewrite(
     added = [e for m in messages for e in m.entries()]
     replaced = [(m, f) for m in messages for f in m.replaced]
     new_vectors = [m.index for m in messages if m.index is not None]
-    stopped = options is not None and options.writers_stopped
 
     def draft(at: HeadState) -> Draft | None:
         if not added and not replaced and not new_vectors:
@@ -88,7 +87,7 @@ def commit_rewrite(
                 SchemaIs(schema=read.schema, why=f"the table was altered while its rows were computed; {_AGAIN}"),
                 FilesAreAsRead(read=read, messages=messages),
                 CountsAreKept(messages=messages),
-                closed(messages, stopped=stopped),
+                closed(messages),
             ),
         )
 
@@ -153,13 +152,6 @@ def _without(
     return kept, taken
 
 
-def _changelog(messages: Sequence[CommitMessage], kind: CommitKind) -> list[ManifestEntry] | None:
-    """An empty changelog of an OVERWRITE says that no other row changes; a COMPACT without any says the same."""
-    entries = [e for m in messages for e in m.changelog_entries()]
-    known = kind == CommitKind.OVERWRITE and any(m.changelog is not None for m in messages)
-    return entries if entries or known else None
-
-
 def commit_compaction(
     table: Table,
     messages: Sequence[CommitMessage],
@@ -181,7 +173,9 @@ def commit_compaction(
             plan the compaction again.
         UnsafeOperationError: a running job may have a bucket open.
     """
-    stopped = options is not None and options.writers_stopped
+    changelog = [e for m in messages for e in m.changelog_entries()]
+    # An empty one of an OVERWRITE says that no other row changes; a COMPACT without any says the same.
+    has_changelog = changelog or (kind == CommitKind.OVERWRITE and any(m.changelog is not None for m in messages))
 
     def draft(at: HeadState) -> Draft | None:
         if not messages:
@@ -198,7 +192,7 @@ def commit_compaction(
                 *(files[place][file].deleted() for place, file in taken if file in files[place]),
                 *(e for m in messages for e in m.entries()),
             ],
-            changelog=_changelog(messages, kind),
+            changelog=changelog if has_changelog else None,
             index_entries=kept if len(kept) < len(at.index) else None,
             schema=at.schema,
             operation=operation,
@@ -206,7 +200,7 @@ def commit_compaction(
                 SchemaIs(schema=read.schema, why="the table was altered while it was compacted"),
                 RunsAreAsRead(read=read),
                 VectorsAreAsRead(places=places, read=read.index_entries),
-                closed(messages, stopped=stopped),
+                closed(messages),
             ),
         )
 
@@ -258,7 +252,7 @@ def commit_rescale(
             operation=Operation.OVERWRITE,
             conditions=(
                 SchemaIs(schema=read.schema, why="the table was altered while it was rescaled"),
-                BucketsAreClosed(replaced=gone, stopped=options.writers_stopped),
+                BucketsAreClosed(replaced=gone),
             ),
         )
 

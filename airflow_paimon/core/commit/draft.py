@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getpass
-import random
 import re
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -20,19 +19,6 @@ from airflow_paimon.core.format.snapshot import (
     SnapshotRef,
 )
 from airflow_paimon.core.table.live_files import BucketKey
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
-    """How often a commit that lost the race for a snapshot id is planned again, and how long it waits (seconds)."""
-
-    max_attempts: int = 100
-    first_wait_s: float = 0.005
-    max_wait_s: float = 1.0
-
-    def wait_s(self, attempt: int) -> float:
-        """Full jitter: anything up to the doubled wait, so that writers spread out."""
-        return random.uniform(0, min(self.max_wait_s, self.first_wait_s * 2 ** min(attempt, 20)))
 
 
 def new_commit_user() -> str:
@@ -71,15 +57,16 @@ class CommitOptions:
     for one of the guards; only that guard knows their type. ``written_with``: the schema that its files were written
     with, which the branch must still have; None: it has no new data files, or the draft looks for itself.
     ``writers_stopped``: no writer of another engine was open when the operation began, so files of any bucket may be
-    replaced, unless one has committed since.
+    replaced, unless one has committed since. ``max_attempts``: how often a commit that loses the race for a snapshot id
+    is tried.
     """
 
     identity: CommitIdentity = field(default_factory=CommitIdentity)
     properties: Mapping[str, str] = field(default_factory=dict)
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
     guard_options: object = None
     written_with: TableSchema | None = None
     writers_stopped: bool = False
+    max_attempts: int = 100
 
     @property
     def conditions(self) -> Sequence[Condition]:

@@ -95,7 +95,6 @@ def commit_overwrite(
         UnsafeOperationError: a running job may have a bucket open whose files are replaced.
     """
     added = [e for m in messages for e in m.entries()]
-    stopped = options is not None and options.writers_stopped
 
     def draft(at: HeadState) -> Draft | None:
         hit = _overwritten(table, at.schema, messages, partitions)
@@ -111,7 +110,7 @@ def commit_overwrite(
             index_entries=[*(index or []), *new] if new else index,
             schema=at.schema,
             operation=Operation.OVERWRITE,
-            conditions=[*([] if read is None else [read]), BucketsAreClosed(replaced=gone, stopped=stopped)],
+            conditions=[*([] if read is None else [read]), BucketsAreClosed(replaced=gone)],
         )
 
     return commit_at(table, draft, options)
@@ -201,14 +200,13 @@ def commit_buckets(
     """
     changed = [m for m in messages if m.new_files or m.replaced]
     changelog = [e for m in changed for e in m.changelog_entries()]
-    stopped = options is not None and options.writers_stopped
 
     def draft(at: HeadState) -> Draft | None:
         if not changed:
             return None
         live = at.buckets(m.partition for m in changed)
         places = {at.stored.bucket(m) for m in changed}
-        conditions: list[Condition] = [BucketsAreAsRead(messages=changed), closed(changed, stopped=stopped)]
+        conditions: list[Condition] = [BucketsAreAsRead(messages=changed), closed(changed)]
         if assigned is not None:
             conditions.append(BucketsAreAssigned(messages=changed, planned_on=assigned[0]))
         index = None

@@ -27,7 +27,7 @@ from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.plan import Action, HeadIs, Plan, PutNew, Replace
-from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, merged_index
+from airflow_paimon.core.publish.bucket_merge_plan import merged_index
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, id_space, refuse_stored, renumber
 from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.store.unpublished import Unpublished
@@ -229,7 +229,9 @@ def _numbered(
     """Give the staged files the row ids that they have on the target branch; with them, the next id there."""
     if not TableOptions(staging.schema.options).row_tracking:
         return added, None
-    space = _id_space(staging)
+    ours, staged = staging.head.next_row_id or 0, staging.view.latest_snapshot()
+    theirs = (staged.next_row_id if staged else None) or 0  # the staging branch continues the row ids of the head
+    space = id_space(staging.onto.name, shared=ours, target=ours, source=theirs, base=staging.head.id)
     found = renumber(staging.onto.name, added, (), space)
     refuse_stored(staging.onto.name, found)
     fresh: Sequence[ManifestEntry] = found.entries
@@ -253,18 +255,8 @@ def _check_versions(staging: Staging, found: Renumbering) -> None:
         )
 
 
-def _id_space(staging: Staging) -> IdSpace:
-    """The staging branch continues the row ids of the head."""
-    ours = staging.head.next_row_id or 0
-    staged = staging.view.latest_snapshot()
-    theirs = (staged.next_row_id if staged else None) or 0
-    return id_space(staging.onto.name, shared=ours, target=ours, source=theirs, base=staging.head.id)
-
-
-_Change = tuple[list[ManifestEntry], list[ManifestEntry], list[IndexEntry] | None]
-
-
-def _merged(staging: Staging) -> _Change:
+def _merged(staging: Staging) -> tuple[list[ManifestEntry], list[ManifestEntry], list[IndexEntry] | None]:
+    """Return the files that go and come, and the index entries after that, None: as they are."""
     onto, head, staged = staging.onto, staging.head, staging.view.latest_snapshot()
     if staged is None:
         raise ConflictError(
@@ -272,19 +264,14 @@ def _merged(staging: Staging) -> _Change:
             "again"
         )
     diff = difference(staging.view, head, staged)
-    changes = [
-        BucketChange(
-            bucket=b, delete=tuple(diff.removed.get(b, {}).values()), add=tuple(diff.added.get(b, {}).values())
-        )
-        for b in sorted(diff.buckets)
-    ]
+    removed, added = ([e for b in sorted(side) for e in side[b].values()] for side in (diff.removed, diff.added))
     index = None
     if head.index_manifest or staged.index_manifest:
         index = read_index_entries(staging.view, staged)
         if not isinstance(staging.view.store, Unpublished):  # what the head has beside is not an engine's to take away
             bucket_of = StoredPartitions(staging.schema).bucket
-            index = merged_index(read_index_entries(onto, head), index, changes, bucket_of)
-    return [e for c in changes for e in c.delete], [e for c in changes for e in c.add], index
+            index = merged_index(read_index_entries(onto, head), index, diff.buckets, bucket_of)
+    return removed, added, index
 
 
 def plan_staging_deletion(view: Table) -> Plan:

@@ -382,11 +382,12 @@ def mapped_entries(
 def merged_index(
     head: Sequence[IndexEntry],
     theirs: Sequence[IndexEntry],
-    changes: Sequence[BucketChange],
+    taken: Collection[BucketKey],
     bucket_of: BucketOf,
 ) -> list[IndexEntry]:
-    """Take the index entries (deletion vectors, hash indexes) of each bucket from the same side as its files."""
-    taken = {c.bucket for c in changes}
+    """Take the index entries (deletion vectors, hash indexes) of each bucket from the same side as its files.
+    ``taken``: the buckets of theirs.
+    """
     mine = [i for i in head if bucket_of(i) not in taken]
     return mine + [i for i in theirs if bucket_of(i) in taken]
 

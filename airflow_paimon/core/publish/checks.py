@@ -1,13 +1,18 @@
-"""What must hold of what a planner has planned for a branch's publish."""
+"""What must hold of what was planned for a head: of a branch's publish, and of a rollback beside open writers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
+from airflow_paimon.core.commit.conditions import KEYS_STAY
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index, same_hashes
+from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, SnapshotRef
 from airflow_paimon.core.publish.bucket_merge_plan import (
+    MAX_LISTED,
     BucketChange,
     bucket_namer,
     check_bucket_counts,
@@ -15,98 +20,145 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     check_moving_keys,
     check_snapshot_numbers,
     highest_sequence,
+    listed,
+    other_keys,
 )
 from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ids, check_ranges
-from airflow_paimon.core.publish.compare import Comparison, keys_stay, published_difference
-from airflow_paimon.core.publish.duplicate_rows import check_moved_rows
-from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket_keys
-from airflow_paimon.core.publish.partial_publish import check_changed
+from airflow_paimon.core.publish.compare import Comparison, published_difference
+from airflow_paimon.core.publish.partial_publish import check_changed, texts_of
 from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.related_publishes import refuse_other_ids
-from airflow_paimon.core.publish.row_functions import RowFunctions
+from airflow_paimon.core.publish.row_functions import FindSharedId, RowFunctions
+from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, IdSpace, has_row_ids, is_stored, stored_ids
 from airflow_paimon.core.table.history import changed_buckets, difference, snapshots_between
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.live_files import BucketKey, Difference
+from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import INDEX_DIR
+from airflow_paimon.core.table.table import Table
 
 
-@dataclass(frozen=True, slots=True)
-class MergeOnHead:
-    """What the checks look at: what was planned of a comparison with one head of main."""
+def check_plan(
+    planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, rows: RowFunctions
+) -> None:
+    """Check what was planned for a head, in the order of the messages.
 
-    planner: MergePlanner
-    compared: Comparison
-    logs: SchemaLogs
-    planned: Publication
-    rows: RowFunctions
+    Before it comes the planner's own ``check`` of the request, and the checks that the table requires; after a merge
+    by key ``check_approved`` again. What must still hold at the commit are its conditions (``run.py``).
+
+    Raises:
+        PaimonError: it must not be published.
+    """
+    main, branch, schema, changes, ids = planner.main, planner.branch, compared.schema, planned.changes, planned.row_ids
+    check_changed(main, branch, compared)
+    check_deletion_vectors(main.name, theirs=logs.branch[-1], ours=schema)
+    if ids is not None and ids.column_order is not None:
+        _check_data_evolution(planner, compared, logs, planned, ids.space)
+    if ids is not None and compared.on_main.relatives:
+        relatives = replace(compared.on_main, publishes=())
+        brought = published_difference(branch, compared.base, relatives)
+        refuse_other_ids(main.name, brought, changes, ids.space, bucket_namer(schema))
+    by_file = planned.file_merge is not None
+    check_bucket_counts(main.name, compared.sides, changes, schema, main.branch_name, by_file=by_file)
+    check_snapshot_numbers(main.name, changes, schema, compared.head.id + 1)
+    request, now_ms = planner.request, planner.context.now_ms
+    if schema.primary_keys and not request.writers_stopped:
+        theirs, in_place = compared.theirs_since_base, _keys_stay(branch, compared)
+        check_open_writers(planned, schema, theirs, now_ms, in_place=in_place, dry_run=request.dry_run)
+    check_approved(planner, compared, planned)
+    if ids is not None and not compared.scope.is_whole:
+        _check_moved_rows(main, branch, compared, planned, rows.find_shared_id)
 
 
-def _check_changed(m: MergeOnHead) -> None:
-    check_changed(m.planner.main, m.planner.branch, m.compared)
-
-
-def _check_deletion_vectors(m: MergeOnHead) -> None:
-    check_deletion_vectors(m.planner.main.name, theirs=m.logs.branch[-1], ours=m.compared.schema)
-
-
-def _check_data_evolution(m: MergeOnHead) -> None:
-    main, changes, name = m.planner.main, m.planned.changes, bucket_namer(m.compared.schema)
-    if m.planned.row_ids is None or m.planned.row_ids.column_order is None:
-        return
-    space, theirs, ours = m.planned.row_ids.space, m.compared.theirs_since_base, m.compared.ours_since_base
+def _check_data_evolution(
+    planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, space: IdSpace
+) -> None:
+    main, changes, name = planner.main, planned.changes, bucket_namer(compared.schema)
+    theirs, ours = compared.theirs_since_base, compared.ours_since_base
     check_ids(main.name, changes, theirs, ours, space=space, name_bucket=name)
-    if m.planner.takes_all:
+    if planner.takes_all:
         return
-    if m.planned.file_merge is None:
+    if planned.file_merge is None:
         raise UnsupportedFeatureError(
             f"{main.name}: with data-evolution.enabled and fixed buckets (bucket-append-ordered) a branch can't be "
             f"merged; fast_forward publishes it if main has not changed since the branch was made"
         )
-    schemas = {s.id: s for s in m.logs.main}, {s.id: s for s in m.logs.branch}
-    sides = m.compared.sides
+    schemas = {s.id: s for s in logs.main}, {s.id: s for s in logs.branch}
+    sides = compared.sides
     check_columns(main.name, changes, sides.theirs, sides.ours, space=space, schemas=schemas, name_bucket=name)
-    stored = StoredPartitions(m.compared.schema)
-    live = live_entries(main, m.compared.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
+    stored = StoredPartitions(compared.schema)
+    live = live_entries(main, compared.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
     check_ranges(main.name, stored.by_bucket(live.values()), changes, space=space, name_bucket=name)
 
 
-def _check_relatives(m: MergeOnHead) -> None:
-    if m.planned.row_ids is not None and m.compared.on_main.relatives:
-        relatives = replace(m.compared.on_main, publishes=())
-        brought = published_difference(m.planner.branch, m.compared.base, relatives)
-        name, space = bucket_namer(m.compared.schema), m.planned.row_ids.space
-        refuse_other_ids(m.planner.main.name, brought, m.planned.changes, space, name)
+def check_open_writers(
+    planned: Publication, schema: TableSchema, theirs: Difference, now_ms: int, *, in_place: bool, dry_run: bool
+) -> None:
+    """Refuse what a writer that is open on the target would not know of. ``theirs``: what the source changed.
+    ``in_place``: each key of the source is in the partition that it is in on the target.
+
+    Raises:
+        UnsafeOperationError: lists the buckets.
+    """
+    target, whose, done = planned.target, "the branch", "published"
+    if planned.is_rollback:
+        whose, done = f"snapshot {planned.source_snapshot.id}", "changed"
+    if not in_place:
+        check_moving_keys(target.label, planned.changes, schema, whose)
+    _check_dynamic_bucket_keys(planned, schema, theirs, whose)
+    if not dry_run:  # a plan describes them: they may be closed by then
+        refuse_open(target, schema, planned.buckets, planned.head, now_ms, done)
 
 
-def _check_counts(m: MergeOnHead) -> None:
-    main, by_file = m.planner.main, m.planned.file_merge is not None
-    sides, schema = m.compared.sides, m.compared.schema
-    check_bucket_counts(main.name, sides, m.planned.changes, schema, main.branch_name, by_file=by_file)
+def _keys_stay(branch: Table, compared: Comparison) -> bool:
+    """Whether each key of the branch is where it is on main: it has only corrections in place, and main no changes."""
+    history = snapshots_between(branch, compared.base.id, compared.branch_snapshot.id)
+    return (
+        not compared.sides.ours_changed
+        and history is not None
+        and all(
+            s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) or KEYS_STAY.items() <= s.properties.items()
+            for s in history
+        )
+    )
 
 
-def _check_numbers(m: MergeOnHead) -> None:
-    check_snapshot_numbers(m.planner.main.name, m.planned.changes, m.compared.schema, m.compared.head.id + 1)
+def _check_dynamic_bucket_keys(planned: Publication, schema: TableSchema, theirs: Difference, whose: str) -> None:
+    """Refuse changes that give dynamic buckets other keys than they have on the target: writers remember the bucket of
+    each key. Reads the hash indexes that the changes replace.
+    """
+    target, bucket_of = planned.target, StoredPartitions(schema).bucket
+    mine = {bucket_of(i): i for i in read_index_entries(target, planned.head) if i.index_type == INDEX_TYPE}
+    other = []
+    for bucket in {c.bucket for c in planned.changes} & theirs.index.keys():
+        new = next((i for i in theirs.index[bucket] if i.index_type == INDEX_TYPE), None)
+        old = mine.get(bucket)
+        if (new and new.file_name) != (old and old.file_name) and not _same_keys(target, new, old):
+            other.append(bucket)
+    if other:
+        raise other_keys(target.label, other, schema, whose)
 
 
-def _check_writers(m: MergeOnHead) -> None:
-    """Refuse what a writer that is open on main would not know of."""
-    main, request, compared, changes = m.planner.main, m.planner.request, m.compared, m.planned.changes
-    schema = compared.schema
-    if not schema.primary_keys or request.writers_stopped:
-        return
-    if not keys_stay(m.planner.branch, compared.base, compared.branch_snapshot, compared.sides):
-        check_moving_keys(main.name, changes, schema)
-    check_dynamic_bucket_keys(main, schema, changes, compared.theirs_since_base, compared.head)
-    if not request.dry_run:  # a plan describes them: they may be closed by then
-        refuse_open(main, schema, m.planned.buckets, compared.head, m.planner.context.now_ms, "published")
+def _same_keys(table: Table, new: IndexEntry | None, old: IndexEntry | None) -> bool:
+    if new is None or old is None or new.row_count != old.row_count:
+        return False
+    entries = (new, old)
+    data = table.store.read_many([e.external_path or f"{INDEX_DIR}/{e.file_name}" for e in entries])
+    one, other = (read_hash_index(d, e.row_count, name=e.file_name) for d, e in zip(data, entries, strict=True))
+    return same_hashes(one, other)
 
 
-def check_approved(m: MergeOnHead) -> None:
-    """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it."""
-    main, head, said, planned = m.planner.main, m.compared.head, m.planner.request.approved_main_snapshot, m.planned
+def check_approved(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
+    """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it.
+
+    Raises:
+        ConflictError: main has changed what is replaced since the approved snapshot.
+    """
+    main, head, said = planner.main, compared.head, planner.request.approved_main_snapshot
     if said is None or not (planned.changes or planned.schemas.new or planned.must_be_recorded):
         return
     approved = SnapshotRef.named(said)
@@ -130,26 +182,59 @@ def check_approved(m: MergeOnHead) -> None:
     )
 
 
-def _check_moved_rows(m: MergeOnHead) -> None:
-    if m.planned.row_ids is not None and not m.compared.scope.is_whole:
-        check_moved_rows(m.planner.main, m.planner.branch, m.compared, m.planned, m.rows.find_shared_id)
+def _check_moved_rows(
+    main: Table, branch: Table, compared: Comparison, publication: Publication, find_shared_id: FindSharedId | None
+) -> None:
+    """Check that no row of a publish of some partitions would be on main twice: the branch may have moved it to one of
+    them from one that is not published.
+
+    Compares the ids that files to be published store with those of main's files that the branch has changed, and that
+    stay. Reads them only where their bounds don't tell.
+
+    Raises:
+        UnsafeOperationError: an id is on both sides, or can't be read here.
+    """
+    assert publication.row_ids is not None
+    space, known = publication.row_ids.space, publication.row_ids.known
+    added = [e for c in publication.changes for e in c.add if is_stored(e.file) and e.identifier not in known]
+    if not added:
+        return
+    stay = _staying(main, branch, compared)
+    suspects = [e for e in added if any(_overlap(space.moved(stored_ids(e.file)), o.file) for o in stay)]
+    if not suspects:
+        return
+    others = [o for o in stay if any(_overlap(space.moved(stored_ids(e.file)), o.file) for e in suspects)]
+    found = None
+    if find_shared_id is not None:
+        found = find_shared_id(branch, suspects, main, others, read_index_entries(main, compared.head), space)
+    if find_shared_id is None or found is not None:
+        where = listed(texts_of(compared.schema, {e.partition for e in others}))
+        raise UnsafeOperationError(
+            f"{main.name}: the branch has moved rows from {where} to partitions that are to be published"
+            f"{'' if found is None else f', e.g. the one with _ROW_ID {found}'}, so they would be on main twice; "
+            f"nothing was published. Publish those partitions together",
+            details={"files": sorted(e.file.file_name for e in suspects)[:MAX_LISTED]},
+        )
 
 
-PLAN_CHECKS = (
-    _check_changed,
-    _check_deletion_vectors,
-    _check_data_evolution,
-    _check_relatives,
-    _check_counts,
-    _check_numbers,
-    _check_writers,
-    check_approved,
-    _check_moved_rows,
-)
-"""What must hold of what was planned for a head, in the order of the messages. Before it comes the planner's own
-``check`` of the request, and the checks that the table requires; after a merge by key ``check_approved`` again. What
-must still hold at the commit are its conditions (``run.py``).
-"""
+def _staying(main: Table, branch: Table, compared: Comparison) -> list[ManifestEntry]:
+    """Return main's files out of scope, of the buckets in which the branch has other files or deletion vectors."""
+    change = difference(branch, compared.head, compared.branch_snapshot)
+    stored = StoredPartitions(compared.schema)
+    buckets = {b for b in change.removed.keys() | change.index.keys() if not compared.scope.holds(b.partition)}
+    if not buckets:
+        return []
+    live = live_entries(main, compared.head, stored.those({b.partition for b in buckets}))
+    return [e for e in live.values() if stored.bucket(e) in buckets]
+
+
+def _overlap(ids: IdRange | None, file: DataFile) -> bool:
+    """Whether a file may have one of these ids; None: any."""
+    if not has_row_ids(file):
+        return False
+    first = file.first_row_id
+    other = stored_ids(file) if first is None else IdRange(first, first + file.row_count - 1)
+    return ids is None or other is None or (ids.first <= other.last and other.first <= ids.last)
 
 
 def buckets_to_fold(

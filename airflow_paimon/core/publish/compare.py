@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from airflow_paimon.core.commit.conditions import KEYS_STAY
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import Sides, neutral_kinds, within_reach
@@ -21,10 +20,8 @@ from airflow_paimon.core.publish.earlier_publishes import (
     match_publishes,
     publishes_on_main,
 )
-from airflow_paimon.core.publish.file_merge_plan import (
-    merges_by_file,
-)
-from airflow_paimon.core.publish.hold import UnfinishedPublish
+from airflow_paimon.core.publish.file_merge_plan import merges_by_file
+from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.publish.related_publishes import brought_and_removed, match_relatives
 from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 from airflow_paimon.core.store.base import run_parallel
@@ -83,13 +80,13 @@ def gather_sides(
     theirs: Snapshot,
     schema: TableSchema,
     whole: bool,
-    unfinished: Sequence[UnfinishedPublish] = (),
+    unfinished: Sequence[Hold] = (),
     scope: PartitionScope = WHOLE,
 ) -> Comparison:
     """Compare ``theirs`` of the branch and ``head`` of main with their ``base``.
 
     ``whole``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
-    ``unfinished``: publishes of the branch, without this one. ``scope``: see ``Comparison``.
+    ``unfinished``: other publishes of the branch, which may have been committed. ``scope``: see ``Comparison``.
 
     Raises:
         FormatError: an earlier publish says unreadably of which partitions it was; or the copy of one is damaged of
@@ -186,7 +183,7 @@ def _added_names(change: Difference, scope: PartitionScope) -> set[str]:
     return {origin_name(i.file_name) for files in groups for i in files}
 
 
-def _by_file(s: _ReadSides, on_main: PublishesOnMain, unfinished: Sequence[UnfinishedPublish]) -> Comparison:
+def _by_file(s: _ReadSides, on_main: PublishesOnMain, unfinished: Sequence[Hold]) -> Comparison:
     lost = s.between is None and is_lost(s.branch, s.base, s.their_diff, s.our_diff, on_main, unfinished, s.scope)
     unknown = [*on_main.unknown, *(p.scope for p in on_main.unmatched)]
     if others := on_main.of_other_branches:
@@ -342,19 +339,6 @@ def main_changed_since_unmatched(main: Table, compared: Comparison, buckets: Col
         if held if changed is None else held & changed:
             return True
     return False
-
-
-def keys_stay(branch: Table, base: Snapshot, theirs: Snapshot, sides: Sides) -> bool:
-    """Whether each key of the branch is where it is on main: it has only corrections in place, and main no changes."""
-    history = snapshots_between(branch, base.id, theirs.id)
-    return (
-        not sides.ours_changed
-        and history is not None
-        and all(
-            s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) or KEYS_STAY.items() <= s.properties.items()
-            for s in history
-        )
-    )
 
 
 def published_difference(branch: Table, base: Snapshot, on_main: PublishesOnMain) -> Difference:

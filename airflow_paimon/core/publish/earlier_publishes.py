@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import recorded_between
-from airflow_paimon.core.publish.hold import UnfinishedPublish
+from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.branch_record import read_branch_record, snapshot_key
@@ -328,7 +328,7 @@ def is_lost(
     theirs: Difference,
     ours: Difference,
     on_main: PublishesOnMain,
-    unfinished: Sequence[UnfinishedPublish],
+    unfinished: Sequence[Hold],
     scope: PartitionScope,
 ) -> bool:
     """Whether it can't be told, without main's history, what main still has of these partitions of the branch: they
@@ -355,7 +355,7 @@ def is_lost(
 def _is_newer(
     branch: Table,
     base: Snapshot,
-    one: UnfinishedPublish,
+    one: Hold,
     on_main: PublishesOnMain,
     changed: set[bytes],
     scope: PartitionScope,
@@ -363,10 +363,10 @@ def _is_newer(
     """Whether a publish may have been committed of which main's history doesn't know any more, of some of these
     partitions.
     """
-    then = branch.find_snapshot(one.snapshot)
+    then, of = branch.find_snapshot(one.snapshot.id), one.scope(branch)
     if then is None:
-        known = (p for p in on_main.publishes if p.branch.id >= one.snapshot)
-        return one.scope.meets(scope) and not any(p.scope.covers(one.scope) for p in known)
+        known = (p for p in on_main.publishes if p.branch.id >= one.snapshot.id)
+        return of.meets(scope) and not any(p.scope.covers(of) for p in known)
     parts = changed | {b.partition for b in difference(branch, base, then).buckets if scope.holds(b.partition)}
-    last = (on_main.of(p) for p in parts if one.scope.holds(p))
-    return any(p is None or p.branch.id < one.snapshot for p in last)
+    last = (on_main.of(p) for p in parts if of.holds(p))
+    return any(p is None or p.branch.id < one.snapshot.id for p in last)

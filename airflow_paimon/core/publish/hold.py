@@ -43,6 +43,14 @@ class Hold(Record):
     schema: int | None = None
     KIND = HOLDS
 
+    def scope(self, branch: Table) -> PartitionScope:
+        """Return the partitions of the branch that the publish is about.
+
+        Raises:
+            FormatError: they are damaged.
+        """
+        return recorded_scope(branch.schema(), self.partitions, branch.label)
+
 
 def put_hold(
     source: Table,
@@ -134,18 +142,6 @@ def _is_over(table: Table, path: str) -> bool:
     return then is None or then.identity != hold.snapshot.identity
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnfinishedPublish:
-    """A snapshot of a branch of which a publish, of these partitions, is running or was killed: it may have been
-    committed. ``user``, ``schema``: see ``Hold``.
-    """
-
-    user: str
-    snapshot: int
-    scope: PartitionScope
-    schema: int | None
-
-
 def publishes_onto(target: Table) -> list[Hold]:
     """Return the holds of publishes onto a branch that are running or were killed, of all branches that exist.
 
@@ -153,28 +149,25 @@ def publishes_onto(target: Table) -> list[Hold]:
         FormatError: a hold is damaged.
     """
     main = target.branch(MAIN)
-    there = [h for _, h in _of_publishes(target) if main.branch(h.branch).exists()]
+    there = [h for h in _of_publishes(target) if main.branch(h.branch).exists()]
     return [h for h in there if publish_target(main, main.branch(h.branch)).branch_name == target.branch_name]
 
 
-def _of_publishes(table: Table) -> Iterator[tuple[str, Hold]]:
-    """Return the holds of publishes, each with its user."""
-    for path in HOLDS.listed(table.store):
-        hold = Hold.find(table.store, path, table.name)
-        if hold is not None and hold.user is not None:
-            yield hold.user, hold
-
-
-def unfinished_publishes(branch: Table) -> list[UnfinishedPublish]:
-    """Return the unfinished publishes of a branch, also of its time under another name.
+def unfinished_publishes(branch: Table) -> list[Hold]:
+    """Return the holds of a branch's publishes that are running or were killed, also of its time under another name:
+    each may have been committed.
 
     Raises:
         FormatError: a hold is damaged.
     """
-    found: list[UnfinishedPublish] = []
-    for user, hold in _of_publishes(branch):
+    found: list[Hold] = []
+    for hold in _of_publishes(branch):
         then = branch.find_snapshot(hold.snapshot.id)
         if hold.branch == branch.branch_name if then is None else then.identity == hold.snapshot.identity:
-            scope = recorded_scope(branch.schema(), hold.partitions, branch.label)
-            found.append(UnfinishedPublish(user=user, snapshot=hold.snapshot.id, scope=scope, schema=hold.schema))
+            found.append(hold)
     return found
+
+
+def _of_publishes(table: Table) -> list[Hold]:
+    holds = (Hold.find(table.store, path, table.name) for path in HOLDS.listed(table.store))
+    return [hold for hold in holds if hold is not None and hold.user is not None]

@@ -1,4 +1,6 @@
-"""The planners of publishing a branch: merge, fast-forward, replace main. Each plans what main gets of both sides."""
+"""The planners of publishing a branch: merge and fast-forward (``replace_main`` has its own). Each plans what main gets
+of both sides.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +8,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from airflow_paimon.core.errors import ConflictError, first_few
+from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.publish.bucket_files import BucketFiles, joined_files, read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import (
-    MAX_LISTED,
     BucketChange,
     Sides,
     bucket_namer,
@@ -21,10 +22,10 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
+from airflow_paimon.core.publish.carry_over import tags_for_main
 from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.file_sides import merge_branch_files
-from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.key_merge import (
     KeyMergeRequest,
     aggregates,
@@ -34,40 +35,20 @@ from airflow_paimon.core.publish.key_merge import (
 )
 from airflow_paimon.core.publish.partial_publish import check_parts, part_properties, part_summary
 from airflow_paimon.core.publish.publication import Publication
-from airflow_paimon.core.publish.publish_schemas import has_columns_of, written_with
+from airflow_paimon.core.publish.publish_schemas import written_with
 from airflow_paimon.core.publish.reach import BucketReach, FileReach
-from airflow_paimon.core.publish.replace_main import (
-    changed_since_kept,
-    check_name_is_free,
-    check_request,
-    consumer_positions,
-    tags_for_main,
-)
-from airflow_paimon.core.publish.replace_main_plan import (
-    CarriedOver,
-    check_consumers,
-    check_window,
-    columns_diff,
-    comment_diff,
-    options_diff,
-    parse_options,
-    plan_replaced_schemas,
-    replaced_options,
-)
+from airflow_paimon.core.publish.replace_main_plan import CarriedOver
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
-from airflow_paimon.core.table.branch_record import matching_branch_record
-from airflow_paimon.core.table.history import branch_point, difference, empty_snapshot, snapshots_between
+from airflow_paimon.core.table.history import branch_point, difference, snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.open_writers import streaming_users
-from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope
+from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.properties import (
     BASE_SNAPSHOT_PROPERTY,
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
-    REPLACED_PROPERTY,
     TAGS_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
@@ -122,10 +103,6 @@ class MergePlanner:
     def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         """Return the sides as this planner sees them."""
         return sides
-
-    def replaced_whole(self) -> bool:
-        """Whether all of main goes, what it got since the base included, so that checks have to look at that too."""
-        return False
 
     def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         """Plan for a head.
@@ -263,7 +240,7 @@ class MergePlanner:
         used: Collection[int] = (),
     ) -> SchemaMapping:
         """``own``: files of main's. ``used``: further schema ids of the branch's files that are read."""
-        base, ids = self._base_schema(compared, logs), {*used, *_used_schemas(changes, own)}
+        base, ids = self._base_schema(compared, logs), {*used, *used_schemas(changes, own)}
         unused = self._unused(base, logs).union(logs.put_schema_ids)
         return plan_schemas(self.main.name, base, logs.main, logs.branch, ids, self.context.now_ms, unused)
 
@@ -310,9 +287,6 @@ class FastForwardPlanner(MergePlanner):
     request: FastForward | ReplaceMain
     takes_all: ClassVar[bool] = True
 
-    def replaced_whole(self) -> bool:
-        return self.request.discard_main
-
     def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         changes = self._changes(compared, "a fast-forward")
         planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
@@ -323,116 +297,7 @@ class FastForwardPlanner(MergePlanner):
         return fast_forward_buckets(self.main.name, compared.sides, compared.schema, discard_main=discard, what=what)
 
 
-@dataclass(frozen=True, slots=True)
-class ReplaceMainPlanner(FastForwardPlanner):
-    """Main becomes the branch: rows, columns, options, comment and tags."""
-
-    request: ReplaceMain
-
-    def check(self) -> None:
-        check_request(self.main, self.request)
-
-    def _options(self, mine: TableSchema, theirs: TableSchema) -> tuple[dict[str, str], str | None]:
-        """Return the options and the comment that main gets."""
-        which, given = self.request.options, parse_options(self.main.name, self.request.option)
-        options = replaced_options(self.main.name, mine, theirs, which, given, self.request.branch)
-        return options, theirs.comment if which == "branch" else mine.comment
-
-    def base(self) -> Snapshot | None:
-        """Also of a branch that was created empty: all that it has comes after that, and all of main as well."""
-        found = branch_point(self.main, self.branch)
-        if found is not None or not self.request.discard_main:
-            return found
-        record = matching_branch_record(self.main, self.branch.branch_name)
-        if record is None or record.snapshot_id is not None or record.schema_id is None:
-            return None
-        return empty_snapshot(record.schema_id)
-
-    def _schema_before(self, logs: SchemaLogs, head: Snapshot) -> TableSchema:
-        """Return main's newest version without those that this try has put, and those that unfinished publishes of any
-        branch may have put: of other operations not the columns that main's newest snapshot has.
-        """
-        own, by_id = self.request.operation_id, {s.id: s for s in logs.main}
-        killed = [
-            (one.schema if one.user == own else max(one.schema, head.schema_id), self.main.branch(one.branch).schemas())
-            for one in publishes_onto(self.main)
-            if one.schema in by_id
-        ]
-        mine = (s for s in reversed(logs.main) if s.id not in logs.put_schema_ids)
-        return next(
-            (s for s in mine if not any(s.id > i and has_columns_of(s, by_id[i], theirs) for i, theirs in killed)),
-            logs.main[-1],
-        )
-
-    def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
-        since = changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
-        return sides if since is None else replace(sides, ours_changed=since)
-
-    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
-        main, request, mine = self.main, self.request, compared.schema
-        before = self._schema_before(logs, compared.head)
-        changes = self._changes(compared, "replacing it")
-        check_name_is_free(main, request.keep_old_as, compared.head)
-        options, comment = self._options(mine, logs.branch[-1])
-        base, used = self._base_schema(compared, logs), _used_schemas(changes)
-        schemas = plan_replaced_schemas(
-            main.name, base, logs.main, logs.branch, used, options, comment, self.context.now_ms
-        )
-        if not request.readers_stopped:
-            check_window(main.name, mine, schemas.new)
-        tags = tags_for_main(self.context, request.tag_conflict, self.branch, compared.branch_snapshot, is_state=True)
-        check_consumers(
-            main.name,
-            request.move_consumer,
-            consumer_positions(self.branch),
-            consumer_positions(main),
-            compared.branch_snapshot.id,
-        )
-        carried = CarriedOver(
-            branch=request.branch,
-            branch_snapshot=compared.branch_snapshot.id,
-            kept_old_as=request.keep_old_as,
-            kept_schema=None if request.keep_old_as is None else before.id,
-            tags=tags.carried,
-            consumers=tuple(request.move_consumer),
-        )
-        summary: dict[str, object] = {
-            "options": [*options_diff(before.options, options), *comment_diff(before.comment, comment)],
-            "columns": columns_diff(before, schemas.latest or mine),
-            **tags.summary,
-            "kept_old_as": request.keep_old_as,
-        }
-        if carried.consumers:
-            summary["moved_consumers"] = list(carried.consumers)
-        if users := streaming_users(self.branch, compared.base, compared.branch_snapshot):
-            summary["branch_writers"] = users
-            summary["warnings"] = [
-                f"jobs with commit user {first_few(users, MAX_LISTED)} write branch {request.branch!r}. Do not resume "
-                f"one on main from a savepoint as it is: docs/howto/replace-main.md names the settings that it needs"
-            ]
-        planned = self._publication(compared, logs, changes, schemas, summary)
-        return replace(
-            planned,
-            properties={**planned.properties, REPLACED_PROPERTY: carried.to_text()},
-            watermark=compared.branch_snapshot.watermark,
-        )
-
-
-def planner_of(context: Context, request: PublishBranch, branch: Table) -> MergePlanner:
-    """Return the planner of a request.
-
-    Raises:
-        InvalidInputError: a partition to publish is malformed, or is none of the table.
-    """
-    if isinstance(request, ReplaceMain):
-        return ReplaceMainPlanner(context, request, branch)
-    if isinstance(request, FastForward):
-        return FastForwardPlanner(context, request, branch)
-    texts = request.partitions if isinstance(request, MergeBranch) else ()
-    return MergePlanner(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
-
-
-def _used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ()) -> set[int]:
+def used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ()) -> set[int]:
     """Return the schema ids of the branch's files that main gets; ``own``: files of main's."""
     return {e.file.schema_id for c in changes for e in c.add if e.identifier not in own}
 

@@ -6,17 +6,18 @@ It can be carried over to a newer head (``reach.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.branches.retention_tags import index_files, plan_keep_tags
 from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.commit.idempotency import name_part
 from airflow_paimon.core.errors import first_few
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.plan import Action, HeadIs, Plan, PutSnapshot
+from airflow_paimon.core.plan import Action, HeadIs, Plan, PutSnapshot, SetTag
 from airflow_paimon.core.publish.audit_properties import figures_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
@@ -31,7 +32,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, with_merged_index
-from airflow_paimon.core.publish.publish_identity import undo_tag_action
 from airflow_paimon.core.publish.reach import BucketReach, Reach, follow
 from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
@@ -43,6 +43,7 @@ from airflow_paimon.core.table.live_files import BucketKey, index_origin
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     CAME_BACK_PROPERTY,
     ROW_IDS_PROPERTY,
@@ -201,13 +202,21 @@ def plan_publication(request: Publish, publication: Publication, *, writes_rows:
 
 
 def _actions(request: Publish, d: Publication) -> Sequence[Action]:
-    """Return what a publication writes besides the tags that keep files; nothing if it changes nothing."""
+    """Return what a publication writes besides the tags that keep files; nothing if it changes nothing.
+
+    Without an operation id the name of the undo tag is chosen when it is set.
+    """
     if not d.changes_anything:
         return ()
     source = d.source_snapshot.id
     reason = f"back to snapshot {source}" if d.is_rollback else f"publishes branch {d.source.branch_name}"
     snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=d.schema.id, reason=reason)
-    undo = undo_tag_action(request, d.target, d.head)
+    undo = SetTag(
+        path=d.target.paths.tag(f"{UNDO_TAG_PREFIX}{name_part(request.operation_id) if request.operation_id else '*'}"),
+        snapshot_id=d.head.id,
+        retained=request.undo_retention,
+        reason=f"undo is rollback_to this tag ({request.undo_retention})",
+    )
     return publish_actions(d.target.branch_name, undo, d.changes, d.schema, d.schemas.new, snapshot, reason)
 
 
@@ -226,7 +235,8 @@ def _index_of(d: Publication, schema: TableSchema, now: Sequence[IndexEntry]) ->
         index = d.file_merge.index
     else:
         bucket_of = StoredPartitions(schema).bucket
-        taken = [c for c in d.changes if d.key_merge_result is None or c.bucket not in d.key_merge_result.files]
+        keyed = () if d.key_merge_result is None else d.key_merge_result.files.keys()
+        taken = {c.bucket for c in d.changes}.difference(keyed)
         index = merged_index(now, read_index_entries(d.source, d.source_snapshot), taken, bucket_of)
         index = index if d.key_merge_result is None else with_merged_index(index, d.key_merge_result, bucket_of)
     if index is None or d.row_ids is None or not d.row_ids.space.moves(None):
@@ -312,27 +322,7 @@ def draft_of(
     )
 
 
-def with_carry_over(d: Publication, draft: Draft, on_new_head: Callable[[Publication], None]) -> Draft:
-    """Return the draft with its ``on_newer_head``. ``on_new_head`` is called with the publication on each newer head:
-    it holds that.
-    """
-
-    def on_newer_head(newer: Snapshot) -> Draft | None:
-        followed = _on_newer_head(d, newer, draft.schema)
-        if followed is None:
-            return None
-        on_new_head(followed)
-        on_newer = replace(draft, next_row_id=max(draft.next_row_id or 0, newer.next_row_id or 0))
-        if followed.changes is not d.changes:
-            entries = mapped_entries(followed.changes, followed.schemas.ids, followed.written)
-            properties = {**draft.properties, **figures_property(followed.changes)}
-            on_newer = replace(on_newer, entries=entries, properties=properties)
-        return with_carry_over(followed, on_newer, on_new_head)
-
-    return draft if d.reach is None else replace(draft, on_newer_head=on_newer_head)
-
-
-def _on_newer_head(d: Publication, newer: Snapshot, schema: TableSchema) -> Publication | None:
+def on_newer_head(d: Publication, newer: Snapshot, schema: TableSchema) -> Publication | None:
     """Return what was planned on the head before as it is on a newer one; None: it has to be planned again."""
     assert d.reach is not None
     first_id = None if d.row_ids is None else d.row_ids.space.first_free

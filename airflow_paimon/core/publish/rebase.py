@@ -31,13 +31,12 @@ from airflow_paimon.core.plan import Delete, HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import conflict_if_gone, drop_hold, put_hold
-from airflow_paimon.core.publish.merge import branch_head, gather_merge, plan_merge
-from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs, planner_of
+from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication, plan_publication
-from airflow_paimon.core.publish.publish_identity import check_files_exist
+from airflow_paimon.core.publish.publish_branch import branch_head, compare_on_head, plan_checked
 from airflow_paimon.core.publish.publish_schemas import put_schemas
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
-from airflow_paimon.core.publish.staged_files import StagedFiles
+from airflow_paimon.core.publish.staged_files import StagedFiles, check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
 from airflow_paimon.core.table.branch_record import READY, BranchRecord, read_branch_record
@@ -108,9 +107,9 @@ class _Rebase:
         if record is not None and committed is not None and committed.commit_user == self.request.operation_id:
             return self._result(None, committed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._recorded(record)
-        planner = planner_of(self.context, self.merge, self.branch)
-        compared, logs = gather_merge(planner, self.theirs, head, [])
-        first = plan_merge(planner, compared, logs)
+        planner = MergePlanner(self.context, self.merge, self.branch)
+        compared, logs = compare_on_head(planner, self.theirs, head, [])
+        first = plan_checked(planner, compared, logs)
         check_known([compared.head, self.theirs], table=self.main.name)
         try:
             return self._on(planner, compared, first, record)
@@ -207,7 +206,7 @@ class _Rebase:
         schemas = self.target.schemas()
         logs = SchemaLogs(main=schemas, branch=self.branch.schemas())
         publication = replace(
-            plan_merge(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
+            plan_checked(planner, replace(compared, schema=schemas[-1]), logs), target=self.target, properties={}
         )
         publication = self.files.merge_by_key(publication, writers_stopped=True)
         planned = plan_publication(self.merge, publication, writes_rows=False)

@@ -1,70 +1,155 @@
-"""replace_main beside its snapshot: what it takes over from the branch, main as it was, kept as a branch, and which
-branch main is the state of since.
+"""replace_main: what main becomes when a branch takes its place: rows, columns, options, comment and tags.
 
-The snapshot's properties say what has to follow it, so that a retry can complete it. See
-docs/contributing/publishing.md, Replacing main.
+See docs/contributing/publishing.md, Replacing main. What follows the snapshot is in ``carry_over.py``.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any
+from dataclasses import dataclass, replace
 
-from airflow_paimon.core.branches.branch_plan import branch_options
-from airflow_paimon.core.branches.create import make_branch
-from airflow_paimon.core.branches.tag_files import replacement
-from airflow_paimon.core.commit.committer import execute, put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
     InvalidInputError,
     UnsupportedFeatureError,
+    first_few,
 )
-from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag
-from airflow_paimon.core.plan import Action, PutNew
-from airflow_paimon.core.publish.earlier_publishes import undone_snapshots
-from airflow_paimon.core.publish.fold import with_folds
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, Sides
+from airflow_paimon.core.publish.carry_over import carried_over, tags_for_main
+from airflow_paimon.core.publish.compare import Comparison
+from airflow_paimon.core.publish.hold import publishes_onto
+from airflow_paimon.core.publish.planners import FastForwardPlanner, SchemaLogs, used_schemas
+from airflow_paimon.core.publish.publication import Publication
+from airflow_paimon.core.publish.publish_schemas import has_columns_of
 from airflow_paimon.core.publish.replace_main_plan import (
     CarriedOver,
-    CarriedTag,
-    CarriedTags,
-    parse_carried_over,
+    check_consumers,
+    check_window,
+    columns_diff,
+    comment_diff,
+    options_diff,
     parse_options,
-    plan_tags,
-    same_version,
+    plan_replaced_schemas,
+    replaced_options,
 )
-from airflow_paimon.core.requests.context import Context
-from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
-from airflow_paimon.core.table.branch_record import KEPT_MAIN
-from airflow_paimon.core.table.consumers import consumer_names, consumer_path, find_consumer
+from airflow_paimon.core.requests.requests import ReplaceMain
+from airflow_paimon.core.table.branch_record import matching_branch_record
+from airflow_paimon.core.table.consumers import consumer_names, find_consumer
 from airflow_paimon.core.table.history import (
+    branch_point,
     changed_buckets,
     difference,
-    existing_snapshots,
-    find_retained,
+    empty_snapshot,
     snapshots_between,
 )
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, check_branch_name, parse_protective
-from airflow_paimon.core.table.properties import (
-    BRANCH_IDENTITY_PROPERTY,
-    REPLACED_PROPERTY,
-    TAGS_PROPERTY,
-    UNDO_TAG_PROPERTY,
-)
+from airflow_paimon.core.table.open_writers import streaming_users
+from airflow_paimon.core.table.paths import check_branch_name
+from airflow_paimon.core.table.properties import REPLACED_PROPERTY
 from airflow_paimon.core.table.table import Table
 
-log = logging.getLogger(__name__)
 _ICEBERG = "metadata.iceberg.storage"
-_NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
 
 
-def check_request(main: Table, request: ReplaceMain) -> None:
+@dataclass(frozen=True, slots=True)
+class ReplaceMainPlanner(FastForwardPlanner):
+    """Main becomes the branch: rows, columns, options, comment and tags."""
+
+    request: ReplaceMain
+
+    def check(self) -> None:
+        _check_request(self.main, self.request)
+
+    def _options(self, mine: TableSchema, theirs: TableSchema) -> tuple[dict[str, str], str | None]:
+        """Return the options and the comment that main gets."""
+        which, given = self.request.options, parse_options(self.main.name, self.request.option)
+        options = replaced_options(self.main.name, mine, theirs, which, given, self.request.branch)
+        return options, theirs.comment if which == "branch" else mine.comment
+
+    def base(self) -> Snapshot | None:
+        """Also of a branch that was created empty: all that it has comes after that, and all of main as well."""
+        found = branch_point(self.main, self.branch)
+        if found is not None or not self.request.discard_main:
+            return found
+        record = matching_branch_record(self.main, self.branch.branch_name)
+        if record is None or record.snapshot_id is not None or record.schema_id is None:
+            return None
+        return empty_snapshot(record.schema_id)
+
+    def _schema_before(self, logs: SchemaLogs, head: Snapshot) -> TableSchema:
+        """Return main's newest version without those that this try has put, and those that unfinished publishes of any
+        branch may have put: of other operations not the columns that main's newest snapshot has.
+        """
+        own, by_id = self.request.operation_id, {s.id: s for s in logs.main}
+        killed = [
+            (one.schema if one.user == own else max(one.schema, head.schema_id), self.main.branch(one.branch).schemas())
+            for one in publishes_onto(self.main)
+            if one.schema in by_id
+        ]
+        mine = (s for s in reversed(logs.main) if s.id not in logs.put_schema_ids)
+        return next(
+            (s for s in mine if not any(s.id > i and has_columns_of(s, by_id[i], theirs) for i, theirs in killed)),
+            logs.main[-1],
+        )
+
+    def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
+        since = _changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
+        return sides if since is None else replace(sides, ours_changed=since)
+
+    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+        main, request, mine = self.main, self.request, compared.schema
+        before = self._schema_before(logs, compared.head)
+        changes = self._changes(compared, "replacing it")
+        _check_name_is_free(main, request.keep_old_as, compared.head)
+        options, comment = self._options(mine, logs.branch[-1])
+        base, used = self._base_schema(compared, logs), used_schemas(changes)
+        schemas = plan_replaced_schemas(
+            main.name, base, logs.main, logs.branch, used, options, comment, self.context.now_ms
+        )
+        if not request.readers_stopped:
+            check_window(main.name, mine, schemas.new)
+        tags = tags_for_main(self.context, request.tag_conflict, self.branch, compared.branch_snapshot, is_state=True)
+        check_consumers(
+            main.name,
+            request.move_consumer,
+            _consumer_positions(self.branch),
+            _consumer_positions(main),
+            compared.branch_snapshot.id,
+        )
+        carried = CarriedOver(
+            branch=request.branch,
+            branch_snapshot=compared.branch_snapshot.id,
+            kept_old_as=request.keep_old_as,
+            kept_schema=None if request.keep_old_as is None else before.id,
+            tags=tags.carried,
+            consumers=tuple(request.move_consumer),
+        )
+        summary: dict[str, object] = {
+            "options": [*options_diff(before.options, options), *comment_diff(before.comment, comment)],
+            "columns": columns_diff(before, schemas.latest or mine),
+            **tags.summary,
+            "kept_old_as": request.keep_old_as,
+        }
+        if carried.consumers:
+            summary["moved_consumers"] = list(carried.consumers)
+        if users := streaming_users(self.branch, compared.base, compared.branch_snapshot):
+            summary["branch_writers"] = users
+            summary["warnings"] = [
+                f"jobs with commit user {first_few(users, MAX_LISTED)} write branch {request.branch!r}. Do not resume "
+                f"one on main from a savepoint as it is: docs/howto/replace-main.md names the settings that it needs"
+            ]
+        planned = self._publication(compared, logs, changes, schemas, summary)
+        return replace(
+            planned,
+            properties={**planned.properties, REPLACED_PROPERTY: carried.to_text()},
+            watermark=compared.branch_snapshot.watermark,
+        )
+
+
+def _check_request(main: Table, request: ReplaceMain) -> None:
     """Refuse what can be seen before anything is read or written.
 
     Raises:
@@ -80,7 +165,7 @@ def check_request(main: Table, request: ReplaceMain) -> None:
         raise InvalidInputError(f"{main.name}: main can't be kept as branch {request.branch!r}, which replaces it")
 
 
-def check_name_is_free(main: Table, name: str | None, head: Snapshot) -> None:
+def _check_name_is_free(main: Table, name: str | None, head: Snapshot) -> None:
     """Refuse the name of a branch, or of the one that another replacement of main is about to make."""
     if name is None:
         return
@@ -91,33 +176,7 @@ def check_name_is_free(main: Table, name: str | None, head: Snapshot) -> None:
         )
 
 
-def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapshot, *, is_state: bool) -> CarriedTags:
-    """Choose the tags of a branch that main gets. ``is_state``: main will have the very state of ``theirs``.
-
-    Raises:
-        AlreadyExistsError: main has such a tag on another snapshot, and ``conflict`` is ``fail``.
-    """
-    main = context.table
-    found, ours = branch.tags(), main.tags()
-    ids = {t.snapshot.id for t in found}
-    shared = {t.snapshot.id: t.snapshot.identity for t in ours if t.snapshot.id in ids}
-    shared |= {i: s.identity for i in ids if (s := main.find_snapshot(i)) is not None}
-    states = {t.name: with_folds(branch, t.snapshot) for t in found}
-    head = {name for name, same in states.items() if is_state and theirs.identity in same}
-    brought = {t.name for t in ours if t.snapshot.properties.get(BRANCH_IDENTITY_PROPERTY) in states.get(t.name, ())}
-    return plan_tags(
-        main.name,
-        found,
-        ours,
-        shared=shared,
-        head=head,
-        brought=brought,
-        on_conflict=conflict,
-        now=context.now_local,
-    )
-
-
-def consumer_positions(view: Table) -> dict[str, int]:
+def _consumer_positions(view: Table) -> dict[str, int]:
     """The next snapshot that each consumer reads; an unreadable one counts as having read nothing."""
     found = dict.fromkeys(consumer_names(view), 0)
     for name in found:
@@ -126,7 +185,7 @@ def consumer_positions(view: Table) -> dict[str, int]:
     return found
 
 
-def changed_since_kept(
+def _changed_since_kept(
     main: Table, name: str, base: Snapshot, head: Snapshot, buckets: set[BucketKey]
 ) -> set[BucketKey] | None:
     """For a branch that keeps main as it was before it was replaced: which of main's buckets changed since it was.
@@ -139,170 +198,3 @@ def changed_since_kept(
         return None
     since = buckets & difference(main, after, head).buckets
     return changed_buckets(main, snapshots_between(main, after.id, head.id), since) if since else since
-
-
-# -- after the snapshot ------------------------------------------------------------------------------------------------
-
-
-def carried_over(snapshot: Snapshot) -> CarriedOver | None:
-    """Return what a snapshot says that replaced main, None for any other one."""
-    text = snapshot.properties.get(REPLACED_PROPERTY)
-    return None if text is None else parse_carried_over(text)
-
-
-def carry_over_tags_and_consumers(context: Context, main: Table, committed: Snapshot) -> list[str]:
-    """Set the tags and consumers that a published snapshot carries over, and make the branch that keeps main as it was.
-
-    Idempotent; what others have made is left alone. Returns warnings.
-    """
-    text = committed.properties.get(TAGS_PROPERTY)
-    carried = carried_over(committed) if text is None else parse_carried_over(text)
-    if carried is None:
-        return []
-    warnings = _keep_replaced(context, main, committed, carried)
-    actions: list[Action] = []
-    for tag in carried.tags:
-        actions += _tag_actions(main, committed, tag)
-    there = set(main.store.names(main.paths.consumer_dir))
-    for name in carried.consumers:
-        path = consumer_path(main, name)
-        if path.rpartition("/")[2] not in there:
-            data = json.dumps({"nextSnapshot": committed.id + 1}).encode()
-            actions.append(PutNew(path=path, data=data, same_ok=True, reason=f"consumer of branch {carried.branch}"))
-    for action in actions:
-        try:
-            execute(main, [action])
-        except AlreadyExistsError:
-            log.warning("%s: %s was written by another operation meanwhile and stays as it is", main.name, action.path)
-    return warnings
-
-
-def _keep_replaced(context: Context, main: Table, committed: Snapshot, carried: CarriedOver) -> list[str]:
-    """Make the branch that keeps main as it was, from the snapshot before, or the undo tag on it."""
-    name, undo = carried.kept_old_as, committed.properties.get(UNDO_TAG_PROPERTY, "")
-    if name is None or carried.kept_schema is None:
-        return []
-    before = main.find_snapshot(committed.id - 1)
-    request = CreateBranch(
-        warehouse=context.request.warehouse,
-        table=context.request.table,
-        branch=name,
-        snapshot=None if before is None else before.id,
-        tag=undo if before is None else None,
-        if_exists="skip",
-        reason=KEPT_MAIN,
-        operation_id=f"{committed.commit_user}@{committed.id - 1}",
-    )
-    try:
-        make_branch(replace(context, request=request), request)
-    except AlreadyExistsError:
-        return [f"another process created branch {name!r} in the meantime: only tag {undo!r} keeps main as it was"]
-    kept, then = main.branch(name), main.schema(carried.kept_schema)
-    latest = kept.schema()
-    wanted = replace(then, id=latest.id + 1, options=branch_options(then.options))
-    if not same_version(latest, wanted):
-        put_new(kept, kept.paths.schema(wanted.id), wanted.to_bytes())
-    return []
-
-
-def _tag_actions(main: Table, committed: Snapshot, tag: CarriedTag) -> list[Action]:
-    now = main.find_tag(tag.name)
-    snapshot = committed if tag.snapshot is None else _snapshot(main, tag)
-    if snapshot is None or (now is not None and now.snapshot.identity == snapshot.identity):
-        return []
-    path = main.paths.tag(tag.name)
-    new = Tag(
-        name=tag.name,
-        snapshot=snapshot,
-        create_time=None if tag.created is None else datetime.fromisoformat(tag.created),
-        time_retained=None if tag.retained_s is None else timedelta(seconds=tag.retained_s),
-    )
-    reason = f"tag of the branch that replaced main, on snapshot {snapshot.id}"
-    if now is None:
-        return [PutNew(path=path, data=new.to_bytes(), same_ok=True, reason=reason)]
-    if tag.kept_as is None or now.snapshot.identity != tag.instead_of:
-        return []
-    old = replace(now, name=tag.kept_as).to_bytes()
-    return [
-        PutNew(path=main.paths.tag(tag.kept_as), data=old, same_ok=True, reason=f"main's own tag {tag.name}"),
-        replacement(main, now, new, reason),
-    ]
-
-
-def _snapshot(main: Table, tag: CarriedTag) -> Snapshot | None:
-    """The snapshot of main that a tag of the branch is on: it exists, or a tag holds it."""
-    found = main.find_snapshot(tag.snapshot or 0)
-    candidates = [found] if found is not None else []
-    candidates += [t.snapshot for t in main.tags() if t.snapshot.id == tag.snapshot]
-    return next((s for s in candidates if s.identity == tag.identity), None)
-
-
-# -- which branch main is the state of ---------------------------------------------------------------------------------
-
-
-def main_state(table: Table) -> dict[str, Any]:
-    """Say which branch main is the state of. ``is_state_of`` is None if main was not replaced, or that was undone.
-
-    ``branch_snapshot`` of that branch is what main got with its snapshot ``since_snapshot``; ``kept_old_as`` is the
-    branch with main as it was. ``diverged``: main got other commits since. ``branch_exists``: that branch still exists.
-
-    Reads the tags that publishes leave, so it costs little on a table that was never replaced. A replacement whose
-    snapshot, undo tag and branch are all gone is no longer known.
-    """
-    main = table.branch(MAIN).require()
-    out: dict[str, Any] = {
-        "branch": MAIN,
-        "is_state_of": None,
-        "branch_snapshot": None,
-        "since_snapshot": None,
-        "kept_old_as": None,
-        "diverged": False,
-        "branch_exists": False,
-    }
-    for found in _replacements(main):
-        later = existing_snapshots(main, [i for i in main.snapshot_ids() if i > found.id])
-        undone = undone_snapshots([found, *later])
-        if found.id in undone:
-            continue
-        carried = carried_over(found)
-        assert carried is not None
-        then = main.branch(carried.branch).find_snapshot(carried.branch_snapshot)
-        identity = found.properties.get(BRANCH_IDENTITY_PROPERTY)
-        known = {*undone, *undone.values()}
-        return out | {
-            "is_state_of": carried.branch,
-            "branch_snapshot": carried.branch_snapshot,
-            "since_snapshot": found.id,
-            "kept_old_as": carried.kept_old_as,
-            "diverged": any(s.commit_kind not in _NEUTRAL and s.id not in known for s in later),
-            "branch_exists": then is not None and then.identity == identity,
-        }
-    return out
-
-
-def main_state_text(table: Table) -> str | None:
-    """Say it in words, such as ``the state of branch fix at snapshot 141, since snapshot 118``.
-
-    None if main has not been replaced by a branch.
-    """
-    state = main_state(table)
-    if state["is_state_of"] is None:
-        return None
-    text = f"the state of branch {state['is_state_of']} at snapshot {state['branch_snapshot']}"
-    more = ", with commits of main's own since" if state["diverged"] else ""
-    return f"{text}, since snapshot {state['since_snapshot']}{more}"
-
-
-def _replacements(main: Table) -> Iterator[Snapshot]:
-    """Main's snapshots that replaced it, the newest first."""
-    numbers, main = set(), main.with_cached_tags()
-    for name in main.tag_names():
-        shared = parse_protective(name)
-        if shared is not None and shared.published is not None:
-            numbers.add(shared.published)
-        elif name.startswith(UNDO_TAG_PREFIX) and (tag := main.find_tag(name)) is not None:
-            numbers.add(tag.snapshot.id + 1)
-    for number in sorted(numbers, reverse=True):
-        found = find_retained(main, number)
-        if found is not None and carried_over(found) is not None:
-            yield found

@@ -24,7 +24,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     bucket_namer,
     changes_of_branch,
     check_bucket_counts,
-    check_moving_keys,
     neutral_kinds,
     other_bucket_counts,
     overlapping_buckets,
@@ -32,7 +31,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     warn_of_bucket_counts,
     within_reach,
 )
-from airflow_paimon.core.publish.dynamic_bucket_keys import check_dynamic_bucket_keys
+from airflow_paimon.core.publish.checks import check_open_writers
 from airflow_paimon.core.publish.file_merge_plan import Cause, FileMerge, merges_by_file
 from airflow_paimon.core.publish.file_sides import undo_files
 from airflow_paimon.core.publish.hold import conflict_if_gone
@@ -60,7 +59,6 @@ from airflow_paimon.core.table.history import (
     snapshots_between,
     touched_buckets,
 )
-from airflow_paimon.core.table.open_writers import refuse_open
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import PUBLISH_TAG_PREFIX, UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
@@ -259,17 +257,10 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
     else:
         theirs = difference(target, head, restored, schema)
         changes = state_buckets(theirs)
-    if not request.writers_stopped:
-        whose = f"snapshot {restored.id}"
-        check_moving_keys(target.label, changes, schema, whose)
-        check_dynamic_bucket_keys(target, schema, changes, theirs, head, whose)
-        if not request.dry_run:  # a plan describes them: they may be closed by then
-            replaced = {c.bucket for c in changes if c.delete} | (set() if key_merge is None else key_merge.buckets)
-            refuse_open(target, schema, replaced, head, now_ms, "changed")
     _check_row_ids(target, schema, restored, changes)
     option = _bucket_option(target, schema, restored, head, changes)
     warned = warn_of_bucket_counts(changes, schema) if option is None else []
-    return Publication(
+    planned = Publication(
         target=target,
         source=target,
         head=head,
@@ -296,6 +287,9 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
         key_merge=key_merge,
         reach=reach,
     )
+    if schema.primary_keys and not request.writers_stopped:
+        check_open_writers(planned, schema, theirs, now_ms, in_place=False, dry_run=request.dry_run)
+    return planned
 
 
 def _checks_that_return(target: Table, restored: Snapshot, *, keep_later: bool) -> dict[str, str]:

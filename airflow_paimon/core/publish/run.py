@@ -7,7 +7,10 @@ After an unknown outcome nothing is undone.
 
 from __future__ import annotations
 
+import json
 import logging
+import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -19,9 +22,11 @@ from airflow_paimon.core.branches.retention_tags import (
     protect_published,
     staged_tag,
     staged_tag_names,
+    try_name,
 )
 from airflow_paimon.core.commit.committer import (
     COMMITTED,
+    CommitIdentity,
     CommitOptions,
     Draft,
     MakeDraft,
@@ -30,36 +35,44 @@ from airflow_paimon.core.commit.committer import (
     execute,
 )
 from airflow_paimon.core.commit.conditions import BucketsAreClosed, Condition, HeadState
-from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, name_part
 from airflow_paimon.core.commit.put import delete_files
-from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.errors import FormatError, InvalidInputError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
-from airflow_paimon.core.publish.approval import check_four_eyes, is_read_with_main
-from airflow_paimon.core.publish.audit_properties import keep_record
-from airflow_paimon.core.publish.bucket_merge_plan import summarize
+from airflow_paimon.core.publish.approval import approval_properties, check_four_eyes, is_read_with_main
+from airflow_paimon.core.publish.audit_properties import figures_property, keep_record
+from airflow_paimon.core.publish.bucket_merge_plan import mapped_entries, summarize
+from airflow_paimon.core.publish.carry_over import carry_over_tags_and_consumers
 from airflow_paimon.core.publish.hold import drop_hold, drop_holds_of, put_hold
-from airflow_paimon.core.publish.publication import PlannedPublication, Publication, plan_publication, with_carry_over
-from airflow_paimon.core.publish.publish_identity import (
-    PublishIdentity,
-    check_approved_at,
-    check_files_exist,
-    result_of,
-    undo_retention,
-)
+from airflow_paimon.core.publish.publication import PlannedPublication, Publication, on_newer_head, plan_publication
 from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, restore_schema, revert_schemas
-from airflow_paimon.core.publish.replace_main import carry_over_tags_and_consumers
-from airflow_paimon.core.publish.staged_files import StagedFiles
+from airflow_paimon.core.publish.staged_files import StagedFiles, check_files_exist
+from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.open_writers_plan import remembers_replaced_rows
-from airflow_paimon.core.table.paths import manifest_path
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.options import requested_retention
+from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX, manifest_path
+from airflow_paimon.core.table.properties import (
+    APPROVED_AT_PROPERTY,
+    CHANGES_PROPERTY,
+    DIFF_PROPERTY,
+    DURATION_PROPERTY,
+    FIGURES_PROPERTY,
+    OPERATION_ID_PROPERTY,
+    OPERATION_PROPERTY,
+    REASON_PROPERTY,
+    TRY_PROPERTY,
+    UNDO_RETENTION_PROPERTY,
+    UNDO_TAG_PROPERTY,
+)
+from airflow_paimon.core.table.table import Table, parse_timestamp
 
 log = logging.getLogger(__name__)
 
@@ -80,41 +93,93 @@ def run_publication(
     ``make_plan_on_head`` is called once, after the check that no earlier try was committed.
     """
     request = context.request
-    assert isinstance(request, Publish)
-    undo_retention(request)  # refused before anything is written
-    check_approved_at(request)
+    assert isinstance(request, PublishBranch | RollbackTo)
+    _check_request(request)
     four_eyes = check_four_eyes(request, target, "published")
+    own, operation_id = uuid.uuid4().hex, request.operation_id
     with attempt_of(context, target.branch_name) as tried:
-        identity = PublishIdentity.of(context, tried, four_eyes=four_eyes)
-        run = _PublishRun(context, request, target, identity, files)
-        committed = tried.committed(identity.operation)
+        run = _PublishRun(
+            context=context,
+            request=request,
+            target=target,
+            tried=tried,
+            name=own if operation_id is None else try_name(operation_id, own),
+            undo_tag=UNDO_TAG_PREFIX + (own if operation_id is None else name_part(operation_id)),
+            four_eyes=four_eyes,
+            files=files,
+        )
+        committed = tried.committed(request.operation)
         return _execute(run, make_plan_on_head()) if committed is None else _committed_before(run, committed)
 
 
-@dataclass(slots=True)
+def _check_request(request: Publish) -> None:
+    """Refuse, before anything is written, a time of the approval or a retention of the undo tag that is none.
+
+    Raises:
+        InvalidInputError: the time is not ISO with an offset; the retention is no duration, or not longer than 0.
+    """
+    if request.approved_at is not None:
+        try:
+            parse_timestamp(request.approved_at)
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{request.table}: approved_at: {error.message}") from None
+    retained = requested_retention(request.undo_retention, "undo_retention")
+    if retained is not None and retained.total_seconds() <= 0:
+        raise InvalidInputError(
+            f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got "
+            f"{request.undo_retention!r}"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
 class _PublishRun:
     """One run of an operation, on one head after the other, and what it writes in addition to its snapshot, under
     names of its own: one that is not committed deletes it.
 
-    ``planned``: for the last head; ``hold_path``: of the file that keeps what the publish takes; ``schema_before``: the
-    target's, before it may have got ``put_versions``.
+    ``name``: of this try, for its staged tags. ``planned``, ``draft``: for the last head. ``hold_path``: of the file
+    that keeps what the publish takes. ``schema_before``: the target's, before it may have got ``put_versions``.
     """
 
     context: Context
-    request: Publish
+    request: PublishBranch | RollbackTo
     target: Table
-    identity: PublishIdentity
+    tried: Attempt
+    name: str
+    undo_tag: str
+    four_eyes: bool
     files: StagedFiles
     planned: PlannedPublication | None = None
+    draft: Draft | None = None
     staged_tag_paths: set[str] = field(default_factory=set)
     hold_path: str | None = None
     found_files: set[str] = field(default_factory=set)
     schema_before: TableSchema | None = None
     put_versions: list[TableSchema] = field(default_factory=list)
 
+    @property
+    def identity(self) -> CommitIdentity:
+        return self.tried.identity(self.request.operation)
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Snapshot properties that every publish carries, for retries and for people."""
+        request = self.request
+        out = {
+            OPERATION_PROPERTY: request.operation,
+            UNDO_TAG_PROPERTY: self.undo_tag,
+            UNDO_RETENTION_PROPERTY: request.undo_retention,
+            TRY_PROPERTY: self.name,
+            DURATION_PROPERTY: str(round((time.monotonic() - self.context.started) * 1000)),
+        }
+        if request.operation_id:
+            out[OPERATION_ID_PROPERTY] = request.operation_id
+        if request.approved_at:
+            out[APPROVED_AT_PROPERTY] = request.approved_at
+        return out | approval_properties(request, four_eyes=self.four_eyes)
+
     def put_staged_tag(self, tag: Tag) -> None:
         """Put a tag under a name of this try; in place of what the try has put for that tag before."""
-        staged = staged_tag(self.identity.name, tag, self.context.now_local)
+        staged = staged_tag(self.name, tag, self.context.now_local)
         path = self.target.paths.tag(staged.name)
         self.staged_tag_paths.add(path)
         reason = "kept until the snapshot of a publish exists"
@@ -131,9 +196,7 @@ class _PublishRun:
         for snapshot in snapshots:
             lists = (snapshot.base_manifest_list, snapshot.delta_manifest_list)
             if not all(run_parallel(store, [partial(store.exists, manifest_path(name)) for name in lists])):
-                path = self.target.paths.tag(
-                    staged_tag(self.identity.name, keep_tag(snapshot), self.context.now_local).name
-                )
+                path = self.target.paths.tag(staged_tag(self.name, keep_tag(snapshot), self.context.now_local).name)
                 delete_files(self.target, [path])
                 self.staged_tag_paths.discard(path)
 
@@ -159,14 +222,8 @@ class _PublishRun:
             log.warning("%s: a refused publish left columns (%s); run check_table", self.target.label, error)
 
 
-def _committed_before(run: _PublishRun, committed: Snapshot) -> OperationResult:
-    """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
-    _finish(run, committed, is_whole=not staged_tag_names(committed, run.target.tag_names()))
-    return result_of(run.context, run.identity, committed)
-
-
 def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
-    request, identity = run.request, run.identity
+    request = run.request
     writers: dict[str, Any] = {}
 
     expected: list[Condition] = []
@@ -185,17 +242,8 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
         writers.update(writers or _writers(run, planned.publication))
         if not publication.changes_anything or request.dry_run:
             return None
-        return _staged_draft(run, planned, on_new_head, expected)
-
-    def on_new_head(publication: Publication) -> None:
-        run.put_staged_tag(Tag(name=identity.undo_tag, snapshot=publication.head))
-        assert run.planned is not None
-        run.planned = replace(run.planned, publication=publication)
-        head = publication.head
-        on_head = {"main_snapshot": head.id, "main_identity": head.identity}
-        on_head = {"head_snapshot": head.id} if publication.is_rollback else on_head
-        run.add_to_summary({**summarize(publication.changes), **on_head})
-        run.files.use(publication)
+        run.draft = _staged_draft(run, planned, expected)
+        return run.draft
 
     receipt = _commit(run, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
@@ -207,7 +255,7 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
         run.discard(run.files.used)
     elif not request.dry_run:
         run.leave_nothing()
-        identity.tried.forget()
+        run.tried.forget()
     if writers:
         run.add_to_summary({"open_writers": writers})
         warnings = [*([writers["note"]] if writers["effect"] else []), *warnings]
@@ -238,8 +286,8 @@ def _finish(run: _PublishRun, committed: Snapshot, *, is_whole: bool = False) ->
         run_parallel(target.store, [partial(f, target, committed) for f in (protect_published, restore_schema, *kept)])
         warnings = [] if is_whole else carry_over_tags_and_consumers(run.context, target, committed)
         delete_staged_tags(target, committed)
-        if run.identity.tried.retried:
-            drop_holds_of(target, run.identity.commit_identity.user)
+        if run.tried.retried:
+            drop_holds_of(target, run.identity.user)
     except PaimonError as error:
         raise OutcomeUnknownError(
             f"{target.label}: snapshot {committed.id} was committed, but not all that has to follow it could be done "
@@ -251,14 +299,15 @@ def _finish(run: _PublishRun, committed: Snapshot, *, is_whole: bool = False) ->
 
 def _commit(run: _PublishRun, draft: MakeDraft) -> Receipt:
     try:
-        return commit_at(run.target, draft, CommitOptions(identity=run.identity.commit_identity))
+        options = CommitOptions(identity=run.identity, writers_stopped=run.request.writers_stopped)
+        return commit_at(run.target, draft, options)
     except OutcomeUnknownError:
         raise
     except PaimonError as error:
         if COMMITTED not in error.details:
             run.leave_nothing()
             if isinstance(error, FormatError):
-                run.identity.tried.forget()
+                run.tried.forget()
         raise
 
 
@@ -270,48 +319,67 @@ def _result(run: _PublishRun, receipt: Receipt, warnings: Sequence[str]) -> Oper
     after, changed = before, run.request.dry_run and publication.changes_anything
     if receipt.snapshot is not None:
         after, changed = receipt.snapshot.id, True
-        details |= {"undo_tag": run.identity.undo_tag, "attempts": receipt.attempts}
+        details |= {"undo_tag": run.undo_tag, "attempts": receipt.attempts}
     if later := [*([] if receipt.warning is None else [receipt.warning]), *warnings]:
         details["warnings"] = [*details.get("warnings", ()), *later]
     branch = run.target.branch_name
     return run.context.result(plan, branch=branch, changed=changed, before=before, after=after, details=details)
 
 
-def _staged_draft(
-    run: _PublishRun,
-    planned: PlannedPublication,
-    on_new_head: Callable[[Publication], None],
-    conditions: Sequence[Condition],
-) -> Draft:
+def _staged_draft(run: _PublishRun, planned: PlannedPublication, conditions: Sequence[Condition]) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
-    identity, publication = run.identity, planned.publication
+    publication = planned.publication
     if run.hold_path is None:
         source, snapshot = publication.source, publication.source_snapshot
         if publication.is_rollback:
             run.hold_path = put_hold(source, snapshot)
         else:
-            user, schema = identity.commit_identity.user, publication.target.schema_ids()[-1]
-            run.hold_path = put_hold(source, snapshot, user, publication.scope, schema)
-    draft = run.files.draft(planned, identity.properties(run.context))
+            schema = publication.target.schema_ids()[-1]
+            run.hold_path = put_hold(source, snapshot, run.identity.user, publication.scope, schema)
+    draft = run.files.draft(planned, run.properties)
     if draft.changelog is not None:
         rows = sum(e.file.row_count for e in draft.changelog)
         counts = {"changelog_files": len(draft.changelog), "changelog_rows": rows}
         run.add_to_summary({"streaming_readers": {**planned.summary["streaming_readers"], **counts}})
-    tags = (*map(keep_tag, planned.kept_snapshots), Tag(name=identity.undo_tag, snapshot=publication.head))
+    tags = (*map(keep_tag, planned.kept_snapshots), Tag(name=run.undo_tag, snapshot=publication.head))
     run_parallel(publication.target.store, [partial(run.put_staged_tag, tag) for tag in tags])
     run.delete_staged_of_expired(
         [s for s in planned.kept_snapshots if s.identity != publication.source_snapshot.identity]
     )
     check_files_exist(publication.target, draft.schema, publication.changes, planned.index or (), run.found_files)
-    assert isinstance(run.request, PublishBranch | RollbackTo)
     if remembers_replaced_rows(before := run.schema_before or publication.target.schema()):
         # Whoever commits beside a merge by key meanwhile may have its bucket open. A plan has looked as well, before
         # rows were read. Writers have the target's options, not those that a branch brings.
         gone = [e for e in draft.entries if e.kind == FileKind.DELETE]
-        closed = BucketsAreClosed(replaced=gone, stopped=run.request.writers_stopped, schema=before)
+        closed = BucketsAreClosed(replaced=gone, schema=before)
         conditions = [*conditions, closed]
-    draft = replace(draft, prepare=partial(_put_schemas_before, run, publication, draft.schema), conditions=conditions)
-    return with_carry_over(publication, draft, on_new_head)
+    return replace(
+        draft,
+        prepare=partial(_put_schemas_before, run, publication, draft.schema),
+        conditions=conditions,
+        on_newer_head=None if publication.reach is None else partial(_carried_over, run),
+    )
+
+
+def _carried_over(run: _PublishRun, newer: Snapshot) -> Draft | None:
+    """Return the last draft as it is on a newer head, which is held then; None: it has to be planned again."""
+    assert run.planned is not None and run.draft is not None
+    before = run.planned.publication
+    publication = on_newer_head(before, newer, run.draft.schema)
+    if publication is None:
+        return None
+    run.put_staged_tag(Tag(name=run.undo_tag, snapshot=newer))
+    run.planned = replace(run.planned, publication=publication)
+    on_head = {"main_snapshot": newer.id, "main_identity": newer.identity}
+    on_head = {"head_snapshot": newer.id} if publication.is_rollback else on_head
+    run.add_to_summary({**summarize(publication.changes), **on_head})
+    run.files.use(publication)
+    run.draft = replace(run.draft, next_row_id=max(run.draft.next_row_id or 0, newer.next_row_id or 0))
+    if publication.changes is not before.changes:
+        entries = mapped_entries(publication.changes, publication.schemas.ids, publication.written)
+        properties = {**run.draft.properties, **figures_property(publication.changes)}
+        run.draft = replace(run.draft, entries=entries, properties=properties)
+    return run.draft
 
 
 def _put_schemas_before(run: _PublishRun, publication: Publication, schema: TableSchema) -> bool:
@@ -327,3 +395,43 @@ def _put_schemas_before(run: _PublishRun, publication: Publication, schema: Tabl
         return True
     run.put_versions = [s for s in run.put_versions if is_put(publication.target, s)]
     return False
+
+
+def _committed_before(run: _PublishRun, committed: Snapshot) -> OperationResult:
+    """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
+    _finish(run, committed, is_whole=not staged_tag_names(committed, run.target.tag_names()))
+    details = dict(
+        _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v)
+        for k, v in committed.properties.items()
+        if k not in _FOR_OTHERS
+    )
+    details |= {"replayed": True}
+    if committed.changelog_record_count is not None:
+        details["streaming_readers"] = {"see": CHANGES, "changelog_rows": committed.changelog_record_count}
+    branch, before = run.target.branch_name, committed.id - 1
+    return run.context.result(None, branch=branch, changed=True, before=before, after=committed.id, details=details)
+
+
+_NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot", "left_partition_count"])
+_LISTS = frozenset(["only_partitions"])
+_FLAGS = frozenset(["keep_later", "files_restored"])
+_FOR_OTHERS = (
+    TRY_PROPERTY,
+    UNDO_RETENTION_PROPERTY,
+    CHANGES_PROPERTY,
+    DIFF_PROPERTY,
+    FIGURES_PROPERTY,
+    DURATION_PROPERTY,
+    APPROVED_AT_PROPERTY,
+    REASON_PROPERTY,
+)
+"""Properties that no result says."""
+
+
+def _detail(key: str, text: str) -> tuple[str, object]:
+    """Return a snapshot's property as the first try's result had it."""
+    if key in _NUMBERS and text.isdigit():
+        return key, int(text)
+    if key in _LISTS:
+        return key, json.loads(text)
+    return key, text == "true" if key in _FLAGS else text

@@ -13,18 +13,16 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from airflow_paimon.core.commit.committer import Draft, execute, put_new
-from airflow_paimon.core.errors import NotFoundError, PaimonError
+from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, not_by_key, overlapping_keys
 from airflow_paimon.core.publish.publication import PlannedPublication, Publication, draft_of
 from airflow_paimon.core.publish.reach import BucketReach, MergedBuckets
-from airflow_paimon.core.publish.row_functions import (
-    ReplacedBuckets,
-    RowFunctions,
-)
+from airflow_paimon.core.publish.row_functions import ReplacedBuckets, RowFunctions
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
 from airflow_paimon.core.table.data_file_paths import data_file_path
@@ -33,6 +31,7 @@ from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.properties import MERGED_KEYS_PROPERTY
+from airflow_paimon.core.table.reachability import missing_files, missing_index_files, unreadable_vectors
 from airflow_paimon.core.table.table import Table
 
 log = logging.getLogger(__name__)
@@ -207,6 +206,40 @@ def delete_unused(table: Table, entries: Sequence[ManifestEntry], others: Sequen
         execute(table, [Delete(path=p, reason="written by a publish that did not use it") for p in paths])
     except PaimonError as error:
         log.info("%s: unused files were left behind (%s)", table.label, error)
+
+
+def check_files_exist(
+    view: Table,
+    schema: TableSchema,
+    changes: Sequence[BucketChange],
+    index: Sequence[IndexEntry],
+    checked: set[str],
+) -> None:
+    """Refuse to publish a missing data or index file, or deletion vectors that can't be read.
+
+    ``checked``: names of files that an earlier attempt found, and that tags have retained since; this attempt adds its
+    own.
+
+    Raises:
+        FormatError: names the first missing or damaged file.
+    """
+    adds = [e for c in changes for e in c.add if e.file.file_name not in checked]
+    indexes = [i for i in index if i.file_name not in checked]
+    lost = missing_files(view, schema, adds) + missing_index_files(view, schema, indexes)
+    if lost:
+        raise FormatError(
+            f"{view.name}: {len(lost)} of {len(adds) + len(indexes)} files to publish are missing, e.g. {lost[0]}: "
+            f"another engine expired or cleaned them; nothing was published. Run check_table, then correct again",
+            details={"missing": lost[:20]},
+        )
+    bucket_of, taken = StoredPartitions(schema).bucket, {c.bucket for c in changes}
+    vectors = [i for i in indexes if bucket_of(i) in taken]
+    for why in unreadable_vectors(view, schema, vectors):
+        raise FormatError(
+            f"{view.name}: deletion vectors to publish can't be read ({why}); nothing was published. Overwrite their "
+            f"partition on the branch"
+        )
+    checked |= {e.file.file_name for e in adds} | {i.file_name for i in indexes}
 
 
 def _replaced(planned: PlannedPublication) -> ReplacedBuckets:

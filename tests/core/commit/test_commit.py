@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.commit.committed import verify_committed
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, RetryPolicy, commit, find_committed
+from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_committed
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import (
     CommitMessage,
@@ -158,7 +158,7 @@ def test_attempts_are_bounded(table: Table) -> None:
     draft = Draft(kind=CommitKind.APPEND, entries=message(table, "a").entries(), schema=table.schema())
 
     with pytest.raises(ConflictError, match="3 attempts"):
-        commit(late, lambda _: draft, CommitOptions(retry=RetryPolicy(max_attempts=3, first_wait_s=0, max_wait_s=0)))
+        commit(late, lambda _: draft, CommitOptions(max_attempts=3))
     assert len(names(table)) == 3
     named = {n for s in table.snapshots() for n in (s.base_manifest_list, s.delta_manifest_list)}
     named |= {m.file_name for s in table.snapshots() for m in all_manifests(table, s)}

@@ -19,7 +19,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.publish.fold import FOLD
-from airflow_paimon.core.publish.merge import publish_branch
+from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.publish.undoable_publishes import last_publish
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch

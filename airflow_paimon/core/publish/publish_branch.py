@@ -23,30 +23,27 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     sequences_too_high,
     warn_of_bucket_counts,
 )
-from airflow_paimon.core.publish.checks import (
-    PLAN_CHECKS,
-    MergeOnHead,
-    buckets_to_fold,
-    check_approved,
-)
+from airflow_paimon.core.publish.checks import buckets_to_fold, check_approved, check_plan
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder
 from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.diff_record import kept_diff
 from airflow_paimon.core.publish.fold import fold_branch, is_folded
-from airflow_paimon.core.publish.hold import UnfinishedPublish, conflict_if_gone, unfinished_publishes
-from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs, planner_of
+from airflow_paimon.core.publish.hold import Hold, conflict_if_gone, unfinished_publishes
+from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication, RowIds
 from airflow_paimon.core.publish.related_publishes import family_properties
+from airflow_paimon.core.publish.replace_main import ReplaceMainPlanner
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
 from airflow_paimon.core.publish.run import PlanOnHead, run_publication
 from airflow_paimon.core.publish.staged_files import StagedFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import PublishBranch
+from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import id_space, origin
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_scope import partition_scope
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
@@ -74,7 +71,7 @@ def publish_branch(
         check_chain_publish(target, branch, request.operation)
     reads: list[Callable[[], Any]] = [
         partial(branch_head, branch, request.expected_branch_snapshot),
-        partial(planner_of, context, request, branch),
+        partial(_planner, context, request, branch),
     ]
     branch_snapshot, planner = run_parallel(target.store, reads)
     diff, files = kept_diff(request, branch, branch_snapshot), StagedFiles(rows)
@@ -109,6 +106,20 @@ def publish_branch(
     return replace(result, details=details)
 
 
+def _planner(context: Context, request: PublishBranch, branch: Table) -> MergePlanner:
+    """Return the planner of a request.
+
+    Raises:
+        InvalidInputError: a partition to publish is malformed, or is none of the table.
+    """
+    if isinstance(request, ReplaceMain):
+        return ReplaceMainPlanner(context, request, branch)
+    if isinstance(request, FastForward):
+        return FastForwardPlanner(context, request, branch)
+    texts = request.partitions if isinstance(request, MergeBranch) else ()
+    return MergePlanner(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
+
+
 def _check_branch(main: Table, branch: Table) -> None:
     """Refuse a branch that can't be published, whatever has changed.
 
@@ -128,12 +139,13 @@ class _BranchPublisher:
     """Decides on heads of main. Where it isn't refused otherwise, it folds the branch first, once, and merges by key
     what both sides changed.
 
-    ``properties``: what the snapshot says of the branch. ``first_free_ids``: main's, at each try.
+    ``unfinished``: as they were before the first head: what was committed since is in main's history. ``properties``:
+    what the snapshot says of the branch. ``first_free_ids``: main's, at each try.
     """
 
     planner: MergePlanner
     branch_snapshot: Snapshot
-    unfinished: Sequence[UnfinishedPublish]
+    unfinished: Sequence[Hold]
     required_checks: RequiredChecks
     properties: Mapping[str, str]
     files: StagedFiles
@@ -141,10 +153,11 @@ class _BranchPublisher:
 
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
         planner, request, rows = self.planner, self.planner.request, self.files.rows
-        whole = planner.replaced_whole()
-        compared, logs = gather_merge(planner, self.branch_snapshot, head, self.unfinished, put_schema_ids)
+        # all of main goes, what it got since the base included, so checks have to look at that too
+        whole = isinstance(request, FastForward | ReplaceMain) and request.discard_main
+        compared, logs = compare_on_head(planner, self.branch_snapshot, head, self.unfinished, put_schema_ids)
         checked = self.required_checks.check_against(compared.head if whole else compared.base, is_main=whole)
-        publication = plan_merge(planner, compared, logs, rows, spare_ids=self._spare_ids(compared.head))
+        publication = plan_checked(planner, compared, logs, rows, spare_ids=self._spare_ids(compared.head))
         summary = {**publication.summary, **checked.summary}
         high = buckets_to_fold(planner, compared, publication.changes)
         if high:
@@ -164,7 +177,7 @@ class _BranchPublisher:
         result = publication.key_merge_result
         if result is not None and result.overlapping:  # some may be replaced: see ``on_overlap``
             replaced = [c for c in publication.changes if c.bucket in result.files]
-            check_approved(MergeOnHead(planner, compared, logs, replace(publication, changes=replaced), rows))
+            check_approved(planner, compared, replace(publication, changes=replaced))
         return publication
 
     def _spare_ids(self, head: Snapshot) -> int:
@@ -199,11 +212,11 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
     return branch_snapshot
 
 
-def gather_merge(
+def compare_on_head(
     planner: MergePlanner,
     branch_snapshot: Snapshot,
     head: Snapshot | None,
-    unfinished: Sequence[UnfinishedPublish],
+    unfinished: Sequence[Hold],
     put_schema_ids: Collection[int] = (),
 ) -> tuple[Comparison, SchemaLogs]:
     """Compare the branch with a head of main, and read the schema versions of both.
@@ -245,7 +258,7 @@ def gather_merge(
     )
 
 
-def plan_merge(
+def plan_checked(
     planner: MergePlanner,
     compared: Comparison,
     logs: SchemaLogs,
@@ -263,8 +276,7 @@ def plan_merge(
         publication = replace(publication, row_ids=_row_ids(compared, publication, spare_ids))
     if options.data_evolution:  # an update adds a file and removes none
         publication = replace(publication, reach=None)
-    for check in PLAN_CHECKS:
-        check(MergeOnHead(planner, compared, logs, publication, rows))
+    check_plan(planner, compared, logs, publication, rows)
     if warned := warn_of_bucket_counts(publication.changes, compared.schema):
         publication = replace(publication, summary={**publication.summary, "warnings": warned})
     return publication
