@@ -50,7 +50,7 @@ _ON_METADATA: Mapping[str, str] = {
     "alter_table": "core.schema.tables:alter",
     "repair_table": "core.check.check:repair_table",
     "create_chain_table": "core.chain.setup:create_chain",
-    "check_chain_table": "core.chain.check:check_chain",
+    "check_chain_table": "core.chain.check:check_chain_table",
     "alter_chain_table": "core.chain.setup:alter_chain",
     "rebase_branch": "core.publish.rebase:rebase_branch",
     "merge_branch": "core.publish.publish_branch:publish_branch",
@@ -195,14 +195,7 @@ def in_python(operation: str) -> Callable[..., OperationResult]:
     """
     from airflow_paimon.data import local
 
-    by_name: dict[str, Callable[..., OperationResult]] = {
-        "compact": local.compact,
-        "compact_chain_table": local.compact_chain_table,
-        "diff_branches": local.diff_branches,
-        "erase_rows": local.erase_rows,
-        "rescale": local.rescale,
-    }
-    return by_name[operation]
+    return local.diff_branches if operation == "diff_branches" else local.rewrite_files
 
 
 def _imported(place: str) -> Callable[..., Any]:

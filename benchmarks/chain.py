@@ -38,8 +38,7 @@ from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND
 from airflow_paimon.data.files.write import FileTarget, RollingWriter
 from airflow_paimon.data.merge.sort_keys import sort_keys
 from airflow_paimon.execution import run_operation
-from airflow_paimon.spark.compaction import in_tasks
-from airflow_paimon.spark.jobs.compact import compact_chain_table
+from airflow_paimon.spark.compaction import in_tasks, rewrite_files
 from benchmarks.spark_read_write import Took, in_turns, report, session, timed
 
 if TYPE_CHECKING:
@@ -232,7 +231,7 @@ def operation(spark: SparkSession, table: Table, warehouse: str) -> Took:
     values = {"warehouse": warehouse, "table": "d.t", "partition": f"dt={LAST}"}
     request = build_request("compact_chain_table", values)
     assert isinstance(request, CompactChainTable)
-    took = timed(lambda: compact_chain_table(spark, Context(request, open_table(warehouse, "d.t"), 0, 0.0), request))
+    took = timed(lambda: rewrite_files(spark, Context(request, open_table(warehouse, "d.t"), 0, 0.0), request))
     drop_partitions(table.branch("snapshot"), [{"dt": LAST}])
     return took
 

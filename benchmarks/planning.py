@@ -31,7 +31,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff.compare import small_diff
-from airflow_paimon.data.local import compact
+from airflow_paimon.data.local import rewrite_files
 from airflow_paimon.execution import perform
 from benchmarks._plot import draw
 from benchmarks.large_tables import DAYS, ListedStore, make_table_by_day
@@ -79,7 +79,8 @@ def plan_compaction(table: Table) -> None:
         "compact", {"warehouse": "w", "table": table.name, "partitions": f"dt={DAY}", "dry_run": True}
     )
     assert isinstance(built, Compact)
-    assert compact(Context(built, table, int(time.time() * 1000), time.monotonic()), built).details["files_before"]
+    context = Context(built, table, int(time.time() * 1000), time.monotonic())
+    assert rewrite_files(context, built).details["files_before"]
 
 
 def clean(table: Table) -> None:

@@ -18,16 +18,15 @@ from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_i
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.plan import HeadIs, Plan
-from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Compact
-from airflow_paimon.core.table.partitions import choose_partitions, shown_partition
+from airflow_paimon.core.table.partitions import StoredPartitions, choose_partitions, shown_partition
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
 from airflow_paimon.data.compact_keyed import plan_keyed
 from airflow_paimon.data.compaction_plan import FileGroup
-from airflow_paimon.data.compaction_tasks import PlannedCompaction, RunTasks, committed_earlier, in_chunks, run_here
+from airflow_paimon.data.compaction_tasks import HERE, PlannedCompaction, Workers, committed_earlier, in_chunks
 from airflow_paimon.data.memory_plan import fits
 
 MAX_ROUNDS = 5
@@ -39,16 +38,8 @@ _COUNTS = (
 _LISTED = 100
 
 
-def compact(
-    context: Context,
-    request: Compact,
-    run: RunTasks | None = None,
-    *,
-    tasks_at_once: int = 1,
-    bytes_at_once: int = 0,
-) -> OperationResult:
-    """Compact the chosen partitions. ``run`` gets about ``tasks_at_once`` groups of files per call, or more up to
-    ``bytes_at_once``; each call is one commit.
+def compact(context: Context, request: Compact, workers: Workers = HERE) -> OperationResult:
+    """Compact the chosen partitions. What one call of the workers has written is one commit.
 
     Raises:
         UnsupportedFeatureError: a feature that this engine does not write.
@@ -56,16 +47,16 @@ def compact(
         committed.
     """
     table = context.table.branch(request.branch).require()
-    run_ = _Compaction(context, request, table, run or run_here, tasks_at_once, bytes_at_once)
+    compaction = _Compaction(context, request, table, workers)
     if request.dry_run:
-        return run_.dry_run()
+        return compaction.dry_run()
     require_committable(table)
     with attempt_of(context, request.branch) as tried:
         try:
-            return run_.finish(tried)
+            return compaction.finish(tried)
         except PaimonError as error:
-            if run_.done:
-                error.details.setdefault("done", run_.done)
+            if compaction.done:
+                error.details.setdefault("done", compaction.done)
             raise
 
 
@@ -97,9 +88,7 @@ class _Compaction:
     _context: Context
     _request: Compact
     _table: Table
-    _run: RunTasks
-    _tasks_at_once: int
-    _bytes_at_once: int
+    _workers: Workers
     _counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     _partitions: set[str] = field(default_factory=set)
     _before: int | None = None
@@ -131,7 +120,7 @@ class _Compaction:
             self._add(snapshot, details)
         for _ in range(MAX_ROUNDS):
             planned = _plan(self._table, self._request, tried.head)
-            chunks = in_chunks(planned.groups, lambda g: (1, g.size), self._tasks_at_once, self._bytes_at_once)
+            chunks = in_chunks(planned.groups, lambda g: (1, g.size), self._workers)
             if not sum([self._commit(tried, planned, chunk) for chunk in chunks]):
                 return self._result(planned)
         raise ConflictError(
@@ -141,7 +130,7 @@ class _Compaction:
 
     def _commit(self, tried: Attempt, planned: PlannedCompaction, chunk: Sequence[FileGroup]) -> bool:
         """Write and commit some groups of files. True = another commit has changed one of them: plan again."""
-        outputs = planned.run(self._run, chunk)
+        outputs = planned.run(self._workers.run, chunk)
         messages = [m for o in outputs for m in o.messages]
         added = [f for m in messages for f in m.new_files]
         details = {
@@ -179,7 +168,7 @@ class _Compaction:
 
     def _open(self, planned: PlannedCompaction) -> dict[str, Any]:
         """What the result says of the buckets that were left out, as a running job may have them open."""
-        names = bucket_namer(planned.write.schema)
+        names = StoredPartitions(planned.write.schema).bucket_text
         found = [one.to_json(names(one.bucket)) for one in planned.left_open]
         if not found:
             return {}

@@ -214,14 +214,14 @@ def _groups(
     scan: ScanPlan, read: TableRead, splits: Sequence[ReadSplit], expiry: RecordExpiry | None, options: TableOptions
 ) -> list[FileGroup]:
     """Choose the files of each bucket that are to be written again."""
-    forms = stored_partitions(scan, scan.splits)
+    forms, canonical = stored_partitions(scan, scan.splits), StoredPartitions(scan.schema).canonical
     groups = []
     for split in splits:
         files = split.bucket.files
         top = top_level(files, options.num_levels)
         marked = {d.data_file for _, d in split.deletions} | _with_expired(read, files, expiry)
-        own = split.bucket.partition  # in the end all files are stored in one form of it
-        marked |= {f.file_name for f in files if forms.get(f.file_name, own) != own}
+        bucket = replace(split.bucket, partition=canonical(split.bucket.partition))  # in the end all files' form
+        marked |= {f.file_name for f in files if forms.get(f.file_name, split.bucket.partition) != bucket.partition}
         parts = plan_parts(
             split.sections,
             top=top,
@@ -230,7 +230,7 @@ def _groups(
             keep_deletes=options.chain_table,
         )
         if parts:
-            groups.append(FileGroup(split.bucket, parts, top))
+            groups.append(FileGroup(bucket, parts, top))
     return groups
 
 

@@ -19,7 +19,7 @@ from airflow_paimon.core.table.open_writers import OpenBucket
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import FileGroup
-from airflow_paimon.data.write import TableWrite, discard_files
+from airflow_paimon.data.write import TableWrite, commit_or_discard, discard_files
 
 log = logging.getLogger(__name__)
 
@@ -67,20 +67,16 @@ class PlannedCompaction:
     def commit_or_discard(
         self, table: Table, groups: Sequence[FileGroup], messages: Sequence[CommitMessage], options: CommitOptions
     ) -> Receipt | None:
-        """Commit what the tasks of some groups have written; files that are not committed are deleted. None: another
-        commit has changed a bucket, or a job may have it open: plan again.
+        """Commit what the tasks of some groups have written. None: another commit has changed a bucket, or a job may
+        have it open: plan again.
         """
         try:
-            receipt = self.commit(table, groups, messages, options)
+            return commit_or_discard(self.write, messages, lambda: self.commit(table, groups, messages, options))
         except REFUSALS as error:
-            discard_files(self.write, messages)
             if not isinstance(error, ConflictError) and "open_buckets" not in error.details:
                 raise
             log.warning("%s; these files are planned again", error.message)
             return None
-        if receipt.replayed:  # another try of the operation was faster and wrote its own files
-            discard_files(self.write, messages)
-        return receipt
 
     def run(self, run: RunTasks, groups: Sequence[FileGroup]) -> list[TaskOutput]:
         """Run the tasks of some groups; see ``outputs_of``."""
@@ -99,17 +95,34 @@ def outputs_of(write: TableWrite, outputs: Iterable[TaskOutput]) -> list[TaskOut
     return done
 
 
-def in_chunks(
-    work: Iterable[T], cost: Callable[[T], tuple[int, int]], tasks_at_once: int, bytes_at_once: int
-) -> Iterator[list[T]]:
-    """Divide work into commits, or jobs, of about so many tasks each: much that is small, or little that is large.
-    ``cost``: tasks and bytes of one; a chunk of more tasks is not larger than that many bytes, and one more.
+def run_here(tasks: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
+    """Run tasks one after the other, in this process."""
+    return (work.run() for work in tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """What runs tasks: about ``tasks_at_once`` per call, or more that have ``bytes_at_once`` together. What a call has
+    written is committed before the next one.
+    """
+
+    run: RunTasks = run_here
+    tasks_at_once: int = 1
+    bytes_at_once: int = 0
+
+
+HERE = Workers()
+
+
+def in_chunks(work: Iterable[T], cost: Callable[[T], tuple[int, int]], workers: Workers) -> Iterator[list[T]]:
+    """Divide work into what is run by one call: much that is small, or little that is large. ``cost``: tasks and bytes
+    of one; a chunk can be larger by one.
     """
     chunk: list[T] = []
     tasks = size = 0
     for one in work:
         own, more = cost(one)
-        if chunk and tasks + own > tasks_at_once and size >= bytes_at_once:
+        if chunk and tasks + own > workers.tasks_at_once and size >= workers.bytes_at_once:
             yield chunk
             chunk, tasks, size = [], 0, 0
         chunk.append(one)
@@ -124,8 +137,3 @@ def committed_earlier(view: Table, tried: Attempt) -> Iterator[tuple[Snapshot, d
     for _, found in later:
         if found is not None and found.commit_user == tried.operation_id and DETAILS_PROPERTY in found.properties:
             yield found, found.values(DETAILS_PROPERTY, dict)
-
-
-def run_here(tasks: Sequence[CompactionTask]) -> Iterator[TaskOutput]:
-    """Run tasks one after the other, in this process."""
-    return (work.run() for work in tasks)

@@ -2,57 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from multiprocessing import get_context
+from typing import Any
 
 from airflow_paimon.core.errors import StorageError, UnsupportedError
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Compact, CompactChainTable, DiffBranches, EraseRows, Rescale
-from airflow_paimon.data import compact as compact_files
-from airflow_paimon.data import rescale as rescale_files
-from airflow_paimon.data.chain import compact as compact_chain
-from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput
+from airflow_paimon.data.chain.compact import compact_chain_table
+from airflow_paimon.data.compact import compact
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, Workers
 from airflow_paimon.data.diff.compare import small_diff
-from airflow_paimon.data.erasure import erase_rows as erasure
+from airflow_paimon.data.erasure.erase_rows import erase_rows
+from airflow_paimon.data.rescale import rescale
 
 _TASKS = 4
 """Groups of files, or buckets, of one commit, for each process; or as many more as together are small."""
 _BYTES = 256 << 20
 
-
-def compact(context: Context, request: Compact, processes: int = 1) -> OperationResult:
-    """Compact small files; raises as ``airflow_paimon.data.compact`` says."""
-    return compact_files.compact(
-        context,
-        request,
-        partial(_outputs, processes),
-        tasks_at_once=_TASKS * processes,
-        bytes_at_once=_BYTES * processes,
-    )
+REWRITES: Mapping[str, Callable[[Context, Any, Workers], OperationResult]] = {
+    "compact": compact,
+    "compact_chain_table": compact_chain_table,
+    "erase_rows": erase_rows,
+    "rescale": rescale,
+}
+"""The operations that write live files again, by their names."""
 
 
-def compact_chain_table(context: Context, request: CompactChainTable, processes: int = 1) -> OperationResult:
-    """Make partitions full; raises as ``airflow_paimon.data.chain.compact`` says."""
-    return compact_chain.compact_chain_table(
-        context,
-        request,
-        partial(_outputs, processes),
-        tasks_at_once=_TASKS * processes,
-        bytes_at_once=_BYTES * processes,
-    )
-
-
-def rescale(context: Context, request: Rescale, processes: int = 1) -> OperationResult:
-    """Distribute rows to another number of buckets; raises as ``airflow_paimon.data.rescale`` says."""
-    return rescale_files.rescale(context, request, partial(_outputs, processes))
-
-
-def erase_rows(context: Context, request: EraseRows, processes: int = 1) -> OperationResult:
-    """Erase rows; raises as ``airflow_paimon.data.erasure.erase_rows`` says."""
-    return erasure.erase_rows(context, request, partial(_outputs, processes))
+def rewrite_files(
+    context: Context, request: Compact | CompactChainTable | EraseRows | Rescale, processes: int = 1
+) -> OperationResult:
+    """Do one of the ``REWRITES``; raises as that does."""
+    workers = Workers(partial(_outputs, processes), _TASKS * processes, _BYTES * processes)
+    return REWRITES[request.operation](context, request, workers)
 
 
 def diff_branches(context: Context, request: DiffBranches) -> OperationResult:

@@ -14,7 +14,7 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonE
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, BucketChange, bucket_namer
+from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, BucketChange
 from airflow_paimon.core.publish.overlap import Overlap, changed_on_main, open_branches
 from airflow_paimon.core.publish.streaming_readers import streaming_readers
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -39,7 +39,7 @@ from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import PartitionChoice, choose_partitions
+from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table, resolve_version, viewed_table
@@ -239,7 +239,7 @@ def _changes(scan: ScanPlan, work: CorrectionFiles, top: int) -> Iterator[Bucket
 
 def _conflicts(target: _CorrectedBranch, request: PlanCorrection, work: CorrectionFiles) -> dict[str, Any]:
     """Name the branches, and main, that have changed what the correction may change."""
-    main, name = target.home, bucket_namer(target.schema)
+    main, name = target.home, StoredPartitions(target.schema).bucket_text
     is_apart = target.view.branch_name != main.branch_name
     moved = sorted(map(name, changed_on_main(main, target.view, work.touched))) if is_apart else []
     return {

@@ -46,7 +46,7 @@ from airflow_paimon.core.table.partitions import Selection, StoredPartitions, ch
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY, RESCALE
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.compaction_tasks import RunTasks, outputs_of, run_here
+from airflow_paimon.data.compaction_tasks import HERE, Workers, outputs_of
 from airflow_paimon.data.memory_plan import fits
 from airflow_paimon.data.merge_changelog import changelog_of, producer_of
 from airflow_paimon.data.rescale_plan import plan_shares
@@ -64,7 +64,7 @@ _STEP = "rescale"
 _LISTED = 100
 
 
-def rescale(context: Context, request: Rescale, run: RunTasks | None = None) -> OperationResult:
+def rescale(context: Context, request: Rescale, workers: Workers = HERE) -> OperationResult:
     """Rescale the chosen partitions; those that have that number of buckets already stay as they are.
 
     Raises:
@@ -75,7 +75,7 @@ def rescale(context: Context, request: Rescale, run: RunTasks | None = None) -> 
             that was committed, if one was.
     """
     view = context.table.branch(request.branch).require()
-    one = _Rescale(context, request, view, run or run_here)
+    one = _Rescale(context, request, view, workers)
     if request.dry_run:
         return one.dry_run()
     require_committable(view)
@@ -188,7 +188,7 @@ class _Rescale:
     context: Context
     request: Rescale
     view: Table
-    run: RunTasks
+    workers: Workers
     written: dict[bytes, _WrittenPartitions] = field(default_factory=dict)
     write: TableWrite | None = None
 
@@ -262,7 +262,7 @@ class _Rescale:
         works = {p: own for p, own in _tasks(found, reads).items() if p not in self.written}
         self.write = _table_write(found)
         try:
-            outputs = outputs_of(self.write, self.run([w for own in works.values() for w in own]))
+            outputs = outputs_of(self.write, self.workers.run([w for own in works.values() for w in own]))
         except BaseException:
             self._discard(list(self.written))
             raise

@@ -21,7 +21,6 @@ from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.chain.layout import ChainBranch
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
-from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.table.history import publish_target
@@ -41,7 +40,7 @@ from airflow_paimon.data.merge.sorted_runs import check_kinds
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
-from airflow_paimon.data.write import TableWrite, discard_files, plan_write
+from airflow_paimon.data.write import TableWrite, commit_or_discard, discard_files, plan_write
 
 log = logging.getLogger(__name__)
 
@@ -183,10 +182,6 @@ def fold_buckets(branch: Table, limits: Mapping[BucketKey, int]) -> None:
     write = plan_write(branch, by_buckets=True)
     log.info("%s: folding %d buckets", branch.label, len(limits))
     messages = folded(write, plan, limits)
-    try:
-        properties = {OPERATION_PROPERTY: FOLD}
-        options = CommitOptions(properties=properties, written_with=write.schema, writers_stopped=True)
-        commit_buckets(branch, messages, options, vectors=plan.index_entries)
-    except REFUSALS:
-        discard_files(write, messages)
-        raise
+    properties = {OPERATION_PROPERTY: FOLD}
+    options = CommitOptions(properties=properties, written_with=write.schema, writers_stopped=True)
+    commit_or_discard(write, messages, lambda: commit_buckets(branch, messages, options, vectors=plan.index_entries))

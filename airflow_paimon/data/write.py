@@ -17,7 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.commit.conditions import has_dynamic_buckets
+from airflow_paimon.core.commit.draft import Receipt
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values
 from airflow_paimon.core.format.hash_index import Hashes
@@ -677,6 +679,23 @@ def write_placed_rows(
         for batch, known in batches:
             writer.add(batch, known)
         return writer.finish()
+
+
+def commit_or_discard(write: TableWrite, messages: Sequence[CommitMessage], commit: Callable[[], Receipt]) -> Receipt:
+    """Commit files; they are deleted if the commit is refused, or if another try of the operation was faster and wrote
+    its own.
+
+    Raises:
+        REFUSALS: why nothing was committed. OutcomeUnknownError: the files stay.
+    """
+    try:
+        receipt = commit()
+    except REFUSALS:
+        discard_files(write, messages)
+        raise
+    if receipt.replayed:
+        discard_files(write, messages)
+    return receipt
 
 
 def discard_files(write: TableWrite, messages: Iterable[CommitMessage]) -> None:

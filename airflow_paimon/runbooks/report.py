@@ -169,13 +169,13 @@ def _warnings(params: Mapping[str, Any], one: Mapping[str, Any]) -> list[str]:
 
 def _changed_since(params: Mapping[str, Any], name: str, one: Mapping[str, Any]) -> list[str]:
     """Return the partitions that main of an upstream table has changed since the run's tag."""
-    from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
     from airflow_paimon.core.table.history import difference
+    from airflow_paimon.core.table.partitions import StoredPartitions
 
     main = open_main({**params, "table": name})
-    namer = bucket_namer(main.schema())
+    text = StoredPartitions(main.schema()).text
     change = difference(main, main.tag(one["tag"]).snapshot, main.latest_snapshot())
-    return sorted({namer(bucket).rpartition("/")[0] or "the whole table" for bucket in change.buckets})
+    return sorted({text(bucket.partition) or "the whole table" for bucket in change.buckets})
 
 
 def affected_readers(preview: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
+from airflow_paimon.core.chain.check import ChainCheck, find_chain_problems
 from airflow_paimon.core.chain.layout import ChainLayout, Values
 from airflow_paimon.core.chain.read_plan import GroupReport, PartitionRead, plan_chain_read
 from airflow_paimon.core.errors import InvalidInputError
@@ -50,7 +50,7 @@ def chain(table: Table, limit: int) -> ChainView:
         raise InvalidInputError(
             f"{table.name} is not a chain table (option chain-table.enabled); create_chain_table makes it one"
         )
-    check = check_chain_table(table)
+    check = find_chain_problems(table)
     heading = f"{table.name}: {'not a sound chain table' if check.state is None else _describe(check.state.layout)}"
     stale = (
         Counter(check.state.layout.group_of(s.values) for s in check.stale) if check.state is not None else Counter()

@@ -1,11 +1,17 @@
-"""Runs the work of a compaction, or of a rescale, in Spark tasks."""
+"""compact, compact_chain_table, rescale and erase_rows with Spark: no row leaves the task that reads it.
+
+Each group of files, each bucket of a chain and each share of a partition is written by a task of its own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput, run_here
+from airflow_paimon.core.requests.context import Context, OperationResult
+from airflow_paimon.core.requests.requests import Compact, CompactChainTable, EraseRows, Rescale
+from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput, Workers, run_here
+from airflow_paimon.data.local import REWRITES
 from airflow_paimon.data.scan import fits_in_process
 from airflow_paimon.spark.failures import task_errors
 from airflow_paimon.spark.progress import progress
@@ -13,6 +19,23 @@ from airflow_paimon.spark.tasks import OPEN_COST_BYTES, SCHEMA, TASK_BYTES, coll
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+_TASKS_PER_CORE = 4
+"""Groups of files, or buckets, of one Spark job for each core: enough to keep them busy, few enough to commit often."""
+_BYTES_PER_CORE = 2 * TASK_BYTES
+"""As much of what is small goes into one job."""
+
+
+def rewrite_files(
+    spark: SparkSession, context: Context, request: Compact | CompactChainTable | EraseRows | Rescale
+) -> OperationResult:
+    """Do one of the ``REWRITES``; raises as that does. What one Spark job has written is committed before the next."""
+    is_compaction = isinstance(request, Compact | CompactChainTable)
+    run = (in_tasks if is_compaction else in_tasks_if_large)(spark, context.table.name, request.operation)
+    cores = cores_of(spark)
+    workers = Workers(run, _TASKS_PER_CORE * cores, _BYTES_PER_CORE * cores)
+    return REWRITES[request.operation](context, request, workers)
 
 
 def in_tasks(spark: SparkSession, name: str, what: str = "compact") -> RunTasks:

@@ -37,7 +37,6 @@ from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_write import commit_write
 from airflow_paimon.data.changes import plan_changes, rows_of_changes
 from airflow_paimon.data.compact import compact
-from airflow_paimon.data.compaction_tasks import run_here
 from airflow_paimon.data.write import WriteMode, plan_write, write_rows
 from tests.core.tables import run
 from tests.randomness import chance, lives
@@ -243,7 +242,7 @@ def change(draw: random.Random, table: Table, number: int, *, keyed: bool) -> No
         case 2 if table.latest_snapshot_id() and not keyed:
             asked = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": table.name, "min_files": 2}
             request = build_request("compact", asked)
-            compact(open_context(request), request, run_here)
+            compact(open_context(request), request)
         case 3 if table.latest_snapshot_id():
             name = f"b{number}"
             run(table, "create_tag", tag=name)
@@ -407,7 +406,7 @@ def test_a_changelog_is_returned_as_it_is(tmp_path: Path, ignored: str) -> None:
     def changes(*given: Row, kinds: Sequence[str] | None = None) -> list[Row]:
         put(table, *given, kinds=kinds)
         request = build_request("compact", {"warehouse": str(tmp_path), "table": table.name})
-        compact(open_context(request), request, run_here)
+        compact(open_context(request), request)
         return follower.all()
 
     assert changes(("a", 1, "x")) == [("a", 1, "x", "+I")]

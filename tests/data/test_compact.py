@@ -28,7 +28,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.compact import compact
-from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, run_here
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, Workers, run_here
 from tests.data.row_statements import statement, with_ids
 from tests.data.test_copy_on_write import STORED, delta, described, insert, make, renamed, without
 from tests.oracles.golden import golden_index
@@ -36,11 +36,11 @@ from tests.oracles.golden import golden_index
 Golden = Callable[[str], Path]
 
 
-def run(table: Table, tasks: Any = None, **values: Any) -> OperationResult:
+def run(table: Table, tasks: Any = run_here, **values: Any) -> OperationResult:
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     request = build_request("compact", {"warehouse": warehouse, "table": table.name, **values})
     assert isinstance(request, Compact)
-    return compact(open_context(request), request, tasks)
+    return compact(open_context(request), request, Workers(tasks))
 
 
 def names(table: Table) -> set[str]:

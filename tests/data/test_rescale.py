@@ -39,7 +39,7 @@ from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, run_here
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, Workers, run_here
 from airflow_paimon.data.copy_on_write import plan_copy_on_write
 from airflow_paimon.data.files.conform import conform_rows
 from airflow_paimon.data.read import read_split
@@ -67,9 +67,9 @@ def asked(table: Table, **values: Any) -> Rescale:
     return request
 
 
-def run(table: Table, bucket_num: int | None = None, tasks: Any = None, **values: Any) -> OperationResult:
+def run(table: Table, bucket_num: int | None = None, tasks: Any = run_here, **values: Any) -> OperationResult:
     request = asked(table, bucket_num=bucket_num, **values)
-    return rescale(open_context(request), request, tasks)
+    return rescale(open_context(request), request, Workers(tasks))
 
 
 def counts(table: Table) -> dict[str, set[int]]:

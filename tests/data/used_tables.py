@@ -24,7 +24,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.files.arrow_types import arrow_schema
-from airflow_paimon.data.local import compact
+from airflow_paimon.data.local import rewrite_files
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.read_groups import Layer
 from tests.core.tables import alter_table, run
@@ -66,7 +66,7 @@ def put(table: Table, draw: random.Random, days: str = "abc", **how: Any) -> Non
 def compacted(table: Table, min_files: int) -> None:
     request = build_request("compact", {"warehouse": "w", "table": table.name, "min_files": min_files})
     assert isinstance(request, Compact)
-    compact(Context(request, table, int(time.time() * 1000), time.monotonic()), request)
+    rewrite_files(Context(request, table, int(time.time() * 1000), time.monotonic()), request)
 
 
 def put_columns(table: Table, draw: random.Random) -> None:

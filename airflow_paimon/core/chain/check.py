@@ -58,12 +58,12 @@ class ChainCheck:
     """Snapshot partitions with a provenance record."""
 
 
-def check_chain(context: Context, request: CheckChainTable) -> OperationResult:
+def check_chain_table(context: Context, request: CheckChainTable) -> OperationResult:
     """Check options, branches, schemas and partitions of a chain table; changes nothing.
 
     ``details.findings`` lists the findings, worst first; ``details.ok`` is true when none is an error or a warning.
     """
-    check = check_chain_table(context.table)
+    check = find_chain_problems(context.table)
     head = context.table.latest_snapshot_id()
     details: dict[str, Any] = {
         **summary(check.findings),
@@ -77,7 +77,7 @@ def check_chain(context: Context, request: CheckChainTable) -> OperationResult:
     return context.result(None, branch=MAIN, changed=False, before=head, after=head, details=details)
 
 
-def check_chain_table(table: Table) -> ChainCheck:
+def find_chain_problems(table: Table) -> ChainCheck:
     """Run all checks. ``table`` is main's view.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from airflow_paimon.core.chain.check import ChainCheck, check_chain_table
+from airflow_paimon.core.chain.check import ChainCheck, find_chain_problems
 from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.chain.state import splits_by_partition
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
@@ -86,7 +86,7 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
     schema = main.schema()
     options = TableOptions(schema.options)
     head = main.latest_snapshot()
-    check = check_chain_table(main) if options.chain_table else None
+    check = find_chain_problems(main) if options.chain_table else None
     plans = check.state.plans if check is not None and check.state is not None else ()
     if plans:
         unreadable_files = 0

@@ -54,19 +54,8 @@ class BucketChange:
     add: tuple[ManifestEntry, ...]
 
 
-def bucket_namer(schema: TableSchema) -> Callable[[BucketKey], str]:
-    """Return a function that formats a bucket for people: ``dt=2025-01-01/bucket-3``."""
-    text = StoredPartitions(schema).text
-
-    def name(bucket: BucketKey) -> str:
-        partition = text(bucket.partition)
-        return f"{partition}/bucket-{bucket.bucket}" if partition else f"bucket-{bucket.bucket}"
-
-    return name
-
-
 def _names(schema: TableSchema, buckets: Iterable[BucketKey]) -> list[str]:
-    return sorted(map(bucket_namer(schema), buckets))
+    return sorted(map(StoredPartitions(schema).bucket_text, buckets))
 
 
 Scope = Callable[[BucketKey], object]
@@ -418,7 +407,7 @@ def publish_actions(
 
     Retention tags on the new snapshot itself are set after it (``protect_published``) and not listed.
     """
-    paths, name_bucket = BranchPaths(view), bucket_namer(schema)
+    paths, name_bucket = BranchPaths(view), StoredPartitions(schema).bucket_text
     schemas = [
         PutNew(path=paths.schema(s.id), data=s.to_bytes(), reason="columns that the branch added") for s in new_schemas
     ]
@@ -435,7 +424,7 @@ def publish_actions(
 
 
 def ways_out(names: Sequence[str], target: str = MAIN) -> str:
-    """Say what helps where both sides changed the buckets of these names (``bucket_namer``)."""
+    """Say what helps where both sides changed the buckets of these names (``StoredPartitions.bucket_text``)."""
     partitioned = any("/" in name for name in names)
     return (
         f"Create a new branch from {target}'s head and correct it again; stop a job that writes there all the time "

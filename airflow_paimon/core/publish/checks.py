@@ -14,7 +14,6 @@ from airflow_paimon.core.format.snapshot import CommitKind, SnapshotRef
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
-    bucket_namer,
     check_bucket_counts,
     check_deletion_vectors,
     check_moving_keys,
@@ -61,7 +60,7 @@ def check_plan(
     if ids is not None and compared.on_main.relatives:
         relatives = replace(compared.on_main, publishes=())
         brought = published_difference(branch, compared.base, relatives)
-        refuse_other_ids(main.name, brought, changes, ids.space, bucket_namer(schema))
+        refuse_other_ids(main.name, brought, changes, ids.space, StoredPartitions(schema).bucket_text)
     by_file = planned.file_merge is not None
     check_bucket_counts(main.name, compared.sides, changes, schema, main.branch_name, by_file=by_file)
     check_snapshot_numbers(main.name, changes, schema, compared.head.id + 1)
@@ -77,7 +76,7 @@ def check_plan(
 def _check_data_evolution(
     planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, space: IdSpace
 ) -> None:
-    main, changes, name = planner.main, planned.changes, bucket_namer(compared.schema)
+    main, changes, name = planner.main, planned.changes, StoredPartitions(compared.schema).bucket_text
     theirs, ours = compared.theirs_since_base, compared.ours_since_base
     check_ids(main.name, changes, theirs, ours, space=space, name_bucket=name)
     if planner.takes_all:

@@ -11,7 +11,6 @@ from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer
 from airflow_paimon.core.publish.compare import Comparison, gather_sides, published_difference
 from airflow_paimon.core.publish.file_merge_plan import (
     Change,
@@ -78,7 +77,7 @@ def appended_on_main(
         return None
     sides = _comparable(main, _sides_of(main, branch, compared), schema)
     files = appended_files(sides, StoredPartitions(schema).bucket)
-    return describe_appended(files, bucket_namer(schema)) if files else None
+    return describe_appended(files, StoredPartitions(schema).bucket_text) if files else None
 
 
 def _sides_of(main: Table, branch: Table, compared: Comparison) -> FileSides:
@@ -158,7 +157,7 @@ def _merge(
         view.name,
         sides,
         read_index_entries(view, head),
-        name_bucket=bucket_namer(schema),
+        name_bucket=StoredPartitions(schema).bucket_text,
         bucket_of=bucket_of,
         keep_appended=keep_appended,
         revert_compaction=revert_compaction,

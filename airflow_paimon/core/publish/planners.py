@@ -17,7 +17,6 @@ from airflow_paimon.core.publish.bucket_files import BucketFiles, joined_files, 
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
-    bucket_namer,
     changes_of_branch,
     fast_forward_buckets,
     overlapping_buckets,
@@ -44,6 +43,7 @@ from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
 from airflow_paimon.core.table.history import branch_point, difference, snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import (
     BASE_SNAPSHOT_PROPERTY,
     BRANCH_IDENTITY_PROPERTY,
@@ -335,7 +335,7 @@ def _kept(merge: FileMerge, schema: TableSchema) -> dict[str, object]:
     """Say which rows of main stay beside the branch's, and which of its compactions are reverted."""
     out: dict[str, object] = {}
     if merge.kept:
-        out["appended_on_main"] = describe_appended(merge.kept, bucket_namer(schema))
+        out["appended_on_main"] = describe_appended(merge.kept, StoredPartitions(schema).bucket_text)
     if merge.reverted_compactions:
         out["compactions_reverted"] = merge.reverted_compactions
     return out

@@ -22,7 +22,6 @@ from airflow_paimon.core.publish.audit_properties import figures_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
-    bucket_namer,
     left_on_their_levels,
     mapped_entries,
     merged_index,
@@ -269,7 +268,7 @@ def _not_visible(d: Publication, schema: TableSchema) -> dict[str, Any]:
     hidden = [(c.bucket, e) for c in d.changes for e in invisible_files(c.add, schema)]
     if not hidden:
         return {}
-    name = bucket_namer(schema)
+    name = StoredPartitions(schema).bucket_text
     buckets, rows = sorted({name(b) for b, _ in hidden}), sum(e.file.row_count for _, e in hidden)
     return {
         "not_visible_files": len(hidden),

@@ -19,7 +19,6 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.audit_properties import changes_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
-    bucket_namer,
     sequences_too_high,
     warn_of_bucket_counts,
 )
@@ -44,6 +43,7 @@ from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import partition_scope
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
@@ -161,7 +161,7 @@ class _BranchPublisher:
         summary = {**publication.summary, **checked.summary}
         high = buckets_to_fold(planner, compared, publication.changes)
         if high:
-            summary["folds"] = sorted(map(bucket_namer(compared.schema), high))[:MAX_LISTED]
+            summary["folds"] = sorted(map(StoredPartitions(compared.schema).bucket_text, high))[:MAX_LISTED]
         if request.dry_run:
             return replace(publication, summary=summary)
         if high:

@@ -21,7 +21,6 @@ from airflow_paimon.core.publish.bucket_files import BucketFiles, read_bucket_fi
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
-    bucket_namer,
     changes_of_branch,
     check_bucket_counts,
     neutral_kinds,
@@ -60,6 +59,7 @@ from airflow_paimon.core.table.history import (
     touched_buckets,
 )
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import PUBLISH_TAG_PREFIX, UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     BUCKET_OPTION_PROPERTY,
@@ -176,7 +176,7 @@ def _compactions(target: Table, error: ConflictError, publish: Snapshot, head: S
     causes = error.details.get("causes", {})
     if causes.keys() != {Cause.COMPACTION.value}:
         return []
-    name, buckets = bucket_namer(target.schema()), set(causes[Cause.COMPACTION.value])
+    name, buckets = StoredPartitions(target.schema()).bucket_text, set(causes[Cause.COMPACTION.value])
     between = snapshots_between(target, publish.id, head.id) or []
     compactions = (s for s in reversed(between) if s.commit_kind == CommitKind.COMPACT)
     return [s.id for s in compactions if buckets & {*map(name, touched_buckets(target, [s]) or ())}]

@@ -10,7 +10,7 @@ from typing import Any
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import bucket_namer, overlapping_buckets, within_reach
+from airflow_paimon.core.publish.bucket_merge_plan import overlapping_buckets, within_reach
 from airflow_paimon.core.publish.compare import gather_sides
 from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, known_history, publish_scope, undone_snapshots
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
@@ -26,6 +26,7 @@ from airflow_paimon.core.table.history import (
 )
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partition_scope import PartitionScope
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -304,7 +305,7 @@ def _verify(
     """
     before = view.snapshot(published.id - 1)
     change = difference(view, before, published)
-    name = bucket_namer(view.schema())
+    name = StoredPartitions(view.schema()).bucket_text
     other = difference(view, source, published)
     differing = {name(b) for b in (other.buckets & wanted) - keyed if not _only_moved(other, b)}
     foreign = {name(b) for b in change.buckets - wanted - keyed}
@@ -338,7 +339,7 @@ def _report(view: Table, before: Snapshot, published: Snapshot, change: Differen
 
 def _by_partition(view: Table, change: Difference) -> dict[str, dict[str, int]]:
     """Count, per partition, the files and rows that a snapshot removed and added."""
-    name = bucket_namer(view.schema())
+    name = StoredPartitions(view.schema()).bucket_text
     counts: dict[str, dict[str, int]] = {}
     for side, word in ((change.removed, "out"), (change.added, "in")):
         for bucket, entries in side.items():

@@ -480,6 +480,10 @@ class StoredPartitions:
         """Format a partition for people: ``dt=2025-01-01/h=3``; empty for a table without partitions."""
         return format_partition(self.values(stored), self.keys, self.types)
 
+    def bucket_text(self, one: InBucket) -> str:
+        """Format a bucket for people: ``dt=2025-01-01/bucket-3``."""
+        return f"{self.text(one.partition)}/bucket-{one.bucket}".removeprefix("/")
+
     def selection(self, specs: Iterable[Mapping[str, Any]]) -> PartitionSelection:
         """Select partitions by typed values of some or all of their columns. No spec selects nothing."""
         at = {key: i for i, key in enumerate(self.keys)}

@@ -32,7 +32,14 @@ from airflow_paimon.core.requests.requests import CompactChainTable
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact_bucket import plan_buckets
 from airflow_paimon.data.chain.compaction_commit import CompactionCommits, CompactionInputs, plan_row
-from airflow_paimon.data.compaction_tasks import RunTasks, TaskOutput, committed_earlier, in_chunks, run_here
+from airflow_paimon.data.compaction_tasks import (
+    HERE,
+    TaskOutput,
+    Workers,
+    committed_earlier,
+    in_chunks,
+    outputs_of,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +50,10 @@ MAX_ROUNDS = 5
 def compact_chain_table(
     context: Context,
     request: CompactChainTable,
-    run: RunTasks = run_here,
-    *,
-    tasks_at_once: int = 1,
-    bytes_at_once: int = 0,
+    workers: Workers = HERE,
 ) -> OperationResult:
-    """Make partitions of the snapshot branch full. ``run`` gets about ``tasks_at_once`` buckets per call, or more up to
-    ``bytes_at_once``; their partitions are committed before the next call.
+    """Make partitions of the snapshot branch full. What one call of the workers has written is committed before the
+    next call.
 
     Raises:
         InvalidInputError: the request does not fit the table. UnsupportedFeatureError: see ``plan_buckets``.
@@ -61,7 +65,7 @@ def compact_chain_table(
         return _dry_run(context, targets)
     require_committable(snapshot_view)
     before = snapshot_view.latest_snapshot_id()
-    compaction = _ChainCompaction(context, request, snapshot_view, targets, run, tasks_at_once, bytes_at_once, before)
+    compaction = _ChainCompaction(context, request, snapshot_view, targets, workers, before)
     with attempt_of(context, layout.snapshot_branch) as tried:
         try:
             return compaction.run_rounds(list(committed_earlier(snapshot_view, tried)))
@@ -135,9 +139,7 @@ class _ChainCompaction:
     _request: CompactChainTable
     _snapshot_view: Table
     _targets: ChainTargets
-    _run: RunTasks
-    _tasks_at_once: int
-    _bytes_at_once: int
+    _workers: Workers
     _before: int | None
     _results: dict[Values, dict[str, Any]] = field(default_factory=dict)
     _committed: bool = False
@@ -220,7 +222,7 @@ class _ChainCompaction:
         waiting = {p.target: p for p in todo}
         while waiting:
             ready = [p for p in waiting.values() if not (p.anchor_in_run and p.anchor in waiting)]
-            for chunk in in_chunks(ready, inputs.cost, self._tasks_at_once, self._bytes_at_once):
+            for chunk in in_chunks(ready, inputs.cost, self._workers):
                 usable = []
                 for plan in chunk:
                     del waiting[plan.target]
@@ -238,7 +240,7 @@ class _ChainCompaction:
         chains = [(p.target, p.anchor, p.deltas) for p in chunk]
         tasks = plan_buckets(inputs.narrowed(chunk), chains, self._request.task_memory_mb << 20)
         outputs: dict[Values, list[TaskOutput]] = {p.target: [] for p in chunk}
-        for output in self._run(tasks):
+        for output in outputs_of(commits.write, self._workers.run(tasks)):
             (message,) = output.messages
             outputs[decode_row(message.partition, inputs.layout.partition_types)].append(output)
         for position, plan in enumerate(chunk):

@@ -15,7 +15,7 @@ from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, Fence, files_digest, splits_by_partition, vectors_digests
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
 from airflow_paimon.core.commit.conditions import HeadState
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import commit_partition
 from airflow_paimon.core.commit.idempotency import commit_identity
 from airflow_paimon.core.errors import ConflictError
@@ -28,7 +28,7 @@ from airflow_paimon.core.table.partition_text import quoted_partition
 from airflow_paimon.core.table.partitions import partition_texts
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_ID_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.data.compaction_tasks import TaskOutput
-from airflow_paimon.data.write import TableWrite, discard_files
+from airflow_paimon.data.write import TableWrite, commit_or_discard, discard_files
 
 log = logging.getLogger(__name__)
 
@@ -197,7 +197,8 @@ class CompactionCommits:
     _number: int
 
     def commit(self, plan: PartitionCompaction, outputs: Sequence[TaskOutput]) -> Committed | None:
-        """Commit one partition; None: an input has changed, and nothing was published.
+        """Commit one partition; None: it is planned again, as an input has changed, or as another try of the operation
+        was faster.
 
         Raises:
             OutcomeUnknownError: it may have been committed.
@@ -217,39 +218,43 @@ class CompactionCommits:
             )
         self._record(plan, splits)
         replaced = inputs.splits(ChainBranch.SNAPSHOT, plan.target)
-        branch_fence, delta_fence = inputs.fences(plan)
+        fences = inputs.fences(plan)
+        identity = commit_identity(
+            self._request.operation_id,
+            inputs.layout.snapshot_branch,
+            f"{self._request.operation}-{self._number}",
+            str(row["partition"]),
+        )
+        options = CommitOptions(
+            identity=identity,
+            properties=self._properties(row),
+            guard_options=None if replaced else CHECKED_BY_CALLER,
+        )
+        inputs_stand = _InputsStand(layout=inputs.layout, fences=fences, plan=plan)
+
+        def commit() -> Receipt:
+            table = inputs.state.snapshot.table
+            return commit_partition(table, messages, options, replaced=replaced, conditions=(inputs_stand,))
 
         try:
-            receipt = commit_partition(
-                inputs.state.snapshot.table,
-                messages,
-                CommitOptions(
-                    identity=commit_identity(
-                        self._request.operation_id,
-                        inputs.layout.snapshot_branch,
-                        f"{self._request.operation}-{self._number}",
-                        str(row["partition"]),
-                    ),
-                    properties=self._properties(row),
-                    guard_options=None if replaced else CHECKED_BY_CALLER,
-                ),
-                replaced=replaced,
-                conditions=(_InputsStand(layout=inputs.layout, fences=(branch_fence, delta_fence), plan=plan),),
-            )
+            receipt = commit_or_discard(self.write, messages, commit)
         except ConflictError as error:
             log.info("%s", error.message)
-            self.discard(chosen)
+            return None
+        if receipt.replayed:
             return None
         assert receipt.snapshot is not None
         inputs.put(plan.target, splits, receipt.before, receipt.snapshot)
-        moved = delta_fence.moved(delta_fence.table.latest_snapshot())
+        moved = fences[1].moved(fences[1].table.latest_snapshot())
         return Committed(row=row | {"snapshot": receipt.snapshot.id}, snapshot=receipt.snapshot, is_stale=bool(moved))
 
-    def discard(self, outputs: Sequence[TaskOutput]) -> None:
-        """Delete files that no snapshot refers to. A failure is harmless: they are orphans."""
+    @property
+    def write(self) -> TableWrite:
         pinned = self._inputs.state.snapshot
-        write = TableWrite(store=pinned.table.store, label=pinned.table.label, schema=pinned.schema, planned_on=None)
-        discard_files(write, [m for o in outputs for m in o.messages])
+        return TableWrite(store=pinned.table.store, label=pinned.table.label, schema=pinned.schema, planned_on=None)
+
+    def discard(self, outputs: Sequence[TaskOutput]) -> None:
+        discard_files(self.write, [m for o in outputs for m in o.messages])
 
     def _record(self, plan: PartitionCompaction, splits: Sequence[BucketSplit]) -> None:
         inputs = self._inputs

@@ -46,7 +46,7 @@ from airflow_paimon.core.table.properties import (
     OPERATION_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.compaction_tasks import RunTasks, run_here
+from airflow_paimon.data.compaction_tasks import HERE, Workers
 from airflow_paimon.data.erasure.chain import ChainErasure, check_condition, plan_chain_erasure
 from airflow_paimon.data.erasure.find_rows import FoundRows, condition_digest, search_of, search_table
 from airflow_paimon.data.erasure.rewrite import check_erasable, erase_from_branch
@@ -58,7 +58,7 @@ _ROUNDS = 5
 """How often the branches are searched again because other writers have changed their files."""
 
 
-def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -> OperationResult:
+def erase_rows(context: Context, request: EraseRows, workers: Workers = HERE) -> OperationResult:
     """Erase rows, or plan it (a dry run): see the module's text.
 
     Raises:
@@ -74,7 +74,7 @@ def erase_rows(context: Context, request: EraseRows, run: RunTasks = run_here) -
         return _planned(context, request, search, _scan(table, search))
     require_committable(table)
     with attempt_of(context, commits=False) as tried:
-        return _Erasure(context, request, search, run, tried).execute()
+        return _Erasure(context, request, search, workers, tried).execute()
 
 
 def check_erasure(table: Table, request: EraseRows) -> Search:
@@ -212,7 +212,7 @@ class _Erasure:
     context: Context
     request: EraseRows
     search: Search
-    run: RunTasks
+    workers: Workers
     tried: Attempt
     erased: list[dict[str, Any]] = field(default_factory=list)
     steps: dict[str, Any] = field(default_factory=dict)
@@ -288,7 +288,7 @@ class _Erasure:
         )
         before = None if chain is None else chain.before_commit
         try:
-            done = erase_from_branch(view, self.search, names, self.run, options, before)
+            done = erase_from_branch(view, self.search, names, self.workers, options, before)
         except ConflictError as error:
             self.refused = error.message
             log.warning("%s; its files are checked again", error.message)

@@ -20,7 +20,6 @@ from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
 from airflow_paimon.core.commit.copy_on_write import commit_compaction, commit_rewrite
 from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import CommitMessage
-from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
@@ -34,7 +33,7 @@ from airflow_paimon.core.table.predicate import AllOf, AnyOf, Condition, Predica
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot, with_schemas
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compaction_plan import top_level
-from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput, outputs_of
+from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, Workers, outputs_of
 from airflow_paimon.data.copy_on_write import (
     CopyOnWrite,
     plan_copy_on_write,
@@ -52,7 +51,7 @@ from airflow_paimon.data.read import filtered, read_split, read_versions
 from airflow_paimon.data.rewrite import live_bucket
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.where import to_expression
-from airflow_paimon.data.write import TableWrite, discard_files, plan_write
+from airflow_paimon.data.write import TableWrite, commit_or_discard, discard_files, plan_write
 
 BeforeCommit = Callable[[ScanPlan, Sequence[CommitMessage]], None]
 """Gets what the branch held and what is about to be committed; what it raises stops that."""
@@ -71,7 +70,7 @@ def erase_from_branch(
     view: Table,
     search: Search,
     names: Collection[str],
-    run: RunTasks,
+    workers: Workers,
     options: CommitOptions,
     before_commit: BeforeCommit | None = None,
 ) -> Erased:
@@ -82,17 +81,15 @@ def erase_from_branch(
         ConflictError: another commit changed the files; nothing was written.
     """
     planned = _plan(view, search, names)
-    outputs = outputs_of(planned.write, run(planned.tasks))
+    outputs = outputs_of(planned.write, workers.run(planned.tasks))
     messages = [m for o in outputs for m in o.messages]
-    try:
+
+    def commit() -> Receipt:
         if before_commit is not None:
             before_commit(planned.scan, messages)
-        receipt = planned.commit(view, messages, options)
-    except REFUSALS:
-        discard_files(planned.write, messages)
-        raise
-    if receipt.replayed:
-        discard_files(planned.write, messages)
+        return planned.commit(view, messages, options)
+
+    receipt = commit_or_discard(planned.write, messages, commit)
     return Erased(
         files=sum(len(w.files) for w in planned.tasks),
         rows=sum(o.deleted_rows for o in outputs),

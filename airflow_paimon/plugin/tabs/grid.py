@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from airflow_paimon.core.chain.check import check_chain_table
+from airflow_paimon.core.chain.check import find_chain_problems
 from airflow_paimon.core.chain.layout import ChainLayout, Values
 from airflow_paimon.core.chain.read_plan import GroupReport
 from airflow_paimon.core.requests.findings import Finding
@@ -37,7 +37,7 @@ class ChainGlance:
 
 def chain_summary(main: Table) -> ChainGlance:
     """Check the chain, and keep what the grid needs."""
-    check = check_chain_table(main)
+    check = find_chain_problems(main)
     layout = check.state.layout if check.state is not None else None
     return ChainGlance(layout, check.groups, {s.values: s.reason for s in check.stale}, list(check.findings))
 

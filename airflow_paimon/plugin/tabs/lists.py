@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from airflow_paimon.core.chain.check import check_chain_table
+from airflow_paimon.core.chain.check import find_chain_problems
 from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.health.gather import read_health
@@ -99,7 +99,7 @@ def findings_of(main: Table, now_ms: int) -> list[Finding]:
     found = find_all(main, now_ms, verify_files=False)
     try:
         if TableOptions(main.schema().options).chain_table:
-            found += check_chain_table(main).findings
+            found += find_chain_problems(main).findings
     except PaimonError:
         pass  # what can't be read is among the findings already
     order = list(_SEVERITIES)

@@ -49,15 +49,9 @@ def function_of(operation: str) -> Callable[..., OperationResult]:
 
             return check_branch_data
         case "compact" | "compact_chain_table" | "erase_rows" | "rescale":
-            from airflow_paimon.spark.jobs.compact import compact, compact_chain_table, erase_rows, rescale
+            from airflow_paimon.spark.compaction import rewrite_files
 
-            rewrites: dict[str, Callable[..., OperationResult]] = {
-                "compact": compact,
-                "compact_chain_table": compact_chain_table,
-                "erase_rows": erase_rows,
-                "rescale": rescale,
-            }
-            return rewrites[operation]
+            return rewrite_files
         case "correct_branch":
             from airflow_paimon.spark.jobs.correct_branch import correct_branch
 

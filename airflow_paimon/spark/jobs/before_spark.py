@@ -34,7 +34,7 @@ from airflow_paimon.data.chain.compact import check_compaction
 from airflow_paimon.data.compact import compaction_fits
 from airflow_paimon.data.diff.compare import small_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure
-from airflow_paimon.data.local import compact, compact_chain_table, erase_rows, rescale
+from airflow_paimon.data.local import rewrite_files
 from airflow_paimon.data.planner import read_schema
 from airflow_paimon.data.rescale import rescale_fits
 from airflow_paimon.execution import run_here
@@ -91,14 +91,14 @@ def _run(context: Context, request: Request, local: str, without_spark: bool) ->
         return replay_result(context, request, replay, {}) if request.dry_run else None
     elif isinstance(request, CompactChainTable):
         check_compaction(context, request)
-        return compact_chain_table(context, request) if any_size else None
+        return rewrite_files(context, request) if any_size else None
     elif isinstance(request, Compact):
-        return compact(context, request) if compaction_fits(context, request, rewritten) or any_size else None
+        return rewrite_files(context, request) if compaction_fits(context, request, rewritten) or any_size else None
     elif isinstance(request, Rescale):
-        return rescale(context, request) if rescale_fits(context, request, rewritten) or any_size else None
+        return rewrite_files(context, request) if rescale_fits(context, request, rewritten) or any_size else None
     elif isinstance(request, EraseRows):
         check_erasure(context.table, request)
-        return erase_rows(context, request) if any_size else None
+        return rewrite_files(context, request) if any_size else None
     elif isinstance(request, CheckBranchData):
         return check_before_spark(context, request, memory)
     elif isinstance(request, DiffBranches):

@@ -12,7 +12,7 @@ from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.partition_text import parse_partition_text
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.chain.compact import compact_chain_table
-from airflow_paimon.data.compaction_tasks import RunTasks, run_here
+from airflow_paimon.data.compaction_tasks import RunTasks, Workers, run_here
 from tests.data.chain.tables import Row, seen, set_options, write
 
 
@@ -28,7 +28,7 @@ def compact(
     request = CompactChainTable(warehouse="w", table=table.name, partition=partition, **more)
     view = table if store is None else Table(store, table.name)
     context = Context(request, view, 1_767_225_600_000, 0.0)
-    return compact_chain_table(context, request, run, tasks_at_once=tasks_at_once)
+    return compact_chain_table(context, request, Workers(run, tasks_at_once))
 
 
 def outcomes(result: OperationResult) -> dict[str, str]:

@@ -222,6 +222,16 @@ def test_a_crash_at_every_mutation(tmp_path: Path, overwrite: bool) -> None:
             assert run(table, "check_chain_table").details["errors"] == 0
 
 
+def test_a_task_that_fails_leaves_no_file_of_the_others(table: Table, tmp_path: Path) -> None:
+    def failing(works: Sequence[CompactionTask]) -> Iterable[TaskOutput]:
+        yield from run_here(works[:1])
+        raise ConflictError("no space left")
+
+    with pytest.raises(ConflictError, match="no space left"):
+        compact(table, "dt=20260202", run=failing)
+    check_files(table, tmp_path)
+
+
 def test_a_retry_gives_the_first_tries_result(table: Table) -> None:
     first = compact(table, "dt=20260202", "dt=20260205", operation_id="op")
     again = compact(table, "dt=20260202", "dt=20260205", operation_id="op")

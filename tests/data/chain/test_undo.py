@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.check import check_chain_table
+from airflow_paimon.core.chain.check import find_chain_problems
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
@@ -36,7 +36,7 @@ def made() -> Table:
 
 
 def problems(table: Table) -> list[str]:
-    return [f.message for f in check_chain_table(table).findings if f.severity in (ERROR, WARNING)]
+    return [f.message for f in find_chain_problems(table).findings if f.severity in (ERROR, WARNING)]
 
 
 def undo(table: Table, fault: FaultStore, values: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import ManifestListRef, read_manifest_lists
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import read_arrow, write_arrow
-from airflow_paimon.data.erasure import erase_rows as module
+from airflow_paimon.data.compaction_tasks import HERE, Workers, run_here
 from airflow_paimon.data.erasure.erase_rows import erase_rows
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
@@ -39,13 +39,15 @@ ALL = {"expire_tags": True, "expire_history": True, "grace": "0 s", "writers_sto
 Rows = list[tuple[Any, ...]]
 
 
-def erase(main: Table, *, store: Any = None, where: str = WHERE, **values: Any) -> OperationResult:
+def erase(
+    main: Table, *, store: Any = None, workers: Workers = HERE, where: str = WHERE, **values: Any
+) -> OperationResult:
     root = main.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     request = build_request("erase_rows", {"warehouse": root, "table": main.name, "where": where, "limit": 0, **values})
     context = open_context(request)
     if store is not None:
         context = replace(context, table=replace(context.table, store=store(context.table.store)))
-    result = erase_rows(context, request)
+    result = erase_rows(context, request, workers)
     assert "secret" not in str(result.to_json()), "a result holds a value of a row"
     return result
 
@@ -233,22 +235,18 @@ def test_a_run_that_is_killed_goes_on(tmp_path: Path) -> None:
         raise AssertionError("it never ended")
 
 
-def test_a_commit_in_between_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, known, raced = keyed(tmp_path), module.erase_from_branch, []
+def test_a_commit_in_between_is_looked_at_again(tmp_path: Path) -> None:
+    table, raced = keyed(tmp_path), list[bool]()
 
-    def slow(view: Table, search: Any, names: Any, work: Any, *more: Any) -> Any:
-        def late(works: Any) -> Any:
-            outputs = list(work(works))
-            if not raced:
-                raced.append(True)
-                upsert(table, "a", [3, 99])
-            return outputs
+    def late(works: Any) -> Any:
+        outputs = list(run_here(works))
+        if not raced:
+            raced.append(True)
+            upsert(table, "a", [3, 99])
+        return outputs
 
-        return known(view, search, names, late, *more)
-
-    monkeypatch.setattr(module, "erase_from_branch", slow)
     before = without(shown(table))
-    details = erase(table).details
+    details = erase(table, workers=Workers(late)).details
     assert raced and details["branches"] == []
     assert [(one["branch"], one["rows"]) for one in details["erased"]] == [("main", 2), ("main", 1)]
     assert shown(table) == sorted([*before, (99, "p99", "a")])

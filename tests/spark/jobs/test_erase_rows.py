@@ -10,6 +10,7 @@ import pytest
 
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.data.compaction_tasks import Workers
 from airflow_paimon.data.erasure.erase_rows import erase_rows
 from airflow_paimon.spark.compaction import in_tasks
 from tests.data.erasure.tables import WHERE, keyed, plain
@@ -24,6 +25,6 @@ def test_the_work_is_done_by_tasks(spark: SparkSession, tmp_path: Path, make: Ca
     table = lived(make, tmp_path)
     before = shown(table)
     request = build_request("erase_rows", {"warehouse": str(tmp_path), "table": table.name, "where": WHERE})
-    details = erase_rows(open_context(request), request, in_tasks(spark, table.name)).details
+    details = erase_rows(open_context(request), request, Workers(in_tasks(spark, table.name, "erase"))).details
     assert [one["branch"] for one in details["erased"]] == ["main", "fix"] and details["branches"] == []
     assert shown(table) == without(before) != before
