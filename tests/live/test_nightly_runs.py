@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.check import check_chain_table
+from airflow_paimon.core.chain.check import find_chain_problems
 from airflow_paimon.core.commit.partition_contents import partition_contents
 from airflow_paimon.core.requests.findings import INFO
 from airflow_paimon.core.table.live_entries import live_entries
@@ -190,7 +190,7 @@ def check(table: Table) -> None:
     assert len(full(table)) == len(set(full(table)))
     newest = sorted((row for group in GROUPS for row in expected(group, LAST)), key=repr)
     assert seen(table, where=day_is(day(LAST))) == newest
-    assert [f for f in check_chain_table(table).findings if f.severity != INFO] == []
+    assert [f for f in find_chain_problems(table).findings if f.severity != INFO] == []
     assert len(compacted_by_commit(table)) == len(set(compacted_by_commit(table)))
 
 

@@ -20,15 +20,13 @@ from typing import Any
 
 from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, TimeLines, Values, chain_layout
 from airflow_paimon.core.chain.provenance import (
-    ASSUMED,
     NEUTRAL,
     StalePartition,
     find_stale,
     gather_provenances,
-    is_proven,
     record_provenance,
 )
-from airflow_paimon.core.chain.provenance_plan import Part, Provenance
+from airflow_paimon.core.chain.provenance_plan import ASSUMED, Part, Provenance
 from airflow_paimon.core.chain.state import (
     ChainState,
     chain_views,
@@ -184,7 +182,7 @@ def records_in(main: Table, layout: ChainLayout, snapshot: ScanPlan) -> BuiltFro
         if group not in known:
             known[group] = gather_provenances(main, layout, snapshot, {v for v in full if layout.group_of(v) == group})
         found = known[group].get(values)
-        if found is None or (found.anchor is None and not is_proven(found)):
+        if found is None or (found.anchor is None and not found.is_proven):
             return None
         return (found.anchor.values if found.anchor else None), tuple(d.values for d in found.deltas)
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from airflow_paimon.core.chain.compaction_plan import ChainTargets, Staleness
-from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, TimeLines, Values
+from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Partitions, TimeLines, Values
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
 from airflow_paimon.core.chain.state import (
     ChainState,
@@ -187,56 +187,32 @@ def _values(layout: ChainLayout, spec: Mapping[str, str]) -> Values:
     return tuple(parsed[k] for k in layout.partition_keys)
 
 
-ASSUMED = "assumed"
-"""Origin of records that were not written when the partition was built."""
-
 UNPROVEN = "its inputs were not recorded, and its rows may be nowhere else"
-
-RecordOf = Callable[[Part], Provenance | None]
-"""Returns the record of a partition as of the time when another one was built from it."""
-
 _LONGEST = 10_000
 
 
-def records_of(table: Table, layout: ChainLayout) -> RecordOf:
-    """Look up records by the files of a partition, whether or not it still exists."""
+def _missing_inputs(table: Table, layout: ChainLayout, held: Partitions, built: Provenance) -> str | None:
+    """Return why a partition can't be rebuilt from live partitions; None: it can.
 
-    def record_of(part: Part) -> Provenance | None:
-        path = _path(layout, part.values, part.files)
-        return _parse(layout, read_existing(table.store, [path]).get(path))
-
-    return record_of
-
-
-def is_proven(built: Provenance | None) -> bool:
-    """Return whether a record was written when the partition was built."""
-    return built is not None and built.origin != ASSUMED
-
-
-def missing_inputs(
-    layout: ChainLayout,
-    built: Provenance | None,
-    snapshots: Set[Values],
-    deltas: Set[Values],
-    record_of: RecordOf,
-) -> str | None:
-    """Return why a partition can't be rebuilt from live partitions; None: it can."""
-    if built is None or not is_proven(built):
+    Nothing is missing with an anchor that was dropped while all is there that it was built from, as its record says,
+    which outlives it: a rebuild starts from the anchor before it.
+    """
+    if not built.is_proven:
         return UNPROVEN
-    current: Provenance | None = built
-    text = layout.text_of
-    anchor = built.anchor
+    current = built
     for _ in range(_LONGEST):
-        if current is None or not is_proven(current):
-            break
-        gone = [text(d.values) for d in current.deltas if d.values not in deltas]
+        gone = [layout.text_of(d.values) for d in current.deltas if d.values not in held.delta]
         if gone:
             return f"{', '.join(gone)} was deleted"
         anchor = current.anchor
-        if anchor is None or anchor.values in snapshots:
+        if anchor is None or anchor.values in held.snapshot:
             return None
-        current = record_of(anchor)
-    return f"its anchor {text(anchor.values)} was deleted" if anchor is not None else UNPROVEN
+        path = _path(layout, anchor.values, anchor.files)
+        found = _parse(layout, read_existing(table.store, [path]).get(path))
+        if found is None or not found.is_proven:
+            return f"its anchor {layout.text_of(anchor.values)} was deleted"
+        current = found
+    return UNPROVEN
 
 
 log = logging.getLogger(__name__)
@@ -409,12 +385,11 @@ def read_staleness(
     lost: dict[Values, str] = {}
     unproven: dict[Values, str] = {}
     incomplete: dict[Values, str] = {}
-    record_of = records_of(table, layout)
     for values, built in provenances.items():
-        lacking = missing_inputs(layout, built, held.snapshot, held.delta, record_of)
+        lacking = _missing_inputs(table, layout, held, built)
         if lacking is not None:
             has_anchor = built.anchor is not None and built.anchor.values in held.snapshot
-            (lost if not has_anchor else incomplete if is_proven(built) else unproven)[values] = lacking
+            (lost if not has_anchor else incomplete if built.is_proven else unproven)[values] = lacking
     return provenances, Staleness(
         stale={s.values: s.reason for s in find_stale(state, provenances)},
         lost=lost,
@@ -552,6 +527,7 @@ class _StalenessJudge:
 
     def _made_of_the_same(self, anchor: Values, built: Provenance) -> bool:
         """Whether a nearer anchor, with those that it was built on, comes from the partition's inputs: then both agree.
+        So it is where day 3 was made full from anchor 1 and deltas 2 and 3, and later day 2 from anchor 1 and delta 2.
 
         It isn't stale, and so none of those is.
         """

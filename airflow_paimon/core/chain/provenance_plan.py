@@ -8,6 +8,9 @@ from datetime import datetime, timedelta
 
 from airflow_paimon.core.chain.layout import Values
 
+ASSUMED = "assumed"
+"""Origin of records that were not written when the partition was built."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
@@ -26,8 +29,8 @@ class Provenance:
     """``files`` is the digest of the built partition's files; ``snapshots`` the ids read, by branch name.
 
     ``identities``: the read snapshots' identities, by branch name: after a rollback another one may get the same id.
-    ``origin``: the operation that built the partition, or ``assumed`` if another engine built it: then the inputs are
-    those that existed when one of its deltas was about to be overwritten.
+    ``origin``: the operation that built the partition, or ``ASSUMED`` if another engine built it: then the inputs are
+    those that existed when one of its deltas was about to be overwritten, so that the overwrite makes it stale.
     """
 
     values: Values
@@ -38,6 +41,11 @@ class Provenance:
     origin: str
     created_at: str
     identities: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the record was written when the partition was built."""
+        return self.origin != ASSUMED
 
 
 KEPT_FOR = timedelta(days=7)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.check import check_chain_table
+from airflow_paimon.core.chain.check import find_chain_problems
 from airflow_paimon.core.chain.layout import Partitions
 from airflow_paimon.core.chain.read_plan import MAX_GRID, report_groups
 from airflow_paimon.core.commit.files import commit_append
@@ -222,7 +222,7 @@ def held_in_delta(*texts: str) -> Partitions:
 def test_tables_written_by_paimon_have_no_findings(golden: Callable[[str], Path]) -> None:
     """Connector 2.0.0's chain tables: no error in any; a delta overwritten under its full partition is told."""
     warehouse = str(golden("paimon-2.0.0") / "wh")
-    checks = {n: check_chain_table(open_table(warehouse, f"d.{n}")) for n in ("ch_daily", "ch_delete", "ch_group")}
+    checks = {n: find_chain_problems(open_table(warehouse, f"d.{n}")) for n in ("ch_daily", "ch_delete", "ch_group")}
     assert not any(f.severity == "error" for check in checks.values() for f in check.findings)
     late = [f.id for f in checks["ch_daily"].findings if f.severity == "warning"]
     assert late == ["hidden-delta:dt=20250810"]
