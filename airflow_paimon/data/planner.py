@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from airflow_paimon.core.check.live_states import live_states_for_read
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_readable
+from airflow_paimon.core.table.live_entries import live_buckets
 from airflow_paimon.core.table.manifest_entries import each_columns, read_index_entries
 from airflow_paimon.core.table.name_digests import ANY_NAME
 from airflow_paimon.core.table.options import TableOptions
@@ -280,7 +280,7 @@ def _partitions_in(state: ScanPlan) -> frozenset[tuple[Any, ...]]:
     """Return the partitions with a live file, by ``partition_key``."""
     if state.snapshot is None:
         return frozenset()
-    stored = {partition for partition, _ in live_states_for_read(state.table).live_buckets(state.table, state.snapshot)}
+    stored = {partition for partition, _ in live_buckets(state.table, state.snapshot)}
     key, values = partition_key(state.schema), StoredPartitions(state.schema).values
     return frozenset(key(values(partition)) for partition in stored)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from functools import partial
 
 from airflow_paimon.core.audit.records import missing_records
 from airflow_paimon.core.branches.delete import all_views
@@ -31,7 +31,7 @@ from airflow_paimon.core.check.check_keys import (
     KEYS_TWICE,
 )
 from airflow_paimon.core.check.live_states import LiveStates
-from airflow_paimon.core.check.row_checks import NO_ROWS, RowChecks
+from airflow_paimon.core.check.row_checks import NO_ROWS, TOLD_BY_ROWS, RowChecks
 from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.errors import (
     FormatError,
@@ -91,30 +91,27 @@ def find_all(
     """Gather the findings of a table, errors first. ``memory_bytes``: for what is known of all files."""
     views, states = all_views(table), LiveStates(table, memory_bytes)
     records = check_branches.unfinished_branches(table)
-    findings = _guarded(table, check_branches.unfinished_findings, table, records)
+    checks: list[_Check] = [
+        check_history.history_findings,
+        partial(check_schemas.schema_findings, known=states),
+        check_history.option_findings,
+        check_history.dangling_findings,
+        check_history.changelog_findings,
+        partial(check_row_ids.row_id_findings, find_duplicates=rows.duplicate_row_ids if verify_files else None),
+        partial(check_hash_indexes.hash_index_findings, verify_files=verify_files, key_hashes=rows.key_hashes),
+        partial(check_keys.keys_twice_findings, find_keys=rows.keys_twice),
+    ]
+    if verify_files:
+        checks += [
+            partial(check_keys.moving_key_findings, find_keys=rows.keys_in_two_partitions),
+            partial(check_keys.bucket_count_findings, known=states),
+            partial(check_files.file_findings, known=states),
+            check_files.vector_findings,
+        ]
+    findings = _found(table, [partial(check_branches.unfinished_findings, records=records)])
     for view in views:
         if view.exists():
-            findings += _guarded(view, check_history.history_findings, view)
-            findings += _guarded(view, check_schemas.schema_findings, view, states)
-            findings += _guarded(view, check_history.option_findings, view)
-            findings += _guarded(view, check_history.dangling_findings, view)
-            findings += _guarded(view, check_history.changelog_findings, view)
-            duplicate_row_ids = rows.duplicate_row_ids if verify_files else None
-            findings += _guarded(view, check_row_ids.row_id_findings, view, duplicate_row_ids)
-            findings += _guarded(
-                view,
-                check_hash_indexes.hash_index_findings,
-                view,
-                states,
-                verify_files=verify_files,
-                key_hashes=rows.key_hashes,
-            )
-            findings += _guarded(view, check_keys.keys_twice_findings, view, rows.keys_twice)
-            if verify_files:
-                findings += _guarded(view, check_keys.moving_key_findings, view, rows.keys_in_two_partitions)
-                findings += _guarded(view, check_keys.bucket_count_findings, view, states)
-                findings += _guarded(view, check_files.file_findings, view, states)
-                findings += _guarded(view, check_files.vector_findings, view)
+            findings += _found(view, checks)
         elif view.branch_name not in records:
             findings.append(check_branches.without_schema(view))
     living = [v for v in views[1:] if v.exists()]
@@ -122,36 +119,47 @@ def find_all(
         if view.branch_name.startswith(STAGING_BRANCH_PREFIX):
             findings.append(check_branches.staging_finding(view))
         elif view.branch_name not in records:
-            findings += _guarded(view, check_branches.protection_findings, table, view)
-    findings += _guarded(table, check_catalog.catalog_findings, table)
-    findings += _guarded(table, check_sets.set_findings, table)
-    findings += _guarded(table, check_history.repeated_findings, table)
-    findings += _guarded(table, _tag_findings, table, {v.branch_name for v in living} | records.keys())
+            findings += _found(view, [check_branches.protection_findings])
+    known_branches = {v.branch_name for v in living} | records.keys()
+    findings += _found(
+        table,
+        [
+            check_catalog.catalog_findings,
+            check_sets.set_findings,
+            check_history.repeated_findings,
+            partial(_tag_findings, living=known_branches),
+            check_records.unreadable_records,
+            partial(check_history.temporary_findings, views=views, now_ms=now_ms),
+        ],
+    )
     for view in (table, *living):
-        findings += _guarded(view, _expired_tags, view, now_ms)
-        findings += _guarded(view, _publish_findings, view)
-    findings += _guarded(table, check_records.unreadable_records, table)
-    findings += _guarded(table, check_history.temporary_findings, table, views, now_ms)
+        findings += _found(view, [partial(_expired_tags, now_ms=now_ms), _publish_findings])
     # One damaged file ends several checks in the same words.
     return worst_first(list({(f.id, f.message): f for f in findings}.values()))
 
 
-def _guarded(view: Table, find: Callable[..., Iterable[Finding]], /, *args: Any, **options: Any) -> list[Finding]:
+_Check = Callable[[Table], Iterable[Finding]]
+
+
+def _found(view: Table, checks: Iterable[_Check]) -> list[Finding]:
     """Collect findings; metadata that can't be read is a finding itself and ends that check. What an expiry takes away
-    meanwhile is none.
+    meanwhile is none: where something is wrong, a check looks twice, but for what rows alone tell.
     """
 
-    def collect() -> list[Finding]:
+    def collect(check: _Check) -> list[Finding]:
         out: list[Finding] = []
         try:
-            for finding in find(*args, **options):
+            for finding in check(view):
                 out.append(finding)
         except (FormatError, NotFoundError) as error:
             lost = "reads and commits of this branch fail; expiry and orphan cleaning must not run until it is repaired"
             out.append(unreadable_metadata(view.branch_name, error, lost))
         return out
 
-    return repeat_beside_expiry(collect, lambda found: [f for f in found if f.severity == ERROR])
+    def wrong(found: list[Finding]) -> list[Finding]:
+        return [f for f in found if f.severity == ERROR and f.kind not in TOLD_BY_ROWS]
+
+    return [f for check in checks for f in repeat_beside_expiry(partial(collect, check), wrong)]
 
 
 def _publish_findings(view: Table) -> Iterator[Finding]:

@@ -194,9 +194,9 @@ def staging_finding(view: Table) -> Finding:
     )
 
 
-def protection_findings(table: Table, view: Table) -> Iterator[Finding]:
+def protection_findings(view: Table) -> Iterator[Finding]:
     """A branch that shares files which no tag without retention keeps."""
-    name = view.branch_name
+    table, name = view.branch(MAIN), view.branch_name
     record = read_branch_record(table, name)
     source = table.branch(record.from_branch) if record is not None else table
     source = source if source.exists() else table  # another engine dropped it

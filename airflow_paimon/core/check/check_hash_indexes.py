@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.check.row_checks import ReadKeyHashes
 from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
 from airflow_paimon.core.commit.conditions import has_dynamic_buckets, has_moving_keys
@@ -35,6 +34,7 @@ from airflow_paimon.core.requests.findings import (
     Finding,
 )
 from airflow_paimon.core.table.dynamic_buckets_plan import ByBucket, check_known
+from airflow_paimon.core.table.live_entries import live_buckets
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -48,10 +48,10 @@ HASH_INDEX = "hash-index"
 
 
 def hash_index_findings(
-    view: Table, known: LiveStates, *, verify_files: bool, key_hashes: ReadKeyHashes | None = None
+    view: Table, *, verify_files: bool, key_hashes: ReadKeyHashes | None = None
 ) -> Iterator[Finding]:
     """Check the head of a branch. Without ``verify_files`` the index files are not read, only their list; without
-    ``key_hashes`` they are not compared with the rows. ``known``: what was read of the table before.
+    ``key_hashes`` they are not compared with the rows.
     """
     schema, head = view.schema(), view.latest_snapshot()
     options = TableOptions(schema.options)
@@ -59,7 +59,7 @@ def hash_index_findings(
         return
     stored = StoredPartitions(schema)
     buckets: dict[bytes, set[int]] = {}
-    for partition, bucket in known.live_buckets(view, head):
+    for partition, bucket in live_buckets(view, head):
         buckets.setdefault(stored.canonical(partition), set()).add(bucket)
     indexes: dict[bytes, list[IndexEntry]] = {p: [] for p in buckets}
     for entry in read_index_entries(view, head):

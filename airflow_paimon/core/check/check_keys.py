@@ -4,7 +4,7 @@ that has one row of a key in all of them; partitions with files for different nu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.check.row_checks import FindKeysInTwoPartitions, FindKeysTwice
@@ -12,6 +12,7 @@ from airflow_paimon.core.commit.conditions import has_moving_keys
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import CompactPartition
 from airflow_paimon.core.requests.findings import ERROR, INFO, Finding
+from airflow_paimon.core.table.live_entries import live_buckets
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -29,13 +30,13 @@ def bucket_count_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
     if head is None or TableOptions(schema.options).bucket < 1:
         return
     stored = StoredPartitions(schema)
-    found: dict[bytes, set[int]] = {}
-    for (partition, _), files in known.live_buckets(view, head).items():
-        found.setdefault(stored.canonical(partition), set()).update(total for total in files if total > 0)
-    mixed = {partition for partition, totals in found.items() if len(totals) > 1}
+    mixed = _mixed(stored, known.totals(view, head))
+    if mixed:  # deleted files are among them
+        live = live_buckets(view, head)
+        mixed = _mixed(stored, ((partition, total) for (partition, _), totals in live.items() for total in totals))
     if mixed:
         one = min(mixed, key=stored.text)
-        counts = sorted(found[one])
+        counts = sorted(mixed[one])
         yield Finding(
             kind="bucket-counts",
             subject=view.branch_name,
@@ -46,6 +47,15 @@ def bucket_count_findings(view: Table, known: LiveStates) -> Iterator[Finding]:
             at_risk="reads return a key twice that is in both, and writers refuse the partition; INSERT OVERWRITE of "
             "the partition's rows, each key once, helps",
         )
+
+
+def _mixed(stored: StoredPartitions, totals: Iterable[tuple[bytes, int]]) -> dict[bytes, set[int]]:
+    """Return the partitions, in canonical form, with more than one number of buckets."""
+    found: dict[bytes, set[int]] = {}
+    for partition, total in totals:
+        if total > 0:
+            found.setdefault(stored.canonical(partition), set()).add(total)
+    return {partition: some for partition, some in found.items() if len(some) > 1}
 
 
 def keys_twice_findings(view: Table, find_keys: FindKeysTwice | None) -> Iterator[Finding]:

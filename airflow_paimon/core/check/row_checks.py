@@ -35,3 +35,5 @@ class RowChecks:
 
 
 NO_ROWS = RowChecks()
+TOLD_BY_ROWS = frozenset({"duplicate-row-ids", "keys-in-two-buckets", "key-in-two-partitions", "keys-twice"})
+"""Kinds of findings that no expiry can cause, and that it takes a read of all keys to see."""

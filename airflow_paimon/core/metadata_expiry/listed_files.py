@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from airflow_paimon.core.metadata_expiry.referenced_files_plan import Sums
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.history import repeat_beside_expiry
-from airflow_paimon.core.table.manifest_lists import all_manifests
+from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE
@@ -111,28 +111,26 @@ class ListedFiles:
 
 def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFiles:
     """List all files of a table's folder into ``found``."""
+    list_in_parts(table, lambda infos: found.add(_part_of(infos, prefixes)))
+    return found
+
+
+def list_in_parts(table: Table, add: Callable[[Sequence[FileInfo]], None]) -> None:
+    """List all files of a table's folder, in parts; ``add`` is called with one after the other."""
 
     adding = threading.Lock()
 
     def add_all(folder: str) -> None:
         for infos in table.store.files_in_parts(folder):
-            part = _part_of(infos, prefixes)
             with adding:
-                found.add(part)
+                add(infos)
 
-    if repeat_beside_expiry(lambda: _number_of_files(table)) < _MANY:
+    if repeat_beside_expiry(lambda: count_live_files(table, table.latest_snapshot())) < _MANY:
         add_all("")
-        return found
+        return
     folders, objects = table.store.divided("")
-    found.add(_part_of(objects, prefixes))
+    add(objects)
     map_parallel(add_all, folders, LISTINGS_AT_ONCE)
-    return found
-
-
-def _number_of_files(table: Table) -> int:
-    """About how many data files there are: as many as the newest state has."""
-    head = table.latest_snapshot()
-    return sum(m.num_added_files - m.num_deleted_files for m in all_manifests(table, head)) if head is not None else 0
 
 
 def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes) -> ListedPart:

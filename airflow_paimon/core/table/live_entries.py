@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import chain
 
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryColumns, FileId, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.live_files import live_columns_of, net_change, never_added
+from airflow_paimon.core.table.live_files import BucketKey, live_buckets_of, live_columns_of, net_change, never_added
 from airflow_paimon.core.table.manifest_entries import each_columns, selected_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.partitions import Selection
@@ -63,3 +64,8 @@ def live_columns(table: Table, snapshot: Snapshot | None, selection: Selection |
     fields = zip(*parts, strict=True) if parts else ((),) * len(EntryColumns._fields)
     columns = EntryColumns._make(list(chain.from_iterable(f)) for f in fields)
     return live_columns_of(columns, f"{table.label}: snapshot {snapshot.id}" if snapshot is not None else table.label)
+
+
+def live_buckets(table: Table, snapshot: Snapshot) -> dict[BucketKey, Counter[int]]:
+    """Return what ``live_buckets_of`` does of a snapshot, with only the buckets in memory."""
+    return live_buckets_of(columns for _, columns in each_columns(table, all_manifests(table, snapshot)))

@@ -80,6 +80,22 @@ def live_columns_of(columns: EntryColumns, where: str) -> EntryColumns:
     return EntryColumns._make([column[at] for at in kept] for column in columns)
 
 
+def live_buckets_of(parts: Iterable[EntryColumns]) -> dict[BucketKey, Counter[int]]:
+    """Merge entries in order, and return the buckets that have live files, as they are stored, with how many of these
+    are for which number of buckets.
+
+    A bucket whose entries contradict each other is among them: reading its files raises.
+    """
+    counts: dict[BucketKey, Counter[int]] = {}
+    left: Counter[BucketKey] = Counter()  # sums of hashes: an addition and a deletion of one file leave nothing
+    for columns in parts:
+        for kind, total, file in zip(columns.kinds, columns.total_buckets, columns.identifiers(), strict=True):
+            bucket, by = BucketKey(file.partition, file.bucket), 1 if kind == FileKind.ADD else -1
+            counts.setdefault(bucket, Counter())[total] += by
+            left[bucket] += by * hash(file)
+    return {bucket: +totals or totals for bucket, totals in counts.items() if left[bucket]}
+
+
 def added_twice(where: str, file_name: str) -> FormatError:
     """Return the error for an addition of a file that is live already."""
     return FormatError(f"{where}: file {file_name} is added twice")

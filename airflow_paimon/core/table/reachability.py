@@ -57,11 +57,15 @@ def column_places(columns: EntryColumns) -> Iterator[FilePlace]:
     )
 
 
-def _paths(schema: TableSchema, places: Iterable[FilePlace]) -> list[str]:
+def each_path(schema: TableSchema, places: Iterable[FilePlace]) -> Iterator[tuple[int, str]]:
+    """Return the path of each data file, and after it those of its extra files, with the number of its place.
+
+    Raises:
+        FormatError: a name leads out of its folder.
+    """
     values = StoredPartitions(schema).values
     folders: dict[tuple[bytes, int], str] = {}
-    paths = []
-    for partition, bucket, file_name, extra_files, external in places:
+    for at, (partition, bucket, file_name, extra_files, external) in enumerate(places):
         if external is not None:
             path, folder = external, external.rpartition("/")[0]
         else:
@@ -70,10 +74,13 @@ def _paths(schema: TableSchema, places: Iterable[FilePlace]) -> list[str]:
                 known = folders[partition, bucket] = bucket_folder(schema, values(partition), bucket)
             folder = known
             path = f"{folder}/{checked_name(file_name)}"
-        paths.append(path)
-        if extra_files:
-            paths += [f"{folder}/{checked_name(extra)}" for extra in extra_files]
-    return paths
+        yield at, path
+        for extra in extra_files:
+            yield at, f"{folder}/{checked_name(extra)}"
+
+
+def _paths(schema: TableSchema, places: Iterable[FilePlace]) -> list[str]:
+    return [path for _, path in each_path(schema, places)]
 
 
 def missing_files(table: Table, schema: TableSchema, entries: Iterable[ManifestEntry]) -> list[str]:

@@ -12,7 +12,6 @@ from typing import Any
 from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.read_plan import PartitionRead, Source
 from airflow_paimon.core.chain.state import ChainState
-from airflow_paimon.core.check.live_states import live_states_for_read
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_readable
 from airflow_paimon.core.table.manifest_lists import count_live_files
@@ -58,8 +57,7 @@ def plan_chain(pinned: PinnedState, request: ReadRequest, sizes: GroupSizes = IN
             state = chain_state(layout, map(plan, states))
             reads = partition_reads(state, request)
         else:
-            known = live_states_for_read(states[0].table)
-            found = [with_bare_buckets(known, with_schemas_of_branch(s)) for s in states]
+            found = [with_bare_buckets(with_schemas_of_branch(s)) for s in states]
             state, counts = chain_state(layout, (s for s, _ in found)), [count for _, count in found]
             reads = partition_reads(state, request)
             files = count_files(reads, counts)

@@ -16,12 +16,12 @@ from airflow_paimon.core.chain.read_plan import (
     plan_reads,
 )
 from airflow_paimon.core.chain.state import ChainState, chain_views, heads_consistently
-from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.requests import GAP_POLICIES
 from airflow_paimon.core.table.features import is_chain_main
+from airflow_paimon.core.table.live_entries import live_buckets
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
@@ -138,13 +138,13 @@ def _state_then(table: Table, snapshot: Snapshot) -> ScanPlan:
     return ScanPlan(table, None, table.schema()) if found is None else scan_without_files(table, found)
 
 
-def with_bare_buckets(known: LiveStates, state: ScanPlan) -> tuple[ScanPlan, Counts]:
+def with_bare_buckets(state: ScanPlan) -> tuple[ScanPlan, Counts]:
     """Plan the partitions and buckets of a branch, without their files, and count these."""
     if state.snapshot is None:
         return state, {}
     values, splits = StoredPartitions(state.schema).values, []
     counts: dict[Values, Counter[int]] = {}
-    for (partition, bucket), files in known.live_buckets(state.table, state.snapshot).items():
+    for (partition, bucket), files in live_buckets(state.table, state.snapshot).items():
         splits.append(BucketSplit(partition, values(partition), bucket, next(iter(files)), ()))
         counts.setdefault(values(partition), Counter())[bucket] += sum(files.values())
     return replace(state, splits=tuple(splits)), counts

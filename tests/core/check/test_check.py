@@ -360,8 +360,8 @@ def test_what_states_share_is_read_and_looked_for_once(tmp_path: Path) -> None:
     read = [path for method, paths in store.tally.log if method == "read_many" for path in paths.split(", ")]
     manifests = [path for path in read if "/manifest-" in path and "list" not in path]
     assert len(manifests) == len(set(manifests)) == 6
-    listed = [uri for method, uri in store.tally.log if method in ("names", "walk") and "bucket-" in uri]
-    assert len(listed) == len(set(listed)) == 6
+    assert [path for method, path in store.tally.log if method == "files"] == [table.store.uri]
+    assert not [path for _, path in store.tally.log if "bucket-" in path]
 
 
 @pytest.mark.parametrize("where", ["main", "other"])

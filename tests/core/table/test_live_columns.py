@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, FileId, ManifestEntry
+from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, FileId, FileKind, ManifestEntry
 from airflow_paimon.core.format.manifest_io import read_manifest_columns, write_manifest
 from airflow_paimon.core.table.live_entries import live_columns, live_entries
-from airflow_paimon.core.table.live_files import live_columns_of, net_change
+from airflow_paimon.core.table.live_files import BucketKey, live_buckets_of, live_columns_of, net_change
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from tests.core.tables import append, make_table, overwrite
 
@@ -37,11 +38,22 @@ def test_entries_in_any_order(entries: list[ManifestEntry]) -> None:
         expected = None if change.deleted else list(change.added)
     except FormatError as error:
         assert "added twice" in error.message
+    buckets = live_buckets_of([columns])
     if expected is None:
         with pytest.raises(FormatError, match=r"^t(: file . is added twice| deletes file ., which it never added)"):
             live_columns_of(columns, "t")
     else:
         assert list(live_columns_of(columns, "t").identifiers()) == expected
+        assert {bucket: totals[2] for bucket, totals in buckets.items()} == Counter(
+            BucketKey(file.partition, file.bucket) for file in expected
+        )
+
+
+def test_a_bucket_that_can_not_be_read_is_among_those_with_live_files() -> None:
+    """Or a read of many files would leave it out."""
+    entries = [_entry(FileKind.ADD, "a", 0, 0), _entry(FileKind.DELETE, "b", 0, 0), _entry(FileKind.DELETE, "b", 1, 0)]
+    columns = read_manifest_columns(write_manifest(entries))
+    assert {bucket.bucket for bucket in live_buckets_of([columns])} == {0, 1}
 
 
 def test_deletions_over_several_manifests(tmp_path: Path) -> None:
