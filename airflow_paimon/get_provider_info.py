@@ -115,7 +115,7 @@ def _connection_type() -> dict[str, Any]:
                 "password": "S3 and OSS; belongs to the access key",
             },
         },
-        "conn-fields": {**_storage_fields(), **_job_fields()},
+        "conn-fields": connection_fields(),
     }
 
 
@@ -139,6 +139,11 @@ def _flink_connection_type() -> dict[str, Any]:
             "any_sql": _field("Any SQL", "true: the SQL of tasks may come from trigger forms; empty = false"),
         },
     }  # fmt: skip
+
+
+def connection_fields() -> dict[str, Any]:
+    """Return the fields of a connection of type ``paimon``: its extras, but for those that a field of Airflow's is."""
+    return {**_storage_fields(), **_job_fields()}
 
 
 def _storage_fields() -> dict[str, Any]:

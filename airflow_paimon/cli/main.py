@@ -291,7 +291,8 @@ def _check_flags(argv: Sequence[str], parser: _Parser) -> None:
     command = argv[0]
     if command not in LOOKUPS:
         return
-    flags = [flag for flag in _commands(parser)[command].flags() if flag.startswith("--")]
+    commands = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices
+    flags = [flag for flag in commands[command].flags() if flag.startswith("--")]
     for word in argv[1:]:
         flag = word.partition("=")[0]
         if flag.startswith("--") and flag not in flags:
@@ -304,12 +305,6 @@ def _meant(command: str, flag: str, flags: Sequence[str]) -> str:
     short = [known for known in flags if known.startswith(flag) and flag != "--"]
     near = short if len(short) == 1 else get_close_matches(flag, [f for f in flags if f != "--help"], 1, 0.7)
     return f"did you mean {near[0]}?" if near else f"there are {', '.join(flags)}"
-
-
-def _commands(parser: _Parser) -> Mapping[str, _Parser]:
-    found = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-    commands: Mapping[str, _Parser] = found.choices
-    return commands
 
 
 def _limit(text: str) -> int:

@@ -101,7 +101,10 @@ class JobWatch:
         if state is None or not (state in ENDED_STATES or self._gone >= _LOOKS_UNTIL_GONE):
             return None
         self._log_driver()
-        return self._ending(state)
+        try:
+            return self.drivers.ending(self._driver, state)
+        except (OSError, RuntimeError, PaimonError):
+            return state
 
     def kill(self) -> None:
         """Ask the cluster to end the driver. Raises as ``Drivers.kill``."""
@@ -118,12 +121,6 @@ class JobWatch:
         except (OSError, RuntimeError) as error:
             self._report(f"the cluster does not report its state: {error}")
         return None, None
-
-    def _ending(self, state: str) -> str:
-        try:
-            return self.drivers.ending(self._driver, state)
-        except (OSError, RuntimeError, PaimonError):
-            return state
 
     def _log_driver(self) -> None:
         """Put the end of the driver's log into this one."""

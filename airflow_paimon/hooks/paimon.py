@@ -17,6 +17,7 @@ from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
 from airflow_paimon.forms.policy import FormPolicy, parse_policy
+from airflow_paimon.get_provider_info import connection_fields
 from airflow_paimon.settings import CONN_ID, MANIFEST_CACHE_MB, SPARK_CONN_ID
 
 if TYPE_CHECKING:
@@ -30,10 +31,8 @@ __all__ = ["PaimonHook"]
 
 ADDRESSING_STYLES = ("auto", "path", "virtual")
 
-EXTRAS = frozenset({"warehouse", "catalog_type", "catalog_options", "key", "secret", "token", "endpoint", "region",
-                     "addressing_style", "storage_conn_id", "storage_options", "spark_conn_id", "spark_conf",
-                     "spark_options", "results_folder", "notify", "approvers", "remind_before", "four_eyes", "forms",
-                     "masked_columns", "local_execution"})  # fmt: skip
+EXTRAS = frozenset({"key", "secret", *connection_fields()})
+"""The form has login and password for key and secret."""
 _MARKUP = re.compile(r"\[(?=[a-z#/@])")
 _STORAGES = {
     "s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs", "oss": "oss", "hdfs": "hdfs", "viewfs": "hdfs",
@@ -54,20 +53,7 @@ class PaimonHook(BaseHook):
     """
     Reach the tables of a Paimon warehouse.
 
-    The connection's extras: ``warehouse`` (a folder or URI), ``catalog_type`` (``filesystem``, the default, ``hive``,
-    ``jdbc`` or ``rest``), ``catalog_options`` (of that catalog, by Paimon's names, such as ``uri``; JSON), for S3
-    ``key``, ``secret``, ``token``, ``endpoint``, ``region`` (login and password stand for key and secret),
-    ``addressing_style`` (``path``, ``virtual`` or ``auto``), ``storage_conn_id`` (a connection of type ``aws``,
-    ``google_cloud_platform``, ``wasb`` or ``adls`` to log in with), ``storage_options`` (JSON, what a file for
-    ``--storage-options`` has: further options, also a catalog's with ``metastore``) and ``results_folder`` (where jobs
-    in cluster deploy mode leave their results; by default the folder ``_airflow_paimon_results`` in the warehouse).
-    For operators that don't name their own: ``spark_conn_id``,
-    ``spark_conf`` and ``spark_options`` (both JSON). ``local_execution``: what small work on rows runs in plain Python
-    instead of in Spark. For approvals: ``notify`` (notifiers by name, JSON), ``approvers``
-    (ids of the users who may answer), ``remind_before``, ``four_eyes`` (a second person approves). For trigger forms:
-    ``forms`` (what they may ask for beyond what does no harm, and which of their fields are locked, JSON;
-    :class:`~airflow_paimon.forms.policy.FormPolicy`). For diffs: ``masked_columns`` (columns by table whose values no
-    sample shows, JSON).
+    :doc:`/reference/connection` lists the extras of the connection.
 
     :param paimon_conn_id: the Airflow connection
     :param connection: take this connection instead of looking one up by its id

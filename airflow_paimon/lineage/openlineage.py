@@ -89,7 +89,11 @@ def lineage_of(
         _dataset(hook, operator.table, name, versions[i] if i < len(versions) else None) for i, name in enumerate(read)
     ]
     if checked := _assertions(result, error):
-        inputs[:1] = [_with_assertions(one, checked) for one in inputs[:1]]
+        facet: Any = {"dataQualityAssertions": checked}
+        inputs[:1] = [
+            InputDataset(namespace=one.namespace, name=one.name, facets=one.facets, inputFacets=facet)
+            for one in inputs[:1]
+        ]
     inputs += [_dataset(hook, *viewed) for viewed in _views(hook, operator).values()]
     written = branches_written(result) if result is not None else []
     outputs = [_output(hook, operator, name, result) for name in written if result is not None]
@@ -237,17 +241,6 @@ def _assertions(
         assertions=[
             data_quality_assertions_dataset.Assertion(**{k: v for k, v in one.items() if k in known}) for one in found
         ]
-    )
-
-
-def _with_assertions(
-    dataset: Dataset, checked: data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet
-) -> InputDataset:
-    return InputDataset(
-        namespace=dataset.namespace,
-        name=dataset.name,
-        facets=dataset.facets,
-        inputFacets={"dataQualityAssertions": checked},
     )
 
 

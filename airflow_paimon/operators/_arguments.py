@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator
 from typing import Any
 
 from airflow_paimon.core.requests.requests import PublishBranch, Request, argument_name
@@ -48,15 +47,11 @@ def own_fields(request: type[Request]) -> list[dataclasses.Field[Any]]:
 
 def with_parameters(text: str | None, request: type[Request]) -> str:
     """Add the arguments of an operation to the text of its operator, as ``help()`` and the reference show them."""
-    return "\n\n".join([inspect.cleandoc(text or ""), "\n".join(_parameters(request))]).rstrip() + "\n"
-
-
-def _parameters(request: type[Request]) -> Iterator[str]:
     names = {f.name.rstrip("_").replace("_", "-"): argument_name(f) for f in dataclasses.fields(request)}
-    for number, spec in enumerate(own_fields(request)):
-        if number == 1 and issubclass(request, PublishBranch):
-            yield f":param {APPROVAL}: {_APPROVAL}"
-        yield f":param {argument_name(spec)}: {_meaning(spec, names)} (templated)"
+    lines = [f":param {argument_name(one)}: {_meaning(one, names)} (templated)" for one in own_fields(request)]
+    if issubclass(request, PublishBranch):
+        lines.insert(1, f":param {APPROVAL}: {_APPROVAL}")
+    return "\n\n".join([inspect.cleandoc(text or ""), "\n".join(lines)]).rstrip() + "\n"
 
 
 def _meaning(spec: dataclasses.Field[Any], names: dict[str, str]) -> str:

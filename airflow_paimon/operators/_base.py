@@ -183,7 +183,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         hook = PaimonHook(self.paimon_conn_id)
         request = self._restricted_request(hook, context)
         self._prepare(hook, request, context)
-        submits = self._needs_spark(request) if self._run_on is None else self._run_on == "spark"
+        submits = OPERATIONS[self.operation].needs_spark if self._run_on is None else self._run_on == "spark"
         return self._submit(hook, request, context) if submits else self._run_here(request)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
@@ -227,7 +227,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
                 self._done(context, one)
             return result
         of = of or self
-        for line in self._log_lines(result)[:_MOST_LOG_LINES]:
+        for line in log_lines(self.operation, result)[:_MOST_LOG_LINES]:
             self.log.info("%s", line)
         result = shortened(result)
         with suppress(Exception):  # the page then doesn't say it
@@ -335,9 +335,6 @@ class PaimonOperator(StrictTemplates, BaseOperator):
 
     def _prepare(self, hook: PaimonHook, request: Request, context: Context) -> None:
         """Do what must be done before the operation; for subclasses."""
-
-    def _log_lines(self, result: Mapping[str, Any]) -> list[str]:
-        return log_lines(self.operation, result)
 
     def _check_arguments(self, given: Mapping[str, Any]) -> None:
         """Check arguments that the DAG's code spells out, so that a wrong one is an error of the DAG's file."""
@@ -481,17 +478,13 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         """Return the argument ``run_on``; None if it was left out, or a template rendered to nothing."""
         return None if is_blank(self.run_on) else str(self.run_on).strip()
 
-    def _needs_spark(self, request: Request | None) -> bool:
-        """Say whether an operation may read or write rows."""
-        return OPERATIONS[self.operation].needs_spark
-
     def _check_run_on(self) -> None:
         run_on = self._run_on
         if run_on is None or "{{" in run_on:
             return
         if run_on not in RUN_ON:
             raise InvalidInputError(f"run_on must be one of {', '.join(RUN_ON)}, or left out; got {self.run_on!r}")
-        if run_on == "worker" and self._needs_spark(None):
+        if run_on == "worker" and OPERATIONS[self.operation].needs_spark:
             raise InvalidInputError(f"{self.operation} reads or writes rows and needs Spark: leave run_on out")
 
 

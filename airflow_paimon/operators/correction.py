@@ -285,7 +285,9 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
             **self._approval_subject(context),
         }
         if said["approved"] and user and self._is_own_request(context, user):
-            return self._ask_another_person(context, said["approved_by"])
+            who = said["approved_by"]
+            self.log.warning("%s triggered this run, so another user has to approve it: asking again", who)
+            return self.execute(context)
         word, by = ("approved" if said["approved"] else "rejected"), said["approved_by"] or "none: no answer in time"
         self._notify(context, self._message(context, "answered", f"{word} by {by}", said))
         return self._follow(context, said)
@@ -304,10 +306,6 @@ class PublishApprovalOperator(StrictTemplates, ApprovalOperator, BranchMixIn):
         with in_airflows_terms(context):
             requester = (triggering_user(context) or "").casefold()
             return self._needs_four_eyes() and requester in {str(user.get(k) or "").casefold() for k in ("id", "name")}
-
-    def _ask_another_person(self, context: Context, who: str) -> Any:
-        self.log.warning("%s triggered this run, so another user has to approve it: asking again", who)
-        return self.execute(context)
 
     def _notify(self, context: Context, message: dict[str, Any]) -> None:
         try:

@@ -106,7 +106,11 @@ def lay_out(
         key=lambda p: (p.millis, p.lane, p.commit.id),
     )  # fmt: skip
     forks = {(o.parent, o.fork) for o in own if o.parent is not None}
-    slots = _fold([_is_special(p, forks) for p in placed], columns)
+    special = [
+        p.commit.role in (PUBLISH, ROLLBACK, "unreadable") or p.commit.undo or (p.lane, p.commit.id) in forks
+        for p in placed
+    ]
+    slots = _fold(special, columns)
     marks: list[Mark] = []
     times = []
     for column, (first, last) in enumerate(slots):
@@ -136,11 +140,6 @@ def _own_commits(lanes: Sequence[LaneInput]) -> list[_Own]:
         fork = max(shared, default=None)
         out.append(_Own([c for c in lane.commits if fork is None or c.id > fork], parent, fork))
     return out
-
-
-def _is_special(placed: _Placed, forks: set[tuple[int, int | None]]) -> bool:
-    commit = placed.commit
-    return commit.role in (PUBLISH, ROLLBACK, "unreadable") or commit.undo or (placed.lane, commit.id) in forks
 
 
 def _fold(special: Sequence[bool], columns: int) -> list[tuple[int, int]]:

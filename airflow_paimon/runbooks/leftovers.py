@@ -207,21 +207,19 @@ def _clean_up(params: Mapping[str, Any], planned: Mapping[str, Any]) -> list[str
         return [f"Nothing was cleaned up: branch {mine.branch} has {commits} of another job"]
     tag = planned["tag"] if main.find_tag(planned["tag"]) else None
     gone = mine or Leftover(owner=planned["owner"], branch=None, tag=tag, base=main.branch_name)
-    return [_removed(params, gone)] if gone.label else []
+    if not gone.label:
+        return []
+    try:
+        remove(params, gone)
+    except PaimonError as error:
+        later = dag_for(Kind.CLEANUP, gone.owner or "")
+        return [f"Not cleaned up: {gone.label}: {error.message}. Trigger {later} later"]
+    return [f"Cleaned up: {gone.label} deleted"]
 
 
 def clean_up_unpublished(params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]]) -> list[str]:
     """Delete the branches and tags of a run that has nothing to publish, unless its form keeps them."""
     return [] if params["keep_branch"] else clean_up_run({**params, "clean_up": True}, planned, {})
-
-
-def _removed(params: Mapping[str, Any], leftover: Leftover) -> str:
-    try:
-        remove(params, leftover)
-    except PaimonError as error:
-        later = dag_for(Kind.CLEANUP, leftover.owner or "")
-        return f"Not cleaned up: {leftover.label}: {error.message}. Trigger {later} later"
-    return f"Cleaned up: {leftover.label} deleted"
 
 
 def remove(params: Mapping[str, Any], leftover: Leftover) -> None:

@@ -66,7 +66,8 @@ def plan_pipeline(
         if corrected:
             plan_correction(_correction_form(params, one), dag_id, run_id, locked)
         made = plan_branch(main, params["branch"], owner, starts[one.table] if corrected else None)
-        planned.append({**made, "correct": _correct_arguments(one) if corrected else None, "replay": None,
+        own = {"mode": one.mode, "partitions": list(one.partitions), "view": list(one.views), "all_rows": one.all_rows}
+        planned.append({**made, "correct": {**one.runs, **own} if corrected else None, "replay": None,
                         "reads": sorted(set(one.sources.values()) & mains.keys()), "wait": dict(_NO_WAIT),
                         "checks": one.checks, "views": list(one.views)})  # fmt: skip
     bases = {made["table"]: made for made in planned}
@@ -186,11 +187,6 @@ def _correction_form(params: Mapping[str, Any], one: PipelineTable) -> dict[str,
            "all_rows": one.all_rows}  # fmt: skip
     fixed = {"engine": "embedded", "publish": "merge"}
     return {**params, **_UNUSED, **one.runs, **own, **fixed}
-
-
-def _correct_arguments(one: PipelineTable) -> dict[str, Any]:
-    return {**one.runs, "mode": one.mode, "partitions": list(one.partitions), "view": list(one.views),
-            "all_rows": one.all_rows}  # fmt: skip
 
 
 def _check_replayed_columns(params: Mapping[str, Any], one: PipelineTable, main: Table) -> None:

@@ -139,18 +139,15 @@ def what_ran(operation: Mapping[str, Any], wrote: Mapping[str, Any]) -> str:
 def _overview(
     params: Mapping[str, Any], planned: Sequence[Mapping[str, Any]], done: Sequence[Mapping[str, Any]]
 ) -> str:
+    rows, base = [], str(conf.get("api", "base_url", fallback="") or "")
+    for one, its in zip(planned, done, strict=True):
+        total = its["diff"]["details"]["total"]
+        url = table_page_url(params["paimon_conn_id"], one["table"], branch=one["branch"], base_url=base)
+        by = "correction" if one["correct"] else "replay"
+        page = f"[branch {escape(one['branch'])}]({url})"
+        rows.append([one["table"], by, total["added"], total["changed"], total["deleted"], page])
     columns = heads("table | by | added: number | changed: number | deleted: number | page: markdown")
-    rows = [_row(params, one, its["diff"]["details"]) for one, its in zip(planned, done, strict=True)]
     return table_of(Listing(title="tables", columns=columns, rows=rows))
-
-
-def _row(params: Mapping[str, Any], one: Mapping[str, Any], details: Mapping[str, Any]) -> list[Any]:
-    total = details["total"]
-    base = str(conf.get("api", "base_url", fallback="") or "")
-    url = table_page_url(params["paimon_conn_id"], one["table"], branch=one["branch"], base_url=base)
-    by = "correction" if one["correct"] else "replay"
-    return [one["table"], by, total["added"], total["changed"], total["deleted"],
-            f"[branch {escape(one['branch'])}]({url})"]  # fmt: skip
 
 
 def _warnings(params: Mapping[str, Any], one: Mapping[str, Any]) -> list[str]:

@@ -82,7 +82,7 @@ def choose_tables(params: Mapping[str, Any], locked: Collection[str] = ()) -> di
     check_policy(params, locked)
     hook = PaimonHook(params["paimon_conn_id"])
     found = _matching(hook, patterns, exclude) if patterns else []
-    chosen = sorted({*found, *(name for name in named if not _matches(name, exclude))})
+    chosen = sorted({*found, *(name for name in named if not any(fnmatchcase(name, one) for one in exclude))})
     if not chosen:
         raise NotFoundError(_nothing(hook, given, exclude))
     if parse_budget(params["budget"]) is None:
@@ -197,10 +197,6 @@ def _checked(name: str) -> str:
     if str(found) != f"{found.database}.{found.table}":
         raise InvalidInputError(f"{name!r} is not a table: write database.table, without a branch")
     return str(found)
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _matching(hook: PaimonHook, patterns: Sequence[str], exclude: Sequence[str]) -> list[str]:
@@ -374,7 +370,12 @@ def summarize(
     summed = ("partitions", "snapshots", "tags", "branches", "compacted_files", "freed_files", "freed_bytes", "waiting")
     failed = [f"{row['table']}: {step}: {why}" for row in rows for step, why in row["failed"].items()]
     failed += [f"No table matches {pattern}" for pattern in missed]
-    soon = sorted((one for night in nights for one in _expiring_soon(night)), key=lambda one: str(one["expires_at"]))
+    soon = [
+        {"table": night.table, **{name: one[name] for name in ("branch", "owner", "expires_at")}}
+        for night in nights
+        for one in night.done.get("expire_branches", {}).get("details", {}).get("expiring_soon", ())
+    ]
+    soon.sort(key=lambda one: str(one["expires_at"]))
     return {
         "dry_run": dry_run,
         "tables": len(rows),
@@ -394,11 +395,6 @@ def _measured(plan: Mapping[str, Any]) -> dict[str, Any]:
         "waiting_for_budget": plan["waiting"][:_LISTED],
         "unhealthy": [name for name, score in scores.items() if score is None or score < _UNHEALTHY][:_LISTED],
     }
-
-
-def _expiring_soon(night: TableOutcome) -> list[dict[str, Any]]:
-    found = night.done.get("expire_branches", {}).get("details", {}).get("expiring_soon", ())
-    return [{"table": night.table, **{k: one[k] for k in ("branch", "owner", "expires_at")}} for one in found]
 
 
 def _figures(night: TableOutcome) -> dict[str, Any]:

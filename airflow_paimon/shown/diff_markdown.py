@@ -1,20 +1,23 @@
-"""The details of ``diff_branches`` as Markdown: what the approver reads."""
+"""What checks and a diff said about a branch, as Markdown: what the approver reads."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from airflow_paimon.shown.checks_markdown import render_checks
 from airflow_paimon.shown.diff_lists import counts, samples, unchanged_text
-from airflow_paimon.shown.listing import Listing
+from airflow_paimon.shown.listing import Listing, heads
 from airflow_paimon.shown.markdown import counted, escape, table_of, where_it_ran
 
 _COLUMNS = 8
 """Columns beside each other."""
 _NARROWEST = 2
 """Columns beside a key, however wide that is."""
+_OUTCOMES = {"passed": "passed", "warned": "**warns**", "failed": "**failed**", "skipped": "not compared"}
+_ROWS = 3
+_LONGEST_ROW = 300
 
 
 def render_review(results: Mapping[str, Any]) -> list[str]:
@@ -24,6 +27,27 @@ def render_review(results: Mapping[str, Any]) -> list[str]:
     """
     rules = (results.get("check") or {"details": {}})["details"].get("rules", ())
     return [render_checks(rules), render_markdown(results["diff"]["details"]), where_it_ran(results)]
+
+
+def render_checks(rules: Sequence[Mapping[str, Any]]) -> str:
+    """Render the ``rules`` in the details of ``check_branch_data``; an empty text without any.
+
+    Values are escaped, so that no text of the data becomes markup.
+    """
+    if not rules:
+        return ""
+    warned = sum(rule["outcome"] == "warned" for rule in rules)
+    summary = f"**{counted(len(rules), 'check')} of the branch**" + (f", {warned} with a warning" if warned else "")
+    listed = [(r["name"], _OUTCOMES.get(r["outcome"], escape(r["outcome"])), r["said"]) for r in rules]
+    listing = Listing(title="checks", columns=heads("check | outcome: markdown | rows"), rows=listed)
+    parts = [f"{summary}:", table_of(listing)]
+    return "\n\n".join([*parts, *(_broken_rows(rule) for rule in rules if rule["rows"])])
+
+
+def _broken_rows(rule: Mapping[str, Any]) -> str:
+    texts = [json.dumps(row, ensure_ascii=False) for row in rule["rows"][:_ROWS]]
+    shown = [text if len(text) <= _LONGEST_ROW else f"{text[: _LONGEST_ROW - 1]}…" for text in texts]
+    return f"Some rows of {escape(rule['name'])}:\n\n" + "\n".join(f"- {escape(text)}" for text in shown)
 
 
 def render_markdown(details: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from airflow_paimon.core.table.table import Table
+from airflow_paimon.operators._log_lines import log_lines
 from airflow_paimon.operators.maintenance import (
     ChangelogExpireOperator,
     CompactManifestOperator,
@@ -24,21 +25,21 @@ def old_table() -> Table:
 def test_compact_manifest() -> None:
     operator, table = CompactManifestOperator(task_id="t", table="d.t"), old_table()
     dry, done, again = (run(table, "compact_manifest", dry_run=dry).to_json() for dry in (True, False, False))
-    assert operator._log_lines(dry) == ["4 manifests with 7 entries would become 1 with 1"]
-    assert operator._log_lines(done) == ["4 manifests with 7 entries became 1 with 1"]
-    assert operator._log_lines(again) == ["Nothing to merge; manifests: 1"]
+    assert log_lines(operator.operation, dry) == ["4 manifests with 7 entries would become 1 with 1"]
+    assert log_lines(operator.operation, done) == ["4 manifests with 7 entries became 1 with 1"]
+    assert log_lines(operator.operation, again) == ["Nothing to merge; manifests: 1"]
 
 
 def test_expire_changelogs_beside_expire_snapshots() -> None:
     table = old_table()
     at_once = {"grace": "0 s", "writers_stopped": True}
     done = run(table, "expire_snapshots", retain_min=1, retain_max=1, **at_once).to_json()
-    assert SnapshotExpireOperator(task_id="t", table="d.t")._log_lines(done)[0] == "main: snapshots 1 to 3 expired"
+    assert log_lines(SnapshotExpireOperator.operation, done)[0] == "main: snapshots 1 to 3 expired"
     operator = ChangelogExpireOperator(task_id="c", table="d.t")
     done = run(table, "expire_changelogs", retain_min=1, retain_max=2, dry_run=True, **at_once).to_json()
-    assert operator._log_lines(done)[:2] == [
+    assert log_lines(operator.operation, done)[:2] == [
         "main: changelogs 1 to 2 would expire",
         "main: changelog 3 stays: it is the newest changelog",
     ]
     done = run(table, "expire_changelogs", delete_all=True, **at_once).to_json()
-    assert operator._log_lines(done)[0] == "main: changelogs 1 to 3 expired"
+    assert log_lines(operator.operation, done)[0] == "main: changelogs 1 to 3 expired"
