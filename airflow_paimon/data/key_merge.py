@@ -27,7 +27,7 @@ from airflow_paimon.core.format.hash_index import (
 )
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.publish.bucket_files import BucketFiles
-from airflow_paimon.core.publish.bucket_merge_plan import key_scope
+from airflow_paimon.core.publish.bucket_merge_plan import key_group
 from airflow_paimon.core.publish.key_merge import TAKE_BRANCH, KeyMergeRequest, KeyMergeResult
 from airflow_paimon.core.table.bucket import hash_rows
 from airflow_paimon.core.table.internal_columns import internal_column
@@ -60,10 +60,10 @@ def merge_by_key(wanted: KeyMergeRequest) -> KeyMergeResult:
     Raises:
         FormatError: a file is missing or corrupt; the written files are deleted.
     """
-    scope = key_scope(wanted.schema)
+    group_of = key_group(wanted.schema)
     groups: dict[object, set[BucketKey]] = {}
     for bucket in sorted(wanted.buckets):
-        groups.setdefault(scope(bucket), set()).add(bucket)
+        groups.setdefault(group_of(bucket), set()).add(bucket)
     done: list[_BucketGroup] = []
     with abandoned_on_failure(done):
         for buckets in groups.values():
@@ -79,7 +79,7 @@ def merge_by_key(wanted: KeyMergeRequest) -> KeyMergeResult:
             changed=sum(g.changed_keys for g in done),
             overlapping=sum(g.overlapping for g in done),
             samples=[s for g in done for s in g.samples][:_LISTED],
-            meets=lambda entries: _has_changed_key(wanted, {scope(b): g for g in done for b in g.buckets}, entries),
+            meets=lambda entries: _has_changed_key(wanted, {group_of(b): g for g in done for b in g.buckets}, entries),
         )
 
 
@@ -268,8 +268,8 @@ class _BucketGroup:
 
     def _read_indexes(self) -> dict[int, Hashes]:
         """Read which hashes main has in these buckets, if they are dynamic; one may have no rows any more."""
-        bucket_of, scope = StoredPartitions(self.wanted.schema).bucket, key_scope(self.wanted.schema)
-        own = set(map(scope, self.buckets))
+        bucket_of, group_of = StoredPartitions(self.wanted.schema).bucket, key_group(self.wanted.schema)
+        own = set(map(group_of, self.buckets))
         return {
             i.bucket: read_hash_index(
                 self.wanted.target.store.read(i.external_path or f"{INDEX_DIR}/{i.file_name}"),
@@ -277,7 +277,7 @@ class _BucketGroup:
                 name=i.file_name,
             )
             for i in self.wanted.ours.index
-            if i.index_type == INDEX_TYPE and scope(bucket_of(i)) in own
+            if i.index_type == INDEX_TYPE and group_of(bucket_of(i)) in own
         }
 
     def write_indexes(self) -> Iterator[IndexEntry]:
@@ -347,7 +347,7 @@ def _has_changed_key(
 ) -> bool:
     """Whether files that main got meanwhile hold a key that the branch changed."""
     schema, target = wanted.schema, wanted.target
-    stored, scope = StoredPartitions(schema), key_scope(schema)
+    stored, group_of = StoredPartitions(schema), key_group(schema)
     fields = [schema.field(name) for name in schema.trimmed_primary_keys]
     for entry in entries:
         if entry.file.schema_id != schema.id:
@@ -355,7 +355,7 @@ def _has_changed_key(
         bucket = stored.bucket(entry)
         files = BucketFiles(entries={bucket: [entry]}, index=(), schemas={schema.id: schema})
         [(read, one)] = bucket_states(target, schema, files.splits(schema), files)
-        group = groups[scope(bucket)]
+        group = groups[group_of(bucket)]
         if any(map(group.holds_one_of, read_stored(read, one, fields))):
             return True
     return False

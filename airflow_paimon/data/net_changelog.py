@@ -21,7 +21,7 @@ from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntr
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.row_functions import ReplacedBuckets
-from airflow_paimon.core.publish.staged_files import delete_unused
+from airflow_paimon.core.publish.written_files import delete_unused
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.features import check_file, check_index, check_mergeable
 from airflow_paimon.core.table.internal_columns import internal_column

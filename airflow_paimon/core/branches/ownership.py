@@ -6,6 +6,7 @@ All of it is in the branch's record (``core.table.branch_record``).
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import lock, protection_text
@@ -24,6 +25,8 @@ from airflow_paimon.core.table.properties import (
     BRANCH_OWNER_PROPERTY,
     BRANCH_PROTECTED_BY_PROPERTY,
     BRANCH_REASON_PROPERTY,
+    CAME_FROM_PROPERTY,
+    FAMILY_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
 
@@ -129,13 +132,19 @@ def ownership_details(record: BranchRecord) -> dict[str, object]:
 
 
 def publish_properties(record: BranchRecord | None) -> dict[str, str]:
-    """Return the snapshot properties that say whose branch was published, and that its protection was overridden."""
+    """Return the snapshot properties that say whose branch was published, that its protection was overridden, to which
+    family it belongs, and what it came from.
+    """
     if record is None:
         return {}
     said = {BRANCH_OWNER_PROPERTY: record.owner, BRANCH_REASON_PROPERTY: record.reason}
     if record.protected:
         said |= {BRANCH_PROTECTED_BY_PROPERTY: record.protected_by or "unknown", BRANCH_FORCED_PROPERTY: "true"}
-    return {key: truncated(value, _MAX_WORDS) for key, value in said.items() if value}
+    out = {key: truncated(value, _MAX_WORDS) for key, value in said.items() if value}
+    if record.known_origin:
+        out[FAMILY_PROPERTY] = record.family_name
+        out |= {CAME_FROM_PROPERTY: json.dumps(record.came_from)} if record.came_from else {}
+    return out
 
 
 def _altered(record: BranchRecord, request: AlterBranch, table: str) -> BranchRecord:

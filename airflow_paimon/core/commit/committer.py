@@ -35,10 +35,17 @@ from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
 from airflow_paimon.core.commit.guards import PostCommitCheck, check_draft
 from airflow_paimon.core.commit.lost_races import count_lost_race
+from airflow_paimon.core.commit.metadata_files import (
+    ChangeFiles,
+    NewSnapshot,
+    discard,
+    make_change_files,
+    new_snapshot,
+    write,
+)
 from airflow_paimon.core.commit.put import execute as execute
 from airflow_paimon.core.commit.put import put_new as put_new
 from airflow_paimon.core.commit.put import require_committable as require_committable
-from airflow_paimon.core.commit.staged import ChangeFiles, StagedSnapshot, discard, make_change_files, stage, write
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -211,7 +218,7 @@ class _Commit:
             discard(self.table, self.changes.files)
             self.changes = None
 
-    def _write(self, planned: _Planned) -> tuple[StagedSnapshot, BranchRecord | None] | None:
+    def _write(self, planned: _Planned) -> tuple[NewSnapshot, BranchRecord | None] | None:
         """Write all that a snapshot names, and return it with the branch's record; None: the head is gone.
 
         If the id is free but the head is gone, the branch was deleted (and perhaps recreated), or rolled back by
@@ -222,11 +229,11 @@ class _Commit:
         if not written:
             self._discard_changes()
         changes = self.changes or make_change_files(table, head, draft)
-        staged = self._staged(planned, changes, stamp=str(uuid.uuid4()) if written else changes.stamp)
-        if staged is None:
+        new = self._new_snapshot(planned, changes, stamp=str(uuid.uuid4()) if written else changes.stamp)
+        if new is None:
             return None
         self.changes = changes
-        files = staged.files if written else {**changes.files, **staged.files}
+        files = new.files if written else {**changes.files, **new.files}
         try:
             branch, there = write(
                 table, files, [partial(require_ready, table), partial(is_still_there, table, head, draft)]
@@ -234,61 +241,61 @@ class _Commit:
             if not there:
                 self._forget_snapshots()
             if not there or (draft.prepare is not None and not draft.prepare()):
-                discard(table, staged.files)
+                discard(table, new.files)
                 return None
         except PaimonError:
-            discard(table, staged.files)  # the snapshot was not put yet
+            discard(table, new.files)  # the snapshot was not put yet
             raise
-        return staged, branch
+        return new, branch
 
-    def _staged(self, planned: _Planned, changes: ChangeFiles, *, stamp: str) -> StagedSnapshot | None:
+    def _new_snapshot(self, planned: _Planned, changes: ChangeFiles, *, stamp: str) -> NewSnapshot | None:
         try:
-            return stage(self.cache, planned.at.head, planned.draft, self.options, changes, stamp=stamp)
+            return new_snapshot(self.cache, planned.at.head, planned.draft, self.options, changes, stamp=stamp)
         except PaimonError:
             if is_still_there(self.table, planned.at.head, planned.draft):
                 raise
             self._forget_snapshots()  # what the head names is gone with it
             return None
 
-    def _put(self, planned: _Planned, staged: StagedSnapshot, branch: BranchRecord | None) -> bool:
+    def _put(self, planned: _Planned, new: NewSnapshot, branch: BranchRecord | None) -> bool:
         """Put the snapshot file if absent, and read it back. False: it certainly was not committed, or had to be taken
         back.
         """
         table, head, refused = self.table, planned.at.head, None
         self.changes = None  # from here on they may be named
-        self.in_doubt = staged.snapshot
+        self.in_doubt = new.snapshot
         try:
-            table.store.create(table.paths.snapshot(staged.snapshot.id), staged.data)
+            table.store.create(table.paths.snapshot(new.snapshot.id), new.data)
         except (AlreadyExistsError, OutcomeUnknownError) as error:
             refused = error
         except PaimonError:
             self.in_doubt = None
-            discard(table, [*staged.files, *staged.changes.files])
+            discard(table, [*new.files, *new.changes.files])
             raise
         certain = isinstance(refused, AlreadyExistsError)
         looks: list[Callable[[], bool | None]] = [
-            partial(read_back, table, staged, branch, certain=certain),
+            partial(read_back, table, new, branch, certain=certain),
             partial(head_is_unchanged, table, head),
         ]
         committed, head_unchanged = run_parallel(table.store, looks)
         if committed is None:
             self.in_doubt = None
-            discard(table, [*staged.files, *staged.changes.files])
+            discard(table, [*new.files, *new.changes.files])
             raise ConflictError(
                 f"{table.label}: the branch was renamed or deleted during the commit; nothing was written"
             )
-        if committed and (head_unchanged or not take_back_misplaced(table, staged.snapshot, head, branch)):
+        if committed and (head_unchanged or not take_back_misplaced(table, new.snapshot, head, branch)):
             return True
         if committed:
             self._forget_snapshots()
         elif refused is None:
-            raise unknown_outcome(table, staged.snapshot, "another engine wrote over it right after it was published")
+            raise unknown_outcome(table, new.snapshot, "another engine wrote over it right after it was published")
         elif not certain:
             # Its manifests stay: a commit on top of ours, made before it was replaced, refers to them.
-            check_not_built_upon(table, planned.draft, staged.snapshot)
+            check_not_built_upon(table, planned.draft, new.snapshot)
         else:
-            discard(table, staged.files)
-            self.changes = staged.changes
+            discard(table, new.files)
+            self.changes = new.changes
         self.in_doubt = None
         return False
 

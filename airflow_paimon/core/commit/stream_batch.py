@@ -110,8 +110,10 @@ def branch_of_stream(table: Table, query: str) -> str | None:
 
 
 def _first_try(table: Table, query: str, batch: int, head: Snapshot | None) -> CommitIdentity:
-    _write(table, query, batch, head)
-    return CommitIdentity(user=query, identifier=batch, since=SnapshotRef.of(head))
+    since = SnapshotRef.of(head)
+    record = BatchRecord(query=query, branch=table.branch_name, batch=batch, head=since.id, identity=since.identity)
+    table.store.replace(_path(table, query), record.to_bytes())
+    return CommitIdentity(user=query, identifier=batch, since=since)
 
 
 def _committed_unrecorded(
@@ -158,12 +160,6 @@ def _check_history(table: Table, query: str, batch: int, since: SnapshotRef, hea
             f"batch {batch} of stream {query}: cannot determine whether it has its rows. Check them, then use a new "
             "checkpoint location"
         )
-
-
-def _write(table: Table, query: str, batch: int, head: Snapshot | None) -> None:
-    number, identity = (0, "") if head is None else (head.id, head.identity)
-    record = BatchRecord(query=query, branch=table.branch_name, batch=batch, head=number, identity=identity)
-    table.store.replace(_path(table, query), record.to_bytes())
 
 
 def _read(table: Table, query: str) -> BatchRecord | None:

@@ -58,12 +58,8 @@ def _names(schema: TableSchema, buckets: Iterable[BucketKey]) -> list[str]:
     return sorted(map(StoredPartitions(schema).bucket_text, buckets))
 
 
-Scope = Callable[[BucketKey], object]
-"""Maps buckets between which a key may move to the same value: a change of one concerns all of them."""
-
-
-def key_scope(schema: TableSchema) -> Scope:
-    """Return the scope within which the rows of one key may lie in different buckets.
+def key_group(schema: TableSchema) -> Callable[[BucketKey], object]:
+    """Return a function that maps buckets between which a key may move to the same value: a change of one concerns all.
 
     With fixed buckets, or without keys, that is a single bucket. With dynamic or postponed buckets each writer picks
     a new key's bucket itself, and a key without the partition columns may even change its partition.
@@ -76,11 +72,11 @@ def key_scope(schema: TableSchema) -> Scope:
     return lambda bucket: None
 
 
-def within_reach(ours: set[BucketKey], theirs: set[BucketKey], schema: TableSchema) -> set[BucketKey]:
+def sharing_keys(ours: set[BucketKey], theirs: set[BucketKey], schema: TableSchema) -> set[BucketKey]:
     """Return the buckets of ours that may share keys with the buckets that theirs changed."""
-    scope = key_scope(schema)
-    reached = {scope(b) for b in theirs}
-    return {b for b in ours if scope(b) in reached}
+    group_of = key_group(schema)
+    reached = {group_of(b) for b in theirs}
+    return {b for b in ours if group_of(b) in reached}
 
 
 def neutral_kinds(schema: TableSchema) -> tuple[CommitKind, ...]:
@@ -101,11 +97,11 @@ def compactions_show_nothing(schema: TableSchema) -> bool:
 
 def overlapping_buckets(sides: Sides, schema: TableSchema) -> set[BucketKey]:
     """Return the buckets that both sides changed, and all between which one of their keys may have moved."""
-    scope = key_scope(schema)
-    ours = {scope(b) for b in _ours(sides)}
+    group_of = key_group(schema)
+    ours = {group_of(b) for b in _ours(sides)}
     theirs = {b for b in sides.theirs_changed if not sides.theirs.same_in(b, sides.ours)}
-    both = {scope(b) for b in theirs} & ours
-    return {b for b in sides.theirs.buckets | sides.ours.buckets if scope(b) in both}
+    both = {group_of(b) for b in theirs} & ours
+    return {b for b in sides.theirs.buckets | sides.ours.buckets if group_of(b) in both}
 
 
 def changes_of_branch(sides: Sides, overlapping: Collection[BucketKey]) -> list[BucketChange]:

@@ -9,12 +9,12 @@ from typing import Any
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import Sides, neutral_kinds, within_reach
+from airflow_paimon.core.publish.bucket_merge_plan import Sides, neutral_kinds, sharing_keys
 from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
     KnownHistory,
-    MatchedPublishes,
     PublishesOnMain,
+    Whose,
     is_lost,
     known_history,
     match_publishes,
@@ -46,7 +46,7 @@ class Comparison:
 
     ``schema``: main's newest. ``scope``: the partitions that are published; ``sides`` has no others. Where main has got
     a state of the branch, ``sides`` compares with the newest one; ``theirs_since_base`` and ``ours_since_base`` with
-    ``base``. ``last``: the last publish of the branch, of whatever partitions. ``on_main``: the publishes that main's
+    ``base``. ``on_main``: the publishes that main's
     head still stands on; ``base_publish``: of each bucket that is compared with a state of the branch, by which of them
     main got that. ``earlier_publishes_known``: whether main's history tells so; else a publish, or what became of it,
     may have expired. ``branch_rolled_back``: the branch was rolled back after its last publish, so that rows have lower
@@ -61,7 +61,6 @@ class Comparison:
     sides: Sides
     theirs_since_base: Difference
     ours_since_base: Difference
-    last: BranchPublish | None
     scope: PartitionScope = WHOLE
     on_main: PublishesOnMain = field(default_factory=PublishesOnMain)
     base_publish: Mapping[BucketKey, BranchPublish] = field(default_factory=dict)
@@ -115,17 +114,16 @@ def gather_sides(
             sides=sides,
             theirs_since_base=their_diff,
             ours_since_base=our_diff,
-            last=None,
             scope=scope,
         ),
     )
     for damaged in seen.since.damaged.values():
         raise damaged
-    known, on_main = _find_publishes(seen)
+    on_main = _find_publishes(seen)
     by_file = merges_by_file(schema) and not whole
     found = _by_file(seen, on_main, unfinished) if by_file else _by_bucket(seen, on_main, whole)
     return replace(
-        found, sides=_only(found.sides, scope), last=known.last, on_main=on_main,
+        found, sides=_only(found.sides, scope), on_main=on_main,
         branch_rolled_back=_goes_back(history, on_main),
     )  # fmt: skip
 
@@ -163,18 +161,18 @@ class _ReadSides:
         return self.compared.ours_since_base
 
 
-def _find_publishes(s: _ReadSides) -> tuple[MatchedPublishes, PublishesOnMain]:
-    """Find the publishes that concern the branch, and those of them that main stands on."""
-    known = match_publishes(s.main, s.branch, s.since.snapshots, s.compared.schema)
+def _find_publishes(s: _ReadSides) -> PublishesOnMain:
+    """Find the publishes that main stands on."""
+    matched = match_publishes(s.main, s.branch, s.since.snapshots, s.compared.schema)
 
     def brought(number: int) -> set[str]:
-        publish = known.own.get(number)
-        if publish is None:
+        publish = matched.get(number)
+        if publish is None or publish.whose is not Whose.OWN:
             return set()
         return _added_names(difference(s.branch, s.base, publish.branch), publish.scope)
 
     since = s.since.without_contradicted(brought, lambda number: brought(number) & _added_names(s.our_diff, WHOLE))
-    return known, match_relatives(s.main, s.branch, publishes_on_main(since, known))
+    return match_relatives(s.main, s.branch, publishes_on_main(since, matched))
 
 
 def _added_names(change: Difference, scope: PartitionScope) -> set[str]:
@@ -209,7 +207,7 @@ def _by_bucket(s: _ReadSides, on_main: PublishesOnMain, whole: bool) -> Comparis
     parts = [_BucketsOfBase.since(s, on_main, publish, counts) for publish, counts in on_main.each()]
     parts.append(_BucketsOfBase.of_the_rest(s, {b for part in parts for b in part.buckets}))
     theirs, ours = together(p.theirs for p in parts), together(p.ours for p in parts)
-    candidates = ours.buckets if whole else within_reach(ours.buckets, theirs.buckets, schema)
+    candidates = ours.buckets if whole else sharing_keys(ours.buckets, theirs.buckets, schema)
     sides = Sides(
         theirs=theirs,
         ours=ours,
@@ -235,7 +233,8 @@ class _BucketsOfBase:
 
     ``theirs`` and ``ours``: what differs from that state. ``history`` and ``between``: the snapshots of the branch and
     of main since, None: some have expired. ``taken_exactly``: the buckets in which main had that very state after the
-    publish. ``dropped``: buckets of which nothing is left on main, while something of the publish is.
+    publish. ``taken_back``: buckets that main has again as at the branch point, while it still has others of the
+    publish: that is main's change.
     """
 
     publish: BranchPublish | None
@@ -245,7 +244,7 @@ class _BucketsOfBase:
     history: Sequence[Snapshot] | None
     between: Sequence[Snapshot] | None
     taken_exactly: Collection[BucketKey] | None = None
-    dropped: Collection[BucketKey] = ()
+    taken_back: Collection[BucketKey] = ()
 
     @classmethod
     def since(
@@ -266,10 +265,10 @@ class _BucketsOfBase:
         buckets = changed_buckets(s.branch, until, published.buckets, s.neutral)
         if undos := [undo for undo, number in on_main.undos if number < publish.main.id < undo.id]:
             buckets -= touched_buckets(s.main, undos) or buckets
-        dropped = set[BucketKey]()
+        taken_back = set[BucketKey]()
         if between is None:
             as_before = buckets - s.our_diff.buckets
-            dropped = as_before if as_before < published.buckets else dropped
+            taken_back = as_before if as_before < published.buckets else taken_back
             buckets = {b for b in buckets if published.same_in(b, s.our_diff)}
         index = index_of_buckets(s.branch, s.base, StoredPartitions(s.compared.schema)) if published.index else {}
         theirs, ours = (d.within(buckets).since(published.within(buckets), index) for d in (s.their_diff, s.our_diff))
@@ -278,7 +277,7 @@ class _BucketsOfBase:
             then = difference(s.main, s.base, publish.main)
             taken = {b for b in buckets if published.same_in(b, then)}
         return cls(publish=publish, buckets=buckets, theirs=theirs, ours=ours, history=history, between=between,
-                   taken_exactly=taken, dropped=dropped)  # fmt: skip
+                   taken_exactly=taken, taken_back=taken_back)  # fmt: skip
 
     @classmethod
     def of_the_rest(cls, s: _ReadSides, buckets: set[BucketKey]) -> _BucketsOfBase:
@@ -295,7 +294,7 @@ class _BucketsOfBase:
         """Return those of some buckets that main has changed other than by compaction."""
         changed = self.ours.buckets.intersection(candidates)
         taken = changed if self.taken_exactly is None else changed.intersection(self.taken_exactly)
-        return (changed - taken) | changed_buckets(s.main, self.between, taken, s.neutral) | set(self.dropped)
+        return (changed - taken) | changed_buckets(s.main, self.between, taken, s.neutral) | set(self.taken_back)
 
 
 def _partitions(buckets: Iterable[BucketKey]) -> frozenset[bytes]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from functools import partial
 
 from airflow_paimon.core.errors import FormatError
@@ -42,16 +43,27 @@ WHOLE_STATE = (FastForward.operation, ReplaceMain.operation)
 """The publishes that make main what the branch is."""
 
 
+class Whose(Enum):
+    """Whose state a publish brought to main, as seen from one branch. ``UNKNOWN``: its own, but which one is gone."""
+
+    OWN = auto()
+    RELATIVE = auto()
+    OTHER = auto()
+    UNKNOWN = auto()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchPublish:
-    """A publish of a branch: main's snapshot, the published one of the branch, and the partitions that main took.
+    """A publish: main's snapshot, the state of the branch that main got by it, and the partitions that main took.
 
-    ``versions``: what versions of the branch became by this publish and the ones before it. ``of_parent``: ``branch``
-    is a snapshot of the branch that this one was made from.
+    ``branch``: main's snapshot itself where that state isn't known. ``versions``: what versions of the branch became by
+    this publish and the ones before it. ``of_parent``: ``branch`` is a snapshot of the branch that this one was made
+    from.
     """
 
     main: Snapshot
     branch: Snapshot
+    whose: Whose
     scope: PartitionScope = WHOLE
     versions: tuple[PublishedVersion, ...] = ()
     of_parent: bool = False
@@ -71,13 +83,13 @@ def publish_scope(schema: TableSchema, snapshot: Snapshot, label: str) -> Partit
     return recorded_scope(schema, snapshot.properties.get(ONLY_PARTITIONS_PROPERTY), label)
 
 
-def _publish(main: Table, schema: TableSchema, snapshot: Snapshot, then: Snapshot) -> BranchPublish:
+def _own_publish(main: Table, schema: TableSchema, snapshot: Snapshot, then: Snapshot) -> BranchPublish:
     scope = publish_scope(schema, snapshot, main.label)
     earlier = parse_published(
         snapshot.properties.get(ROW_VERSIONS_PROPERTY, ""), lambda texts: partition_scope(schema, texts, main.label)
     )
     versions = (*earlier, PublishedVersion(then.id, snapshot.id, None if scope.is_whole else scope))
-    return BranchPublish(main=snapshot, branch=then, scope=scope, versions=versions)
+    return BranchPublish(main=snapshot, branch=then, whose=Whose.OWN, scope=scope, versions=versions)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +99,8 @@ class PublishesOnMain:
     ``unknown``: the partitions of own ones of which can't be told what they brought; ``unmatched``: those of relatives
     of which can't be told what they have in common with the branch; ``of_other_branches``: of all other branches.
     ``undone``: ids of main's snapshots that were publishes of the branch, on which its head does not stand; ``undos``:
-    what took back one of all these publishes, and which.
+    what took back one of all these publishes, and which. ``last``: the newest own one, whether main stands on it or
+    not; None also if that is an unknown one.
     """
 
     publishes: tuple[BranchPublish, ...] = ()
@@ -97,6 +110,7 @@ class PublishesOnMain:
     unknown: tuple[PartitionScope, ...] = ()
     unmatched: tuple[BranchPublish, ...] = ()
     of_other_branches: tuple[Snapshot, ...] = ()
+    last: BranchPublish | None = None
 
     def of(self, partition: bytes) -> BranchPublish | None:
         """Return the publish by which main got the newest state of the branch in a partition."""
@@ -129,29 +143,6 @@ class PublishesOnMain:
     def partitions(self) -> list[str]:
         """The partitions that were published alone, for people."""
         return sorted({text for publish, _ in self.each() for text in publish.scope.texts})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatchedPublishes:
-    """The publishes that concern a branch, by the id of main's snapshot: ``own`` of its own states, ``relatives`` of
-    its relatives, ``of_other_branches`` of all other branches. ``unknown``: those of which can't be told what they
-    brought, with their partitions.
-    """
-
-    own: Mapping[int, BranchPublish] = field(default_factory=dict)
-    relatives: Mapping[int, BranchPublish] = field(default_factory=dict)
-    of_other_branches: Mapping[int, BranchPublish] = field(default_factory=dict)
-    unknown: Mapping[int, PartitionScope] = field(default_factory=dict)
-
-    def has(self, number: int) -> bool:
-        """Whether main's snapshot of this id is one of them."""
-        return number in self.own or number in self.relatives or number in self.unknown
-
-    @property
-    def last(self) -> BranchPublish | None:
-        """The newest publish, whether main stands on it or not; None also if that is an unknown one."""
-        newest = max((*self.own, *self.unknown), default=None)
-        return None if newest is None else self.own.get(newest)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,11 +189,14 @@ def known_history(main: Table, base: Snapshot, head: Snapshot) -> KnownHistory:
     )
 
 
-def match_publishes(main: Table, branch: Table, since: Sequence[Snapshot], schema: TableSchema) -> MatchedPublishes:
-    """Find the publishes that concern a branch. ``since``: main's snapshots after the base.
+def match_publishes(
+    main: Table, branch: Table, since: Sequence[Snapshot], schema: TableSchema
+) -> dict[int, BranchPublish]:
+    """Find the publishes among main's snapshots after the base, by id, and whose they are, as seen from a branch.
 
     Its own are those of its states, also under an earlier name or by a branch that was made from it: but not where it
-    had taken the state back by then. Unknown are those whose snapshot of the branch is gone.
+    had taken the state back by then. Unknown are those whose snapshot of the branch is gone. Those of an earlier branch
+    of its name are left out.
     """
     published = [s for s in since if BRANCH_IDENTITY_PROPERTY in s.properties]
     record = read_branch_record(main, branch.branch_name) if published else None
@@ -211,34 +205,34 @@ def match_publishes(main: Table, branch: Table, since: Sequence[Snapshot], schem
     while above is not None and above.from_branch not in {MAIN, branch.branch_name, *parents}:
         parents.add(above.from_branch)
         above = read_branch_record(main, above.from_branch)
-    found, others, of_other_branches = (
-        dict[int, BranchPublish](),
-        dict[int, BranchPublish](),
-        dict[int, BranchPublish](),
-    )
-    unknown: dict[int, PartitionScope] = {}
-    for snapshot in published:
+
+    def whose(snapshot: Snapshot, own: Snapshot | None) -> Whose | None:
         said = snapshot.properties
         is_named = said.get(BRANCH_PROPERTY) == branch.branch_name
-        text = said.get(BRANCH_SNAPSHOT_PROPERTY, "")
-        own = branch.find_snapshot(int(text)) if text.isdigit() else None
         if own is not None and own.identity == said[BRANCH_IDENTITY_PROPERTY]:
             back = [] if is_named else rollbacks_before(branch, own)
-            if any(s.time_millis <= snapshot.time_millis for s in back):
-                others[snapshot.id] = _of_relative(main, schema, snapshot)
-            else:
-                found[snapshot.id] = _publish(main, schema, snapshot, own)
-        elif is_named and (made is None or snapshot.time_millis >= made):  # else of an earlier branch of this name
-            unknown[snapshot.id] = publish_scope(schema, snapshot, main.label)
-        elif (
+            return Whose.RELATIVE if any(s.time_millis <= snapshot.time_millis for s in back) else Whose.OWN
+        if is_named and (made is None or snapshot.time_millis >= made):
+            return Whose.UNKNOWN
+        if (
             said.get(BRANCH_PROPERTY) in parents
             or (record is not None and said.get(FAMILY_PROPERTY) == record.family_name)
             or any(own_state(branch, text) is not None for text in snapshot.values(CAME_FROM_PROPERTY, list))
         ):
-            others[snapshot.id] = _of_relative(main, schema, snapshot)
-        elif not is_named:
-            of_other_branches[snapshot.id] = _of_relative(main, schema, snapshot)
-    return MatchedPublishes(own=found, relatives=others, of_other_branches=of_other_branches, unknown=unknown)
+            return Whose.RELATIVE
+        return None if is_named else Whose.OTHER
+
+    found: dict[int, BranchPublish] = {}
+    for snapshot in published:
+        text = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
+        own = branch.find_snapshot(int(text)) if text.isdigit() else None
+        of = whose(snapshot, own)
+        if of is Whose.OWN and own is not None:
+            found[snapshot.id] = _own_publish(main, schema, snapshot, own)
+        elif of is not None:
+            scope = publish_scope(schema, snapshot, main.label)
+            found[snapshot.id] = BranchPublish(main=snapshot, branch=snapshot, whose=of, scope=scope)
+    return found
 
 
 def own_state(branch: Table, text: str) -> Snapshot | None:
@@ -253,11 +247,6 @@ def state_number(text: str) -> int:
     return int(number) if number.isdigit() else 0
 
 
-def _of_relative(main: Table, schema: TableSchema, snapshot: Snapshot) -> BranchPublish:
-    """Return a publish of which is not known yet which state of the branch it brought."""
-    return BranchPublish(main=snapshot, branch=snapshot, scope=publish_scope(schema, snapshot, main.label))
-
-
 def rollbacks_before(branch: Table, then: Snapshot) -> list[Snapshot]:
     """Return the rollbacks of a branch to before a snapshot of its own."""
     later = existing_snapshots(branch, [number for number in branch.snapshot_ids() if number > then.id])
@@ -265,27 +254,32 @@ def rollbacks_before(branch: Table, then: Snapshot) -> list[Snapshot]:
     return [s for s, target in targets if target is not None and target < then.id]
 
 
-def publishes_on_main(since: Sequence[Snapshot], known: MatchedPublishes) -> PublishesOnMain:
+def publishes_on_main(since: Sequence[Snapshot], matched: Mapping[int, BranchPublish]) -> PublishesOnMain:
     """Find the publishes that main's newest snapshot still stands on. ``since``: main's snapshots after the branch
-    point.
+    point. ``matched``: the publishes among them, see ``match_publishes``.
     """
-    found: list[BranchPublish] = []
-    unknown: list[PartitionScope] = []
     taken_back, by_id = undone_snapshots(since), {s.id: s for s in since}
-    stands = [s.id for s in since if s.id not in taken_back]
-    for number in reversed(stands):
-        if number in known.unknown:
-            unknown.append(known.unknown[number])
-        elif (publish := known.own.get(number)) is not None and not any(map(publish.scope.meets, unknown)):
-            found.append(publish)
-    ids = {p.main.id for p in found}
+    standing = [matched[s.id] for s in since if s.id in matched and s.id not in taken_back]
+    own: list[BranchPublish] = []
+    unknown: list[PartitionScope] = []
+    for publish in reversed(standing):
+        if publish.whose is Whose.UNKNOWN:
+            unknown.append(publish.scope)
+        elif publish.whose is Whose.OWN and not any(map(publish.scope.meets, unknown)):
+            own.append(publish)
+    ids = {p.main.id for p in own}
+    of_branch = [p for p in matched.values() if p.whose in (Whose.OWN, Whose.UNKNOWN)]
+    last = max(of_branch, key=lambda p: p.main.id, default=None)
     return PublishesOnMain(
-        publishes=tuple(reversed(found)),
-        relatives=tuple(known.relatives[i] for i in stands if i in known.relatives),
-        undone=frozenset(i for i in known.own if i not in ids),
-        undos=tuple((by_id[undo], i) for i, undo in taken_back.items() if known.has(i)),
-        of_other_branches=tuple(by_id[i] for i in stands if i in known.of_other_branches),
+        publishes=tuple(reversed(own)),
+        relatives=tuple(p for p in standing if p.whose is Whose.RELATIVE),
+        undone=frozenset(p.main.id for p in of_branch if p.whose is Whose.OWN and p.main.id not in ids),
+        undos=tuple(
+            (by_id[undo], i) for i, undo in taken_back.items() if i in matched and matched[i].whose is not Whose.OTHER
+        ),
+        of_other_branches=tuple(p.main for p in standing if p.whose is Whose.OTHER),
         unknown=tuple(unknown),
+        last=None if last is None or last.whose is Whose.UNKNOWN else last,
     )
 
 

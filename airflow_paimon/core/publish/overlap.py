@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.publish.bucket_merge_plan import key_scope, neutral_kinds, within_reach
+from airflow_paimon.core.publish.bucket_merge_plan import key_group, neutral_kinds, sharing_keys
 from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.file_merge_plan import merges_by_file
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
@@ -66,7 +66,7 @@ def changed_on_main(main: Table, branch: Table, touched: CorrectedBuckets) -> fr
     if compared is None:
         return frozenset()
     mine, neutral = compared.sides.ours, neutral_kinds(schema)
-    near = within_reach(mine.buckets, set(touched.buckets), schema)
+    near = sharing_keys(mine.buckets, set(touched.buckets), schema)
     real = changed_buckets(main, snapshots_between(main, compared.base.id, compared.head.id), near, neutral)
     return _common(mine, compared.sides.theirs, real, touched, schema)
 
@@ -85,9 +85,9 @@ def _common(
 ) -> frozenset[BucketKey]:
     if merges_by_file(schema):
         return frozenset(b for b in mine.buckets if _files_in(mine, others, b) & touched.files)
-    scope = key_scope(schema)
-    scopes = {scope(b) for b in touched.buckets}
-    return frozenset(b for b in real if scope(b) in scopes and not mine.same_in(b, others))
+    group_of = key_group(schema)
+    groups = {group_of(b) for b in touched.buckets}
+    return frozenset(b for b in real if group_of(b) in groups and not mine.same_in(b, others))
 
 
 def _files_in(mine: Difference, others: Difference, bucket: BucketKey) -> set[str]:

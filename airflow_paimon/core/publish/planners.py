@@ -32,10 +32,10 @@ from airflow_paimon.core.publish.key_merge import (
     reason_against,
     with_mapped_schemas,
 )
+from airflow_paimon.core.publish.newer_head import UnchangedBuckets, UnchangedFiles
 from airflow_paimon.core.publish.partial_publish import check_parts, part_properties, part_summary
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.publish_schemas import written_with
-from airflow_paimon.core.publish.reach import BucketReach, FileReach
 from airflow_paimon.core.publish.replace_main_plan import CarriedOver
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
@@ -65,9 +65,10 @@ class SchemaLogs:
     put_schema_ids: Collection[int] = ()
     newest_before_try: int | None = None
 
-    def has_put_columns(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
+    def needs_snapshot(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
         """Whether main has all columns of the publish but no snapshot with them: they were put by a try that was cut
         off, or by another publish, which takes them back if it is refused and no snapshot says that they are needed.
+        ``has_columns``: the branch has other columns than the base.
         """
         if schemas.new:
             return False
@@ -117,7 +118,7 @@ class MergePlanner:
         planned = replace(
             self._publication(compared, logs, merge.changes, schemas, _kept(merge, compared.schema)),
             file_merge=merge,
-            reach=FileReach(files=merge.relies_on, partitions=merge.replaced),
+            unchanged=UnchangedFiles(files=merge.relies_on, partitions=merge.replaced),
         )
         return self._with_tags(compared, planned)
 
@@ -140,7 +141,7 @@ class MergePlanner:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            must_be_recorded=logs.has_put_columns(schemas, head, has_columns=has_columns),
+            must_be_recorded=logs.needs_snapshot(schemas, head, has_columns=has_columns),
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),
@@ -174,10 +175,10 @@ class MergePlanner:
     def _by_bucket(self, compared: Comparison, logs: SchemaLogs) -> Publication:
         overlapping = overlapping_buckets(compared.sides, compared.schema)
         changes = changes_of_branch(compared.sides, overlapping)
-        reach = BucketReach(buckets=frozenset(compared.sides.theirs.buckets))
+        unchanged = UnchangedBuckets(buckets=frozenset(compared.sides.theirs.buckets))
         if not overlapping:
             planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
-            return replace(planned, reach=reach)
+            return replace(planned, unchanged=unchanged)
         base, theirs, ours, point = self._key_states(compared, overlapping)
         schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
         known = {s.id: s for s in (*logs.main, *schemas.new)}
@@ -193,7 +194,7 @@ class MergePlanner:
             equal_rows_overlap=aggregates(compared.schema),
         )
         planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
-        return replace(planned, key_merge=keys, reach=reach)
+        return replace(planned, key_merge=keys, unchanged=unchanged)
 
     def _key_states(self, compared: Comparison, buckets: Collection[BucketKey]) -> tuple[BucketFiles, ...]:
         """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
@@ -276,7 +277,7 @@ class MergePlanner:
             planned,
             properties={**planned.properties, **({TAGS_PROPERTY: carried.to_text()} if tags.carried else {})},
             summary={**planned.summary, **tags.summary},
-            reach=None if on_head else planned.reach,
+            unchanged=None if on_head else planned.unchanged,
         )
 
 

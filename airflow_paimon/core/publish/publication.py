@@ -1,7 +1,7 @@
 """A publish or a rollback on top of one head, as one value: planners make it, checks look at it, and its plan and its
 snapshot are derived from it.
 
-It can be carried over to a newer head (``reach.py``).
+It can be carried over to a newer head (``newer_head.py``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
 from airflow_paimon.core.publish.file_merge_plan import FileMerge
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, with_merged_index
-from airflow_paimon.core.publish.reach import BucketReach, Reach, follow
+from airflow_paimon.core.publish.newer_head import Unchanged, UnchangedBuckets, unchanged_until
 from airflow_paimon.core.publish.streaming_readers import CHANGES, NOTHING, is_missed, streaming_readers
 from airflow_paimon.core.requests.requests import Publish
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, Renumbering, renumber
@@ -76,8 +76,9 @@ class Publication:
     snapshot also if it changes nothing: the target has its columns already, but no snapshot with them; or it takes back
     a publish on which the target stands. ``row_ids``: None if they are the target's own, or it has none.
     ``file_merge``: if the table is merged by file. ``key_merge``: buckets that are still to be merged by key;
-    ``key_merge_result``: what was merged so, of which ``changes`` has the files. ``reach``: what has to stay for it to
-    stand on a newer head; None = decide again on each head. ``scope``: the partitions of the source that are published.
+    ``key_merge_result``: what was merged so, of which ``changes`` has the files. ``unchanged``: what must not change
+    for it to stand on a newer head; None = decide again on each head. ``scope``: the partitions of the source that are
+    published.
     """
 
     target: Table
@@ -96,7 +97,7 @@ class Publication:
     file_merge: FileMerge | None = None
     key_merge: KeyMergeRequest | None = None
     key_merge_result: KeyMergeResult | None = None
-    reach: Reach | None = None
+    unchanged: Unchanged | None = None
     scope: PartitionScope = WHOLE
 
     @property
@@ -323,17 +324,17 @@ def draft_of(
 
 def on_newer_head(d: Publication, newer: Snapshot, schema: TableSchema) -> Publication | None:
     """Return what was planned on the head before as it is on a newer one; None: it has to be planned again."""
-    assert d.reach is not None
+    assert d.unchanged is not None
     first_id = None if d.row_ids is None else d.row_ids.space.first_free
     if first_id is not None and (newer.next_row_id or 0) > first_id:
         return None
-    reach = follow(d.target, d.head, newer, d.reach, schema)
-    if reach is None:
+    unchanged = unchanged_until(d.target, d.head, newer, d.unchanged, schema)
+    if unchanged is None:
         return None
-    d = replace(d, head=newer, reach=reach)
-    if not isinstance(reach, BucketReach) or reach.merged is None or d.key_merge_result is None:
+    d = replace(d, head=newer, unchanged=unchanged)
+    if not isinstance(unchanged, UnchangedBuckets) or unchanged.merged is None or d.key_merge_result is None:
         return d
-    merged = reach.merged.changes
+    merged = unchanged.merged.changes
     if all(merged.get(c.bucket, c) == c for c in d.changes):
         return d
     files = {b: c.add for b, c in merged.items()}

@@ -30,12 +30,11 @@ from airflow_paimon.core.publish.fold import fold_branch, is_folded
 from airflow_paimon.core.publish.hold import Hold, conflict_if_gone, unfinished_publishes
 from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication, RowIds
-from airflow_paimon.core.publish.related_publishes import family_properties
 from airflow_paimon.core.publish.replace_main import ReplaceMainPlanner
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
 from airflow_paimon.core.publish.run import PlanOnHead, run_publication
-from airflow_paimon.core.publish.staged_files import StagedFiles
+from airflow_paimon.core.publish.written_files import WrittenFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import id_space, origin
@@ -74,7 +73,7 @@ def publish_branch(
         partial(_planner, context, request, branch),
     ]
     branch_snapshot, planner = run_parallel(target.store, reads)
-    diff, files = kept_diff(request, branch, branch_snapshot), StagedFiles(rows)
+    diff, files = kept_diff(request, branch, branch_snapshot), WrittenFiles(rows)
 
     def make_plan_on_head() -> PlanOnHead:
         looks: list[Callable[[], Any]] = [
@@ -89,7 +88,7 @@ def publish_branch(
             branch_snapshot=branch_snapshot,
             unfinished=unfinished,
             required_checks=required_checks,
-            properties={**publish_properties(record), **family_properties(record), **diff.properties},
+            properties={**publish_properties(record), **diff.properties},
             files=files,
         ).plan_on_head
 
@@ -148,7 +147,7 @@ class _BranchPublisher:
     unfinished: Sequence[Hold]
     required_checks: RequiredChecks
     properties: Mapping[str, str]
-    files: StagedFiles
+    files: WrittenFiles
     first_free_ids: list[int] = field(default_factory=list)
 
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
@@ -275,7 +274,7 @@ def plan_checked(
     if options.row_tracking:
         publication = replace(publication, row_ids=_row_ids(compared, publication, spare_ids))
     if options.data_evolution:  # an update adds a file and removes none
-        publication = replace(publication, reach=None)
+        publication = replace(publication, unchanged=None)
     check_plan(planner, compared, logs, publication, rows)
     if warned := warn_of_bucket_counts(publication.changes, compared.schema):
         publication = replace(publication, summary={**publication.summary, "warnings": warned})
@@ -287,7 +286,7 @@ def _row_ids(compared: Comparison, planned: Publication, spare_ids: int) -> RowI
 
     It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
     """
-    last, base, by_file = compared.last, compared.base, planned.file_merge
+    last, base, by_file = compared.on_main.last, compared.base, planned.file_merge
     shifts = last.shifts if last is not None else ()
     comes_back = compared.branch_rolled_back or (
         by_file is None and any(c.bucket in compared.sides.ours_changed for c in planned.changes)

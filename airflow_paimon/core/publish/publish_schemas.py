@@ -70,10 +70,7 @@ def revert_schemas(main: Table, branch: str, before: TableSchema, brought: Seque
 
 
 def restore_schema(main: Table, committed: Snapshot) -> None:
-    """Put a committed publish's columns again if another publish, which was refused, took them back at that moment.
-
-    A version that takes columns back has the time of the one before it (``changed_back``); a user's change has its own.
-    """
+    """Put a committed publish's columns again if another publish, which was refused, took them back at that moment."""
     later_ids = [i for i in main.schema_ids() if i > committed.schema_id]
     if not later_ids:
         return
@@ -82,11 +79,16 @@ def restore_schema(main: Table, committed: Snapshot) -> None:
     reverted = [
         later
         for before, later in pairwise(schemas)
-        if before.content == own.content != later.content == latest.content and before.time_millis == later.time_millis
+        if before.content == own.content != later.content == latest.content and _is_taken_back(before, later)
     ]
     later_publishes = (main.find_snapshot(i) for i in main.snapshot_ids() if i > committed.id) if reverted else ()
     if reverted and not any(s and s.schema_id > own.id and UNDO_TAG_PROPERTY in s.properties for s in later_publishes):
         _put(main, changed_back(latest, reverted[-1], own))
+
+
+def _is_taken_back(before: TableSchema, later: TableSchema) -> bool:
+    """Whether a version is one of ``changed_back``, which keeps the time of the one before; a user's has its own."""
+    return before.time_millis == later.time_millis
 
 
 def _are_published(main: Table, branch: str, before: TableSchema, brought: Sequence[TableSchema]) -> bool:
@@ -147,7 +149,7 @@ def _put(main: Table, schema: TableSchema) -> bool:
 def changed_back(latest: TableSchema, came: TableSchema, old: TableSchema) -> TableSchema:
     """Return the next schema version, which takes back what ``came`` changed in ``old``, where ``latest`` still has it.
 
-    Later changes of others stay. Field ids are never reused.
+    Later changes of others stay. Field ids are never reused. Its time is that of ``latest``: see ``_is_taken_back``.
     """
     columns = came.fields != old.fields and latest.content == came.content
     columns = columns and (came.content != old.content or latest.fields == came.fields)

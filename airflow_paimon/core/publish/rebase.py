@@ -36,7 +36,7 @@ from airflow_paimon.core.publish.publication import Publication, plan_publicatio
 from airflow_paimon.core.publish.publish_branch import branch_head, compare_on_head, plan_checked
 from airflow_paimon.core.publish.publish_schemas import put_schemas
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
-from airflow_paimon.core.publish.staged_files import StagedFiles, check_files_exist
+from airflow_paimon.core.publish.written_files import WrittenFiles, check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
 from airflow_paimon.core.table.branch_record import READY, BranchRecord, read_branch_record
@@ -78,14 +78,14 @@ def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = 
         )
     theirs = branch_head(branch, request.expected_branch_snapshot)
     with attempt_of(context, name, commits=False), conflict_if_gone(branch, theirs):
-        return _Rebase(context, request, branch, theirs, StagedFiles(replace(rows, write_changelog=None))).run()
+        return _Rebase(context, request, branch, theirs, WrittenFiles(replace(rows, write_changelog=None))).run()
 
 
 class _Rebase:
     """One rebase."""
 
     def __init__(
-        self, context: Context, request: RebaseBranch, branch: Table, theirs: Snapshot, files: StagedFiles
+        self, context: Context, request: RebaseBranch, branch: Table, theirs: Snapshot, files: WrittenFiles
     ) -> None:
         self.context, self.request, self.branch, self.theirs = context, request, branch, theirs
         self.main, self.target = context.table, context.table.branch(request.to_branch)

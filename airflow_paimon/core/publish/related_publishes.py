@@ -6,7 +6,6 @@ Relatives).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -33,18 +32,9 @@ from airflow_paimon.core.table.properties import (
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
     CAME_FROM_PROPERTY,
-    FAMILY_PROPERTY,
     REBASED_BRANCH_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
-
-
-def family_properties(record: BranchRecord | None) -> dict[str, str]:
-    """Return the snapshot properties that say to which family a published branch belongs, and what it came from."""
-    if record is None or not record.known_origin:
-        return {}
-    came = {CAME_FROM_PROPERTY: json.dumps(record.came_from)} if record.came_from else {}
-    return {FAMILY_PROPERTY: record.family_name, **came}
 
 
 def match_relatives(main: Table, branch: Table, on_main: PublishesOnMain) -> PublishesOnMain:

@@ -26,22 +26,22 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     neutral_kinds,
     other_bucket_counts,
     overlapping_buckets,
+    sharing_keys,
     state_buckets,
     warn_of_bucket_counts,
-    within_reach,
 )
 from airflow_paimon.core.publish.checks import check_open_writers
 from airflow_paimon.core.publish.file_merge_plan import Cause, FileMerge, merges_by_file
 from airflow_paimon.core.publish.file_sides import undo_files
 from airflow_paimon.core.publish.hold import conflict_if_gone
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, reason_against
+from airflow_paimon.core.publish.newer_head import Unchanged, UnchangedBuckets, UnchangedFiles
 from airflow_paimon.core.publish.publication import Publication
-from airflow_paimon.core.publish.reach import BucketReach, FileReach, Reach
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
 from airflow_paimon.core.publish.run import PlanOnHead, run_publication
-from airflow_paimon.core.publish.staged_files import StagedFiles
 from airflow_paimon.core.publish.undoable_publishes import is_undone
+from airflow_paimon.core.publish.written_files import WrittenFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import RollbackTo
 from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
@@ -101,7 +101,7 @@ def rollback_to(
         )
     target = context.table.branch(request.branch).require()
     require_committable(target)
-    files = StagedFiles(rows)
+    files = WrittenFiles(rows)
 
     def make_plan_on_head() -> PlanOnHead:
         restored, schema_at_start = _snapshot_to_restore(request, target), target.schema()
@@ -126,7 +126,7 @@ def rollback_to(
 
 
 def _merged_by_key(
-    files: StagedFiles, publication: Publication, request: RollbackTo, target: Table, restored: Snapshot
+    files: WrittenFiles, publication: Publication, request: RollbackTo, target: Table, restored: Snapshot
 ) -> Publication:
     try:
         return files.merge_by_key(publication, writers_stopped=request.writers_stopped)
@@ -248,12 +248,12 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
     schema = target.schema()
     merge: FileMerge | None = None
     key_merge: KeyMergeRequest | None = None
-    reach: Reach | None = None
+    unchanged: Unchanged | None = None
     if request.keep_later:
         changes, theirs, merge, key_merge = _undo_changes(target, schema, request.tag, restored, head)
-        reach = BucketReach(buckets=frozenset(theirs.buckets))
+        unchanged = UnchangedBuckets(buckets=frozenset(theirs.buckets))
         if merge is not None:
-            reach = FileReach(files=merge.relies_on, partitions=frozenset())
+            unchanged = UnchangedFiles(files=merge.relies_on, partitions=frozenset())
     else:
         theirs = difference(target, head, restored, schema)
         changes = state_buckets(theirs)
@@ -285,7 +285,7 @@ def _plan(request: RollbackTo, target: Table, restored: Snapshot, head: Snapshot
         },
         file_merge=merge,
         key_merge=key_merge,
-        reach=reach,
+        unchanged=unchanged,
     )
     if schema.primary_keys and not request.writers_stopped:
         check_open_writers(planned, schema, theirs, now_ms, in_place=False, dry_run=request.dry_run)
@@ -371,7 +371,7 @@ def _undo_changes(
         if merges_by_file(schema):
             merge = undo_files(target, publish=publish, target=restored, head=head, schema=schema)
             return merge.changes, theirs, merge, None
-        candidates = within_reach(ours.buckets, theirs.buckets, schema)
+        candidates = sharing_keys(ours.buckets, theirs.buckets, schema)
         between = snapshots_between(target, publish.id, head.id) if candidates else []
         ours_changed = changed_buckets(target, between, candidates, neutral_kinds(schema))
         sides = Sides(theirs=theirs, ours=ours, theirs_changed=theirs.buckets, ours_changed=ours_changed)

@@ -49,8 +49,8 @@ from airflow_paimon.core.publish.carry_over import carry_over_tags_and_consumers
 from airflow_paimon.core.publish.hold import drop_hold, drop_holds_of, put_hold
 from airflow_paimon.core.publish.publication import PlannedPublication, Publication, on_newer_head, plan_publication
 from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, restore_schema, revert_schemas
-from airflow_paimon.core.publish.staged_files import StagedFiles, check_files_exist
 from airflow_paimon.core.publish.streaming_readers import CHANGES
+from airflow_paimon.core.publish.written_files import WrittenFiles, check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
 from airflow_paimon.core.store.base import run_parallel
@@ -86,7 +86,7 @@ def run_publication(
     context: Context,
     target: Table,
     make_plan_on_head: Callable[[], PlanOnHead],
-    files: StagedFiles,
+    files: WrittenFiles,
 ) -> OperationResult:
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
@@ -147,7 +147,7 @@ class _PublishRun:
     name: str
     undo_tag: str
     four_eyes: bool
-    files: StagedFiles
+    files: WrittenFiles
     planned: PlannedPublication | None = None
     draft: Draft | None = None
     staged_tag_paths: set[str] = field(default_factory=set)
@@ -242,7 +242,7 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
         writers.update(writers or _writers(run, planned.publication))
         if not publication.changes_anything or request.dry_run:
             return None
-        run.draft = _staged_draft(run, planned, expected)
+        run.draft = _held_draft(run, planned, expected)
         return run.draft
 
     receipt = _commit(run, draft)
@@ -326,7 +326,7 @@ def _result(run: _PublishRun, receipt: Receipt, warnings: Sequence[str]) -> Oper
     return run.context.result(plan, branch=branch, changed=changed, before=before, after=after, details=details)
 
 
-def _staged_draft(run: _PublishRun, planned: PlannedPublication, conditions: Sequence[Condition]) -> Draft:
+def _held_draft(run: _PublishRun, planned: PlannedPublication, conditions: Sequence[Condition]) -> Draft:
     """Hold what the publish stands on, check that every file exists, and return the snapshot's content."""
     publication = planned.publication
     if run.hold_path is None:
@@ -357,7 +357,7 @@ def _staged_draft(run: _PublishRun, planned: PlannedPublication, conditions: Seq
         draft,
         prepare=partial(_put_schemas_before, run, publication, draft.schema),
         conditions=conditions,
-        on_newer_head=None if publication.reach is None else partial(_carried_over, run),
+        on_newer_head=None if publication.unchanged is None else partial(_carried_over, run),
     )
 
 

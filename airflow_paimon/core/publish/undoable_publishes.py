@@ -10,7 +10,7 @@ from typing import Any
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import overlapping_buckets, within_reach
+from airflow_paimon.core.publish.bucket_merge_plan import overlapping_buckets, sharing_keys
 from airflow_paimon.core.publish.compare import gather_sides
 from airflow_paimon.core.publish.earlier_publishes import WHOLE_STATE, known_history, publish_scope, undone_snapshots
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_file
@@ -293,7 +293,7 @@ def verify_rollback(view: Table, *, snapshot_id: int, target: Snapshot, keep_lat
     wanted, keyed = difference(view, target, since).buckets, set[BucketKey]()
     if MERGED_KEYS_PROPERTY in published.properties:
         later = difference(view, since, view.snapshot(snapshot_id - 1)).buckets
-        keyed = within_reach(later | wanted, later & within_reach(later, wanted, schema), schema)
+        keyed = sharing_keys(later | wanted, later & sharing_keys(later, wanted, schema), schema)
     return _verify(view, source=target, published=published, wanted=wanted, keyed=keyed)
 
 

@@ -9,7 +9,7 @@ import pytest
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.publish.bucket_merge_plan import key_scope
+from airflow_paimon.core.publish.bucket_merge_plan import key_group
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.table import Table
@@ -38,8 +38,8 @@ def test_how_far_the_rows_of_a_key_may_be_apart(
 ) -> None:
     keys = {"primary_keys": primary_keys, "partition_keys": partition_keys}
     table = create_table(str(tmp_path), "d.t", COLUMNS, options={"bucket": bucket}, **keys)
-    scope = key_scope(table.schema())
-    assert len({scope(BucketKey(partition, number)) for partition in (b"a", b"b") for number in (0, 1)}) == scopes
+    group_of = key_group(table.schema())
+    assert len({group_of(BucketKey(partition, number)) for partition in (b"a", b"b") for number in (0, 1)}) == scopes
 
 
 def test_another_bucket_of_the_partition_is_a_conflict_where_writers_choose_buckets(tmp_path: Path) -> None:

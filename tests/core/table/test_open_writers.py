@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from airflow_paimon.core.commit.staged import WRITER_VERSION
+from airflow_paimon.core.commit.metadata_files import WRITER_VERSION
 from airflow_paimon.core.format.snapshot import BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers_plan import CLOSED_AFTER, WATCHED_MS, running_writers, writer_at

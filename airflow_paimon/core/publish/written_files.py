@@ -20,8 +20,8 @@ from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, not_by_key, overlapping_keys
+from airflow_paimon.core.publish.newer_head import MergedBuckets, UnchangedBuckets
 from airflow_paimon.core.publish.publication import PlannedPublication, Publication, draft_of
-from airflow_paimon.core.publish.reach import BucketReach, MergedBuckets
 from airflow_paimon.core.publish.row_functions import ReplacedBuckets, RowFunctions
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class StagedFiles:
+class WrittenFiles:
     """The files that one call writes. An attempt to commit uses those of an earlier one where they are the same.
 
     ``used``: the names of those that the last draft names. ``rewritten``: the files with other row ids, by the old file
@@ -148,21 +148,21 @@ class StagedFiles:
         said = {
             "changed_keys": merged.changed, "overlapping_keys": merged.overlapping, "on_overlap": request.on_overlap
         }  # fmt: skip
-        reach = publication.reach
-        if isinstance(reach, BucketReach):
+        unchanged = publication.unchanged
+        if isinstance(unchanged, UnchangedBuckets):
             buckets = MergedBuckets(
                 buckets=frozenset(request.buckets),
                 changes=changes,
                 meets=merged.meets,
                 copy=partial(self._copy, target),
             )
-            reach = replace(reach, merged=buckets)
+            unchanged = replace(unchanged, merged=buckets)
         return replace(
             publication,
             changes=sorted([*publication.changes, *changes.values()], key=lambda c: c.bucket),
             key_merge=None,
             key_merge_result=merged,
-            reach=reach,
+            unchanged=unchanged,
             properties={**publication.properties, MERGED_KEYS_PROPERTY: json.dumps(said)},
             summary={**publication.summary, "merged_by_key": {**request.summary, **said}},
         )

@@ -18,9 +18,9 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     compactions_show_nothing,
-    key_scope,
+    key_group,
     neutral_kinds,
-    within_reach,
+    sharing_keys,
 )
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
@@ -40,14 +40,14 @@ class LaterCommit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileReach:
+class UnchangedFiles:
     """A merge by file: the files that it deletes or marks, and the partitions in which nothing may be added."""
 
     files: frozenset[str]
     partitions: frozenset[bytes]
 
-    def follow(self, commits: Sequence[LaterCommit], schema: TableSchema) -> FileReach | None:
-        """Return the reach on top of later commits; None: they change what the publication relies on."""
+    def after(self, commits: Sequence[LaterCommit], schema: TableSchema) -> UnchangedFiles | None:
+        """Return it on top of later commits; None: they change something of it."""
         form = StoredPartitions(schema).canonical
         is_met = any(
             e.file.file_name in self.files
@@ -74,7 +74,7 @@ class MergedBuckets:
     copy: Callable[[ManifestEntry], ManifestEntry | None]
     later: Mapping[FileId, ManifestEntry] = field(default_factory=dict)
 
-    def follow(self, commits: Sequence[LaterCommit], schema: TableSchema) -> MergedBuckets | None:
+    def after(self, commits: Sequence[LaterCommit], schema: TableSchema) -> MergedBuckets | None:
         """Take in rows of other keys, and compactions of the buckets; None: something else was changed.
 
         What a compaction made goes with the files that were merged. Its rows are in the new files already, but for
@@ -115,33 +115,35 @@ class MergedBuckets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BucketReach:
+class UnchangedBuckets:
     """A merge by bucket: the buckets that it changes, and those of them that were merged by key."""
 
     buckets: frozenset[BucketKey]
     merged: MergedBuckets | None = None
 
-    def follow(self, commits: Sequence[LaterCommit], schema: TableSchema) -> BucketReach | None:
-        """Return the reach on top of later commits; None: they change what the publication relies on."""
-        bucket_of, scope = StoredPartitions(schema).bucket, key_scope(schema)
-        keyed = set() if self.merged is None else {scope(b) for b in self.merged.buckets}
+    def after(self, commits: Sequence[LaterCommit], schema: TableSchema) -> UnchangedBuckets | None:
+        """Return it on top of later commits; None: they change something of it."""
+        bucket_of, group_of = StoredPartitions(schema).bucket, key_group(schema)
+        keyed = set() if self.merged is None else {group_of(b) for b in self.merged.buckets}
         touched = {bucket_of(e) for c in commits for e in c.entries}
-        if within_reach({b for b in touched if scope(b) not in keyed}, set(self.buckets), schema):
+        if sharing_keys({b for b in touched if group_of(b) not in keyed}, set(self.buckets), schema):
             return None
         if self.merged is None:
             return self
-        merged = self.merged.follow(
-            [c._replace(entries=[e for e in c.entries if scope(bucket_of(e)) in keyed]) for c in commits], schema
+        merged = self.merged.after(
+            [c._replace(entries=[e for e in c.entries if group_of(bucket_of(e)) in keyed]) for c in commits], schema
         )
         return None if merged is None else replace(self, merged=merged)
 
 
-Reach = BucketReach | FileReach
+Unchanged = UnchangedBuckets | UnchangedFiles
 """What a commit must not change for a publication to stand on top of it."""
 
 
-def follow(view: Table, old: Snapshot, new: Snapshot, reach: Reach, schema: TableSchema) -> Reach | None:
-    """Return the reach on the head ``new`` instead of ``old``; None: the publication has to be planned again.
+def unchanged_until(
+    view: Table, old: Snapshot, new: Snapshot, unchanged: Unchanged, schema: TableSchema
+) -> Unchanged | None:
+    """Return what must not change, on the head ``new`` instead of ``old``; None: plan the publication again.
 
     ``schema``: the branch's, after the publication.
     """
@@ -149,7 +151,7 @@ def follow(view: Table, old: Snapshot, new: Snapshot, reach: Reach, schema: Tabl
         return None
     if view.schema().identity != schema.identity:  # also if another writer has put one of this id
         return None
-    if TableOptions(schema.options).row_tracking and isinstance(reach, BucketReach):
+    if TableOptions(schema.options).row_tracking and isinstance(unchanged, UnchangedBuckets):
         return None
     try:
         if view.snapshot(old.id).identity != old.identity:
@@ -157,7 +159,7 @@ def follow(view: Table, old: Snapshot, new: Snapshot, reach: Reach, schema: Tabl
         between = snapshots_between(view, old.id, new.id)
         if between is None or any(map(_moves_base, between)):
             return None
-        return reach.follow(_read_commits(view, between, schema), schema)
+        return unchanged.after(_read_commits(view, between, schema), schema)
     except (NotFoundError, LostMetadataError, FormatError):  # expired meanwhile, if a new plan can read it
         return None
 

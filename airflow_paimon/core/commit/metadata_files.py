@@ -63,7 +63,7 @@ class ChangeFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StagedSnapshot:
+class NewSnapshot:
     """A snapshot that may be written, ``data`` as its file. ``files``: the content of those that it needs for this head
     alone.
     """
@@ -111,9 +111,9 @@ def _next_row_id(head: Snapshot | None, draft: Draft) -> int:
     return max(draft.next_row_id or 0, (head.next_row_id if head else None) or 0)
 
 
-def stage(
+def new_snapshot(
     cache: CommitCache, head: Snapshot | None, draft: Draft, options: CommitOptions, changes: ChangeFiles, *, stamp: str
-) -> StagedSnapshot:
+) -> NewSnapshot:
     """Make what a snapshot on top of ``head`` needs; nothing is written yet. ``stamp``: of the names of its files."""
     files: dict[str, bytes] = {}
     reads: list[Callable[[], object]] = [partial(cache.before, head)] if draft.only_new else []
@@ -123,7 +123,7 @@ def stage(
     base = base_rows(cache, head, files, stamp, draft, TableOptions(draft.schema.options))
     base_list = add_file(files, f"manifest-list-{stamp}-0", write_manifest_list(base))
     snapshot = _snapshot(cache, head, draft, options, changes, base_list)
-    return StagedSnapshot(snapshot=snapshot, data=snapshot.to_bytes(), changes=changes, files=files)
+    return NewSnapshot(snapshot=snapshot, data=snapshot.to_bytes(), changes=changes, files=files)
 
 
 def _snapshot(
