@@ -30,7 +30,7 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import write_arrow
-from airflow_paimon.data.diff.compare import small_diff
+from airflow_paimon.data.diff.run_diff import small_diff
 from airflow_paimon.data.local import rewrite_files
 from airflow_paimon.execution import perform
 from benchmarks._plot import draw

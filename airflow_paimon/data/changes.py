@@ -28,7 +28,7 @@ from airflow_paimon.data.files.arrow_types import ROW_KIND, SEQUENCE_FIELD, VALU
 from airflow_paimon.data.files.char_values import as_read
 from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.merge.rules import merge_rules
-from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.sections import plan_sections, unmerged
 from airflow_paimon.data.merge.versions import drop_retracts
 from airflow_paimon.data.read import read_split, read_stored
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
@@ -115,7 +115,7 @@ def _of(buckets: Sequence[BucketSplit], planned: dict[int, ReadSplit]) -> tuple[
 def _as_stored(unit: Unit) -> ReadSplit:
     """Each file by itself: changelog files hold several changes of a key, in order."""
     bucket = unit.after[0]
-    return ReadSplit(bucket=bucket, sections=tuple(Section(((f,),)) for f in bucket.files))
+    return ReadSplit(bucket=bucket, sections=tuple(unmerged(bucket.files)))
 
 
 def _merged(reads: Sequence[ChangeRead], stream: Stream) -> list[ChangeRead]:
@@ -131,7 +131,14 @@ def _merged(reads: Sequence[ChangeRead], stream: Stream) -> list[ChangeRead]:
         out[-1] = replace(
             read, read=replace(read.read, schemas=schemas), splits=(replace(read.splits[0], sections=sections),)
         )
-    return out if stream.rules.has_changelog else [_in_sections(r) for r in out]
+    if stream.rules.has_changelog:
+        return out
+    return [
+        replace(r, splits=(r.splits[0].of(plan_sections(r.files, stream.schema)),))
+        if r.content is Content.CHANGES
+        else r
+        for r in out
+    ]
 
 
 def _go_together(one: ChangeRead, other: ChangeRead) -> bool:
@@ -143,13 +150,6 @@ def _go_together(one: ChangeRead, other: ChangeRead) -> bool:
         return False
     highest = max((f.max_sequence_number for f in one.files), default=-1)
     return all(f.min_sequence_number > highest for f in other.files)
-
-
-def _in_sections(read: ChangeRead) -> ChangeRead:
-    if read.content is not Content.CHANGES:
-        return read
-    sections = plan_sections(read.files, [f.type for f in read.read.schema.key_fields])
-    return replace(read, splits=(replace(read.splits[0], sections=tuple(sections)),))
 
 
 def rows_of_changes(found: ChangeRead, columns: Sequence[str], row_kind: bool) -> Iterator[pa.RecordBatch]:

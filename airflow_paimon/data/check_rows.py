@@ -20,9 +20,9 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import has_unique_keys, is_clustered
 from airflow_paimon.data.files.arrow_types import ROW_ID
 from airflow_paimon.data.key_locations import KeyLocations
-from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.sections import plan_sections, unmerged
 from airflow_paimon.data.read import read_split, read_stored
-from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, plan_read
+from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 
 _PENDING = 64
 """Batches whose hashes are kept apart."""
@@ -52,7 +52,7 @@ def _hashes(read: TableRead, split: ReadSplit) -> Hashes:
     fields = [read.schema.field(name) for name in read.schema.trimmed_primary_keys]
     parts: list[Hashes] = []
     for file in split.files:
-        alone = replace(split, sections=(Section(((file,),)),), deletions=())
+        alone = replace(split.of(unmerged([file])), deletions=())
         for batch in read_stored(read, alone, fields):
             parts.append(hash_rows([batch.column(f.name) for f in fields], [f.type for f in fields]))
             if len(parts) >= _PENDING:
@@ -69,11 +69,11 @@ def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | N
         FormatError: a file is missing or corrupt. UnsupportedFeatureError: a table that this engine does not read.
     """
     schema = view.schema()
-    bucket_of, types = StoredPartitions(schema).bucket, [f.type for f in schema.key_fields]
+    bucket_of = StoredPartitions(schema).bucket
     read, splits = plan_read(plan_snapshot(view, head, schema), columns=schema.primary_keys, layered=True)
     for split in (s for s in splits if has_unique_keys(s.files, schema)):
         # files that another engine clustered by other columns have ranges of these
-        sections = [] if is_clustered(schema) else plan_sections(split.files, types)
+        sections = [] if is_clustered(schema) else plan_sections(split.files, schema)
         suspects = [f for s in sections if s.needs_merge for f in s.files] if sections else split.files
         bucket = bucket_of(split.bucket)
         if sum(f.row_count for f in suspects) > MAX_ROWS:
@@ -85,8 +85,7 @@ def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | N
 
 
 def _rows_of(read: TableRead, split: ReadSplit, file: DataFile) -> list[pa.RecordBatch]:
-    alone = replace(split, sections=(Section(((file,),)),), deletions=deletions_of(split.deletions, [file]))
-    return list(read_split(read, alone))
+    return list(read_split(read, split.of(unmerged([file]))))
 
 
 MAX_ROWS = 50_000_000

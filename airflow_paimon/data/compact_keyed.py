@@ -53,7 +53,7 @@ from airflow_paimon.data.merge_changelog import Changelog, Merged, changelog_of,
 from airflow_paimon.data.read import deleted_rows, read_versions
 from airflow_paimon.data.record_expiry import RecordExpiry, record_expiry
 from airflow_paimon.data.row_deletes import stored_partitions
-from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, fitting_rows, plan_read
+from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows, plan_read
 from airflow_paimon.data.write import TableWrite
 
 TASK_BYTES = 256 << 20
@@ -244,11 +244,8 @@ def _tasks(
     for split in splits:
         merge = merges[split.bucket.partition, split.bucket.bucket]
         for part in merge.parts:
-            files = [f for s in part for f in s.files]
-            own = ReadSplit(
-                bucket=replace(split.bucket, files=()), sections=part, deletions=deletions_of(split.deletions, files)
-            )
-            tasks.append(task(read=fitting_rows(read, files, TASK_BYTES), split=own, top=merge.top))
+            own = replace(split, bucket=replace(split.bucket, files=())).of(part)
+            tasks.append(task(read=fitting_rows(read, own.files, TASK_BYTES), split=own, top=merge.top))
     return tasks
 
 

@@ -15,7 +15,7 @@ from airflow_paimon.core.requests.requests import Compact, CompactChainTable, Di
 from airflow_paimon.data.chain.compact import compact_chain_table
 from airflow_paimon.data.compact import compact
 from airflow_paimon.data.compaction_tasks import CompactionTask, TaskOutput, Workers
-from airflow_paimon.data.diff.compare import small_diff
+from airflow_paimon.data.diff.run_diff import small_diff
 from airflow_paimon.data.erasure.erase_rows import erase_rows
 from airflow_paimon.data.rescale import rescale
 

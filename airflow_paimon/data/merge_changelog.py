@@ -23,11 +23,11 @@ from airflow_paimon.data.files.arrow_types import SEQUENCE_NUMBER, VALUE_KIND, r
 from airflow_paimon.data.merge.engine import Deduplicate
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import align_runs, runs_at_once
-from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.sections import plan_sections, unmerged
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge.versions import is_retract
 from airflow_paimon.data.read import SeenRows, read_stored, read_versions
-from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of
+from airflow_paimon.data.scan import ReadSplit, TableRead
 
 INSERT, UPDATE_BEFORE, UPDATE_AFTER, DELETE = range(4)
 SIDE = internal_column("side")
@@ -101,14 +101,13 @@ def merged_with_changes(
         yield from ((batch, None) for batch in read_versions(read, split, seen))
         return
     rules = merge_rules(read.schema)
-    known = _only(read, split, [f for f in split.files if changelog.known(f, top)])
+    known = [f for f in split.files if changelog.known(f, top)]
     keys = [read.schema.field(name) for name in rules.keys]
     runs = [marked(read_versions(read, split, seen), AFTER)]
-    if known is not None:
-        runs.append(marked(read_versions(read, known, quiet), BEFORE))
+    if known:
+        runs.append(marked(read_versions(read, split.of(plan_sections(known, read.schema)), quiet), BEFORE))
     for file in new:
-        alone = replace(split, sections=(Section(((file,),)),), deletions=deletions_of(split.deletions, [file]))
-        stored = read_stored(read, alone, [*keys, *_expiring(read)], quiet)
+        stored = read_stored(read, split.of(unmerged([file])), [*keys, *_expiring(read)], quiet)
         runs.append(marked((b.select(rules.keys) for b in stored), _NEW))
     plain = replace(rules, engine=Deduplicate())
     with runs_at_once(runs, plain) as few:  # the two sides stay apart: they come first
@@ -119,13 +118,6 @@ def merged_with_changes(
 def _expiring(read: TableRead) -> list[Any]:
     column = TableOptions(read.schema.options).text("record-level.time-field")
     return [f for f in read.schema.fields if f.name == column and column not in merge_rules(read.schema).keys]
-
-
-def _only(read: TableRead, split: ReadSplit, files: Sequence[DataFile]) -> ReadSplit | None:
-    if not files:
-        return None
-    sections = plan_sections(files, [f.type for f in read.schema.key_fields])
-    return replace(split, sections=tuple(sections), deletions=deletions_of(split.deletions, files))
 
 
 def marked(run: Iterator[pa.RecordBatch], side: int) -> Iterator[pa.RecordBatch]:

@@ -35,7 +35,7 @@ from airflow_paimon.data.files.arrow_types import VALUE_KIND, replaced
 from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
 from airflow_paimon.data.merge.runs import align_runs
-from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.sections import plan_sections
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge_changelog import (
     AFTER,
@@ -50,7 +50,7 @@ from airflow_paimon.data.merge_changelog import (
     producer_of,
 )
 from airflow_paimon.data.read import read_versions
-from airflow_paimon.data.scan import ReadSplit, TableRead, deletions_of, fitting_rows
+from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows
 from airflow_paimon.data.write import TableWrite
 
 BucketState = tuple[TableRead, ReadSplit]
@@ -107,16 +107,12 @@ def _after(write: TableWrite, message: CommitMessage, before: BucketState | None
             columns=write.schema.field_names,
         )
         bucket = BucketSplit(message.partition, values, message.bucket, message.total_buckets, ())
-        return read, ReadSplit(bucket=bucket, sections=tuple(_sections(read, message.new_files)))
+        return read, ReadSplit(bucket=bucket, sections=tuple(plan_sections(message.new_files, read.schema)))
     read, split = before
     read = replace(read, schemas={**read.schemas, **own})
     gone = {f.file_name for f in message.replaced}
     files = (*(f for f in split.files if f.file_name not in gone), *message.new_files)
-    return read, replace(split, sections=tuple(_sections(read, files)), deletions=deletions_of(split.deletions, files))
-
-
-def _sections(read: TableRead, files: Sequence[DataFile]) -> list[Section]:
-    return plan_sections(files, [f.type for f in read.schema.key_fields]) if files else []
+    return read, split.of(plan_sections(files, read.schema))
 
 
 def net_changelog(
@@ -163,8 +159,7 @@ def _emitted_states(target: ChangelogTarget, states: Sequence[BucketState]) -> l
     for read, split in states:
         files = [f for f in split.files if target.producer.known(f, top_level(split.files, levels))]
         if files:
-            own = replace(split, sections=tuple(_sections(read, files)), deletions=deletions_of(split.deletions, files))
-            out.append((fitting_rows(read, files, _MEMORY), own))
+            out.append((fitting_rows(read, files, _MEMORY), split.of(plan_sections(files, read.schema))))
     return out
 
 
@@ -174,18 +169,12 @@ def _without_common(*sides: list[BucketState]) -> list[list[BucketState]]:
     out = []
     for side in sides:
         left = [(read, split, [p for p in split.divided() if _content(p) not in common]) for read, split in side]
-        out.append([(read, _together(split, parts)) for read, split, parts in left if parts])
+        out.append([(read, split.of([s for p in parts for s in p.sections])) for read, split, parts in left if parts])
     return out
 
 
 def _content(part: ReadSplit) -> object:
     return part.bucket.bucket, frozenset(f.file_name for f in part.files), part.deletions
-
-
-def _together(split: ReadSplit, parts: Sequence[ReadSplit]) -> ReadSplit:
-    files = [f for part in parts for f in part.files]
-    sections = tuple(section for part in parts for section in part.sections)
-    return replace(split, sections=sections, deletions=deletions_of(split.deletions, files))
 
 
 def _changes(
@@ -288,14 +277,12 @@ def bucket_states(
     """
     label = table.label
     check_index(files.index, table=label)
-    deletions = find_deletion_vectors(files.index, schema)
+    deletions = tuple(find_deletion_vectors(files.index, schema))
     read = TableRead(store=table.store, label=label, schema=schema, schemas=files.schemas, columns=schema.field_names)
-    types = [f.type for f in schema.key_fields]
 
     def state(split: BucketSplit) -> BucketState:
         for file in split.files:
             check_file(file, files.schemas[file.schema_id], table=label)
-        own = deletions_of(deletions, split.files)
-        return read, ReadSplit(bucket=split, sections=tuple(plan_sections(split.files, types)), deletions=own)
+        return read, ReadSplit(bucket=split, sections=(), deletions=deletions).of(plan_sections(split.files, schema))
 
     return [state(split) for split in buckets]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,12 +15,14 @@ import pyarrow.parquet as pq
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.deletion_vectors import Positions, read_deletion_vectors
 from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, FileSource
+from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.data_file_paths import data_file_path, legacy_schema
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.merge_options import looks_up
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.predicate import Bounds
 from airflow_paimon.core.table.reachability import DeletionVectorPlace
 from airflow_paimon.data.files.arrow_types import (
     SEQUENCE_FIELD,
@@ -36,8 +38,8 @@ from airflow_paimon.data.files.conform import ROW_KINDS
 from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.key_lookup import matching_rows
-from airflow_paimon.data.files.pruning import keep, partition_bounds, row_group_bounds
-from airflow_paimon.data.files.read import FileBatch, RowFilter, read_data_file
+from airflow_paimon.data.files.pruning import Filter, keep, partition_bounds, row_group_bounds
+from airflow_paimon.data.files.read import FileBatch, RowFilter, RowGroupFilter, read_data_file
 from airflow_paimon.data.merge.column_files import beside, columns_of_files
 from airflow_paimon.data.merge.rules import merge_rules
 from airflow_paimon.data.merge.runs import MOST_RUNS, merge_runs
@@ -95,7 +97,6 @@ def read_stored(
 _FULL_RUNS, _LEAST_ROWS = 8, 512
 _MERGE_BYTES = 512 << 20
 """Of a merging read whose rows are wide; others need less."""
-_KeepRowGroup = Callable[[pq.FileMetaData, int], bool]
 
 
 class _SplitReader:
@@ -182,16 +183,8 @@ class _SplitReader:
     ) -> list[Iterator[pa.RecordBatch]]:
         rows = self._rows_at_once(section)
         levels = {f.level for f in section.files if f.level > 0}
-        if section.needs_merge and len(levels) > 1 and looks_up(self._read.schema):
-            return [self._run_with_levels(run, fields, prunable, rows) for run in section.runs]
-        return [self._run(run, fields, prunable, rows) for run in section.runs]
-
-    def _run_with_levels(
-        self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str], batch_rows: int
-    ) -> Iterator[pa.RecordBatch]:
-        for file in files:
-            for batch in self._file(file, fields, prunable, batch_rows):
-                yield batch.append_column(LEVEL, pa.array(np.full(batch.num_rows, file.level, np.int32)))
+        with_level = section.needs_merge and len(levels) > 1 and looks_up(self._read.schema)
+        return [self._run(run, fields, prunable, rows, with_level=with_level) for run in section.runs]
 
     def _rows_at_once(self, section: Section) -> int:
         """The batch size: one batch of each run is in memory, so the more runs, the smaller the batches."""
@@ -200,10 +193,19 @@ class _SplitReader:
         return max(rows * _FULL_RUNS // runs, min(rows, _LEAST_ROWS))
 
     def _run(
-        self, files: Sequence[DataFile], fields: Sequence[DataField], prunable: frozenset[str] | None, batch_rows: int
+        self,
+        files: Sequence[DataFile],
+        fields: Sequence[DataField],
+        prunable: frozenset[str] | None,
+        batch_rows: int,
+        *,
+        with_level: bool = False,
     ) -> Iterator[pa.RecordBatch]:
         for file in files:
-            yield from self._file(file, fields, prunable, batch_rows)
+            for batch in self._file(file, fields, prunable, batch_rows):
+                if with_level:
+                    batch = batch.append_column(LEVEL, pa.array(np.full(batch.num_rows, file.level, np.int32)))
+                yield batch
 
     def _file(
         self, file: DataFile, fields: Sequence[DataField], prunable: frozenset[str] | None, batch_rows: int
@@ -222,7 +224,7 @@ class _SplitReader:
         self,
         file: DataFile,
         evolution: Evolution,
-        keep_row_group: _KeepRowGroup | None,
+        keep_row_group: RowGroupFilter | None,
         keep_rows: RowFilter | None,
         batch_rows: int,
     ) -> Iterator[FileBatch]:
@@ -241,25 +243,12 @@ class _SplitReader:
         mask = matching_rows(self._read.rows.points, rows)
         return rows if mask is None else rows.filter(mask)
 
-    def _row_group_filter(self, evolution: Evolution, prunable: frozenset[str] | None) -> _KeepRowGroup | None:
-        rows = self._read.rows
-        if rows.where is None and rows.predicate is None:
+    def _row_group_filter(self, evolution: Evolution, prunable: frozenset[str] | None) -> RowGroupFilter | None:
+        read = self._read
+        if read.rows.where is None and read.rows.predicate is None:
             return None
-        columns = {
-            source.name: (target.name, target.type)
-            for source, target in zip(evolution.sources, evolution.targets, strict=True)
-            if source is not None and source.type == target.type and (prunable is None or target.name in prunable)
-            if target.name != SEQUENCE_NUMBER  # a null stands for the file's highest
-        }
-        fixed = partition_bounds(self._read.schema, self._split.bucket.values)
-
-        def keep_row_group(metadata: pq.FileMetaData, group: int) -> bool:
-            if metadata.num_row_groups == 1:
-                return True
-            bounds = {**row_group_bounds(metadata, group, columns), **fixed}
-            return keep(rows, [bounds], with_row_columns(self._read.schema))[0]
-
-        return keep_row_group
+        fixed = partition_bounds(read.schema, self._split.bucket.values)
+        return row_group_filter(read.rows, evolution, fixed, with_row_columns(read.schema), prunable)
 
     def _row_filter(self, evolution: Evolution) -> RowFilter | None:
         """For a look-up of few keys, read only the key columns first: most row groups have none of these keys."""
@@ -297,12 +286,35 @@ class _SplitReader:
         return pa.RecordBatch.from_arrays([columns[n] for n in read.columns], schema=read.output_schema)
 
 
+def row_group_filter(
+    rows: Filter,
+    evolution: Evolution,
+    fixed: Mapping[str, Bounds],
+    schema: TableSchema,
+    prunable: frozenset[str] | None = None,
+) -> RowGroupFilter:
+    """Return what tells whether a row group can have rows of a filter. ``fixed``: the bounds of partition columns.
+    ``prunable``: the columns whose bounds count, None = all.
+    """
+    columns = {
+        source.name: (target.name, target.type)
+        for source, target in zip(evolution.sources, evolution.targets, strict=True)
+        if source is not None and source.type == target.type and (prunable is None or target.name in prunable)
+        if target.name != SEQUENCE_NUMBER  # a null stands for the file's highest
+    }
+
+    def may_match(metadata: pq.FileMetaData, group: int) -> bool:
+        return keep(rows, [{**row_group_bounds(metadata, group, columns), **fixed}], schema)[0]
+
+    return may_match
+
+
 def evolved_rows(
     read: TableRead,
     place: tuple[Sequence[Any], int, DataFile],
     evolution: Evolution,
     batch_rows: int,
-    keep_row_group: _KeepRowGroup | None = None,
+    keep_row_group: RowGroupFilter | None = None,
     keep_rows: RowFilter | None = None,
 ) -> Iterator[FileBatch]:
     """Read one file as stored, with the names and types of the read schema. ``place``: partition, bucket, file.

@@ -33,7 +33,7 @@ from airflow_paimon.data.files.pruning import (
 )
 from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.merge.column_files import plan_column_files
-from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.sections import Section, plan_sections, unmerged
 from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS, check_row_ids, row_bounds, with_row_columns
 
 KIND_FIELD = DataField(2147483646, "rowkind", AtomicType("STRING", (), False))
@@ -92,9 +92,14 @@ class ReadSplit:
         """Whether the files' rows are exactly the table's rows: nothing to merge, drop or delete."""
         return not self.deletions and all(s.is_raw for s in self.sections)
 
+    def of(self, sections: Sequence[Section]) -> ReadSplit:
+        """Return the split with these sections in the place of its own, and the deletion vectors of their files."""
+        deletions = deletions_of(self.deletions, [f for s in sections for f in s.files])
+        return replace(self, sections=tuple(sections), deletions=deletions)
+
     def divided(self) -> list[ReadSplit]:
         """Divide into splits of one section each, which share no key and which other tasks can read."""
-        return [replace(self, sections=(s,), deletions=deletions_of(self.deletions, s.files)) for s in self.sections]
+        return [self.of([s]) for s in self.sections]
 
 
 def deletions_of(
@@ -200,15 +205,14 @@ def _plan_splits(read: TableRead, plan: ScanPlan, *, whole_buckets: bool, in_key
     wanted = {total: buckets_of_points(points, read.schema, total) if points else None for total in totals}
     visible = [s for s in plan.splits if s.bucket >= 0 and _may_hold(read, s, wanted[s.total_buckets])]
     kept = keep(read.rows, [partition_bounds(read.schema, s.values) for s in visible], read.schema)
-    deletions = find_deletion_vectors(plan.index_entries, read.schema)
+    deletions = tuple(find_deletion_vectors(plan.index_entries, read.schema))
     splits = []
     for split in (s for s, k in zip(visible, kept, strict=True) if k):
         files = split.files if whole_buckets else shown_files(split.files, read.schema)
         sections = _sections(read, files, merge=whole_buckets or in_key_order)
         sections = _prune_sections(read, split, sections)
         if sections:
-            own = ReadSplit(bucket=split, sections=tuple(sections))
-            splits.append(replace(own, deletions=deletions_of(deletions, own.files)))
+            splits.append(ReadSplit(bucket=split, sections=(), deletions=deletions).of(sections))
     return splits
 
 
@@ -226,10 +230,10 @@ def _sections(read: TableRead, files: Sequence[DataFile], *, merge: bool) -> lis
     if not files:
         return []
     if read.is_keyed and not is_clustered(read.schema) and (merge or not has_unique_keys(files, read.schema)):
-        return plan_sections(files, [f.type for f in read.schema.key_fields])
+        return plan_sections(files, read.schema)
     if TableOptions(read.schema.options).data_evolution:
         return plan_column_files(files, read.label)
-    return [Section(((f,),)) for f in files]
+    return unmerged(files)
 
 
 def _prune_sections(read: TableRead, split: BucketSplit, sections: list[Section]) -> list[Section]:

@@ -27,7 +27,7 @@ from airflow_paimon.data.files.read import BATCH_ROWS
 from airflow_paimon.data.files.write import RollingWriter, abandoned_on_failure
 from airflow_paimon.data.merge.engine import MergeRules
 from airflow_paimon.data.merge.runs import align_runs
-from airflow_paimon.data.merge.sections import Section, plan_sections
+from airflow_paimon.data.merge.sections import plan_sections, unmerged
 from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.read import read_stored, read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead
@@ -109,7 +109,7 @@ def _tied_tasks(write: TableWrite, messages: Sequence[CommitMessage]) -> set[int
     task_of = {f.file_name: at for at, m in enumerate(messages) for f in m.new_files}
     files = [f for m in messages for f in m.new_files]
     tied: set[int] = set()
-    for section in plan_sections(files, [f.type for f in write.schema.key_fields]) if files else ():
+    for section in plan_sections(files, write.schema):
         if len({task_of[f.file_name] for f in section.files}) > 1:
             tied |= _ties_of(write, messages[0], section.files, task_of)
     return tied
@@ -194,4 +194,4 @@ def _split(write: TableWrite, message: CommitMessage, files: Sequence[DataFile])
     """Return a split for each of these files, unmerged."""
     values = StoredPartitions(write.schema).values(message.partition)
     bucket = BucketSplit(message.partition, values, message.bucket, message.total_buckets, tuple(files))
-    return ReadSplit(bucket=bucket, sections=tuple(Section(((f,),)) for f in files))
+    return ReadSplit(bucket=bucket, sections=tuple(unmerged(files)))

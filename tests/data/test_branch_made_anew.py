@@ -20,7 +20,7 @@ from airflow_paimon.core.table.scan import plan_scan, with_planned_files
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.arrow_read import pin_rows, read_group
-from airflow_paimon.data.diff.compare import compare_here
+from airflow_paimon.data.diff.run_diff import compare_here
 from airflow_paimon.data.diff.scan import plan_diff
 from airflow_paimon.data.fallback_branches import choose_branches
 from airflow_paimon.data.planner import pin, plan_branches, plan_pinned

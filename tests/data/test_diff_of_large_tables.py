@@ -19,7 +19,7 @@ from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
 from airflow_paimon.data.diff import scan
-from airflow_paimon.data.diff.compare import small_diff
+from airflow_paimon.data.diff.run_diff import small_diff
 from airflow_paimon.shown.diff_markdown import render_markdown
 from tests.core.tables import run
 from tests.data.tables import make_table

@@ -16,7 +16,7 @@ from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.masking import MASK, masked_value, masks_of
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import write_arrow
-from airflow_paimon.data.diff.compare import small_diff
+from airflow_paimon.data.diff.run_diff import small_diff
 from airflow_paimon.data.key_locations import KeyLocations
 from airflow_paimon.shown.diff_markdown import render_markdown
 from tests.core.tables import run

@@ -19,7 +19,7 @@ from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundE
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import arrow_read, read_arrow, write_arrow
-from airflow_paimon.data.diff import compare
+from airflow_paimon.data.diff import run_diff
 from airflow_paimon.notebook.table import ReadableTable
 from tests.conftest import require
 from tests.core.tables import run
@@ -300,7 +300,7 @@ def test_a_diff(orders: ReadableTable, monkeypatch: pytest.MonkeyPatch) -> None:
     assert orders.branch("fix").diff("fix").details == found.details, "the same from any view"
     assert orders.diff("fix", partitions="dt=2026-11-18").total["added"] == 0
     assert "no row differs" in repr(orders.diff("fix", partitions="dt=2026-11-17"))
-    monkeypatch.setattr(compare, "fits", lambda *_: False)
+    monkeypatch.setattr(run_diff, "fits", lambda *_: False)
     with pytest.raises(UnsupportedError, match=r"however_large=True"):
         orders.diff("fix")
     assert orders.diff("fix", however_large=True).details == found.details

@@ -15,7 +15,6 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.reachability import DeletionVectorPlace, find_deletion_vectors
@@ -193,19 +192,18 @@ def _one_split(
         part_of=part_of,
         deletions=deletions_of(deletions, found),
     )
-    types = [f.type for f in schema.key_fields]
     folds = TableOptions(schema.options).merge_engine != "deduplicate"
     anchored = {f for f, at in part_of.items() if parts[at].is_anchor}
     sections = tuple(
-        _section(s.files, types, part_of, frozenset() if folds else anchored, split.deleted_files)
-        for s in plan_sections(found, types)
+        _section(s.files, schema, part_of, frozenset() if folds else anchored, split.deleted_files)
+        for s in plan_sections(found, schema)
     )
     return replace(split, sections=sections)
 
 
 def _section(
     files: Sequence[DataFile],
-    types: Sequence[DataType],
+    schema: TableSchema,
     part_of: Mapping[str, int],
     anchored: Iterable[str],
     deleted: frozenset[str],
@@ -214,17 +212,17 @@ def _section(
     if any(f.delete_row_count != 0 or f.file_name in deleted for f in base):
         base = []
     taken = {f.file_name for f in base}
-    changes = _runs([f for f in files if f.file_name not in taken], types)
+    changes = _runs([f for f in files if f.file_name not in taken], schema)
     places = [{part_of[f.file_name] for f in run} for run in changes]
     numbered = sum(map(len, places)) > len(set().union(*places))
-    return ChainSection(base=_runs(base, types), changes=changes, numbered=numbered)
+    return ChainSection(base=_runs(base, schema), changes=changes, numbered=numbered)
 
 
-def _runs(files: Sequence[DataFile], types: Sequence[DataType]) -> tuple[Run, ...]:
+def _runs(files: Sequence[DataFile], schema: TableSchema) -> tuple[Run, ...]:
     """Arrange files in as few sorted runs as possible."""
     if not files:
         return ()
-    sections = plan_sections(files, types)
+    sections = plan_sections(files, schema)
     widest = max(len(s.runs) for s in sections)
     return tuple(tuple(f for s in sections if at < len(s.runs) for f in s.runs[at]) for at in range(widest))
 
@@ -238,7 +236,7 @@ def divide_split(split: ChainSplit, schema: TableSchema, target_bytes: int) -> l
     out: list[ChainSplit] = []
     for section in split.sections:
         own = replace(split, sections=(section,), deletions=deletions_of(split.deletions, section.files))
-        ranges = {f.file_name: (low, high) for low, high, f in key_ranges(section.files, types) or ()}
+        ranges = {f.file_name: (low, high) for low, high, f in key_ranges(section.files, schema) or ()}
         cuts = _cuts(section, target_bytes) if ranges else []
         if not cuts:
             out.append(own)

@@ -341,7 +341,7 @@ class _Buckets:
             return False
         if is_clustered(self._schema):
             return all(f.delete_row_count == 0 for f in files)
-        return all(s.is_raw for s in plan_sections(files, [f.type for f in self._schema.key_fields]))
+        return all(s.is_raw for s in plan_sections(files, self._schema))
 
     def units(self) -> list[DifferingUnit]:
         """Pair the splits: bucket by bucket, or by partition where the number of buckets changed."""

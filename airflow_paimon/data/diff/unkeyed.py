@@ -63,13 +63,6 @@ def whole_pairs(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield carried
 
 
-def before_and_after(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """Divide pairs into their earlier and their later rows, in the same order."""
-    later = pc.greater(rows.column(COUNT), 0)
-    plain = rows.drop_columns([COUNT])
-    return plain.filter(pc.invert(later)), plain.filter(later)
-
-
 _ROW = internal_column("row")
 
 Values = tuple[Any, ...]
@@ -173,9 +166,9 @@ def _by_partition(
 
 
 def _count_pairs(found: RowDifferences, pairs: pa.Table, sample: int) -> None:
-    before, after = before_and_after(pairs)
-    found.changed += before.num_rows
-    found.sample_changed(sample, before, after)
+    later, plain = pc.greater(pairs.column(COUNT), 0), pairs.drop_columns([COUNT])
+    found.changed += pairs.num_rows // 2
+    found.sample_changed(sample, plain.filter(pc.invert(later)), plain.filter(later))
 
 
 def _count(found: RowDifferences, rows: pa.Table, sample: int) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from airflow_paimon.core.erasure.stored_files import StoredFile
 from airflow_paimon.core.errors import FormatError, PaimonError, UnsupportedFeatureError
@@ -25,18 +24,16 @@ from airflow_paimon.core.table.paths import is_outside
 from airflow_paimon.core.table.predicate import Bounds, Condition, Predicate, columns_of
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.files.arrow_types import KEY_PREFIX, ROW_ID, SEQUENCE_NUMBER, VALUE_KIND, repeated
-from airflow_paimon.data.files.evolution import Mapping as Evolution
 from airflow_paimon.data.files.evolution import plan_mapping
 from airflow_paimon.data.files.pruning import (
     Filter,
     keep,
     key_bounds,
     partition_bounds,
-    row_group_bounds,
     value_bounds,
 )
-from airflow_paimon.data.files.read import RowGroupFilter, column_names, read_data_file
-from airflow_paimon.data.read import filtered
+from airflow_paimon.data.files.read import column_names, read_data_file
+from airflow_paimon.data.read import filtered, row_group_filter
 from airflow_paimon.data.where import to_expression
 
 _AT_ONCE = 8
@@ -150,7 +147,7 @@ def _in_listed(table: Table, search: Search, file: StoredFile) -> Searched:
         file.path,
         mapping.file_fields,
         legacy_ltz=TableOptions(written.options).flag("orc.timestamp-ltz.legacy.type", True),
-        keep_row_group=_row_groups(search, mapping, fixed),
+        keep_row_group=row_group_filter(rows, mapping, fixed, wanted),
     )
     counted = 0
     for found in batches:
@@ -174,20 +171,6 @@ def _key_bounds(file: StoredFile, wanted: TableSchema) -> dict[str, Bounds]:
     written = {f.id: f.type for f in file.schema.key_fields}
     same = written == {f.id: f.type for f in wanted.key_fields}
     return key_bounds(file.entry.file, wanted) if same and wanted.primary_keys else {}
-
-
-def _row_groups(search: Search, mapping: Evolution, fixed: Mapping[str, Bounds]) -> RowGroupFilter:
-    columns = {
-        source.name: (target.name, target.type)
-        for source, target in zip(mapping.sources, mapping.targets, strict=True)
-        if source is not None and source.type == target.type
-    }
-    rows = Filter(predicate=search.condition)
-
-    def may_match(metadata: pq.FileMetaData, group: int) -> bool:
-        return keep(rows, [{**row_group_bounds(metadata, group, columns), **fixed}], search.schema)[0]
-
-    return may_match
 
 
 def _matching(search: Search, rows: pa.RecordBatch, constant: Mapping[str, object]) -> int:

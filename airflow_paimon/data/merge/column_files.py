@@ -15,7 +15,7 @@ from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.data.files.read import FileBatch
-from airflow_paimon.data.merge.sections import Section
+from airflow_paimon.data.merge.sections import Section, unmerged
 
 
 def plan_column_files(files: Sequence[DataFile], label: str) -> list[Section]:
@@ -24,7 +24,7 @@ def plan_column_files(files: Sequence[DataFile], label: str) -> list[Section]:
     Raises:
         FormatError: ranges of row ids overlap without being equal.
     """
-    sections = [Section(((f,),)) for f in files if f.first_row_id is None]
+    sections = unmerged([f for f in files if f.first_row_id is None])
     groups: dict[int, list[DataFile]] = {}
     for file in files:
         if file.first_row_id is not None:

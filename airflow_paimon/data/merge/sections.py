@@ -11,7 +11,7 @@ from typing import Any
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile
-from airflow_paimon.core.format.types import DataType
+from airflow_paimon.core.format.schema import TableSchema
 
 Run = tuple[DataFile, ...]
 """A sorted run: files in key order that share no key."""
@@ -52,14 +52,19 @@ class Section:
         return not self.needs_merge and not self.may_hold_deletes
 
 
-def plan_sections(files: Sequence[DataFile], key_types: Sequence[DataType]) -> list[Section]:
+def unmerged(files: Sequence[DataFile]) -> list[Section]:
+    """Return a section for each file, whose rows are read as they are stored."""
+    return [Section(((f,),)) for f in files]
+
+
+def plan_sections(files: Sequence[DataFile], schema: TableSchema) -> list[Section]:
     """Group files by overlapping key ranges and arrange each group in as few sorted runs as possible.
 
     Runs of one section are ordered from the oldest to the newest, by the highest sequence number in them.
     """
     if len(files) == 1:
         return [Section((tuple(files),))]
-    ranged = key_ranges(files, key_types)
+    ranged = key_ranges(files, schema)
     if ranged is None:  # a range is unknown, so everything may overlap
         return [Section(_by_age([(f,) for f in files]))]
     sections: list[Section] = []
@@ -93,8 +98,9 @@ def _by_age(runs: Sequence[Run]) -> tuple[Run, ...]:
     return tuple(sorted(runs, key=lambda run: max(f.max_sequence_number for f in run)))
 
 
-def key_ranges(files: Sequence[DataFile], key_types: Sequence[DataType]) -> list[tuple[Any, Any, DataFile]] | None:
+def key_ranges(files: Sequence[DataFile], schema: TableSchema) -> list[tuple[Any, Any, DataFile]] | None:
     """Return the lowest and highest key of each file, comparable as keys; None: unknown for a file."""
+    key_types = [f.type for f in schema.key_fields]
     orders = [_ORDERS.get(t.root, _as_is) for t in key_types]
     out = []
     for file in files:

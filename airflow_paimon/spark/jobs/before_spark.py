@@ -32,7 +32,7 @@ from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.read_cache import cached_reads
 from airflow_paimon.data.chain.compact import check_compaction
 from airflow_paimon.data.compact import compaction_fits
-from airflow_paimon.data.diff.compare import small_diff
+from airflow_paimon.data.diff.run_diff import small_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure
 from airflow_paimon.data.local import rewrite_files
 from airflow_paimon.data.planner import read_schema

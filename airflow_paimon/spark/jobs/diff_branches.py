@@ -19,8 +19,8 @@ from airflow_paimon.core.format.types import DataField, RowType
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.table.internal_columns import internal_column
-from airflow_paimon.data.diff.compare import Found, compare_here, diff_result, is_small, plan_units, unchanged
 from airflow_paimon.data.diff.keyed import ComparisonUnit, KeyedComparison, compare_unit, differing_rows
+from airflow_paimon.data.diff.run_diff import Found, compare_here, diff_result, is_small, plan_units, unchanged
 from airflow_paimon.data.diff.scan import DiffPlan, plan_diff
 from airflow_paimon.data.diff.unkeyed import COUNT, PAIRED, count_surplus
 from airflow_paimon.data.files.arrow_types import ROW_ID
