@@ -40,12 +40,10 @@ _MOST_GROUPS = 20_000
 class GroupSizes:
     """``entries`` of manifests above which a read is planned in groups: as objects with their splits they take 1 kB
     each, and 0.4 kB more where a filter needs their statistics. ``files`` of a group, about. ``memory_bytes``: what is
-    kept in memory of what is sorted; the rest lies in a temporary file. ``chain_files``: of a chain table, above which
-    only those are planned that a read needs.
+    kept in memory of what is sorted; the rest lies in a temporary file.
     """
 
     entries: int = 50_000
-    chain_files: int = 2000
     files: int = 2000
     memory_bytes: int = 64 << 20
 

@@ -14,7 +14,6 @@ from airflow_paimon.core.chain.read_plan import PartitionRead, Source
 from airflow_paimon.core.chain.state import ChainState
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.features import check_readable
-from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.read_cache import cached_reads
@@ -40,8 +39,7 @@ from airflow_paimon.data.scan import TableRead, plan_read
 
 
 def plan_chain(pinned: PinnedState, request: ReadRequest, sizes: GroupSizes = IN_PROCESS) -> ReadPlan:
-    """Plan a read of a state of a chain table. Of many files first the partitions are planned, then the files of those
-    that are read.
+    """Plan a read of a state of a chain table: first the partitions, then the files of those that are read.
 
     Raises:
         NotFoundError: no such branch, snapshot or tag. InvalidInputError: the branches don't form a chain table, a
@@ -53,19 +51,16 @@ def plan_chain(pinned: PinnedState, request: ReadRequest, sizes: GroupSizes = IN
     layout, states = pinned.chain, pinned.states
     plan = partial(with_planned_files, statistics=request.has_filter)
     with cached_reads():
-        if sum(count_live_files(s.table, s.snapshot) for s in states) <= min(sizes.chain_files, sizes.entries):
-            state = chain_state(layout, map(plan, states))
-            reads = partition_reads(state, request)
-        else:
-            found = [with_bare_buckets(with_schemas_of_branch(s)) for s in states]
-            state, counts = chain_state(layout, (s for s, _ in found)), [count for _, count in found]
-            reads = partition_reads(state, request)
-            files = count_files(reads, counts)
-            if files > sizes.entries:
-                groups = divide_chain(reads, counts, sizes.each(files))
-                return _by_groups(state, reads, groups, request, sizes, travels=pinned.travels)
-            chosen = zip(state.plans, partitions_of(reads), strict=True)
-            state = chain_state(layout, (plan(p, stored_in(p, values)) for p, values in chosen))
+        found = list(map(with_bare_buckets, states))
+        state, counts = chain_state(layout, (s for s, _ in found)), [count for _, count in found]
+        reads = partition_reads(state, request)
+        files = count_files(reads, counts)
+        if files > sizes.entries:
+            groups = divide_chain(reads, counts, sizes.each(files))
+            state = chain_state(layout, map(with_schemas_of_branch, state.plans))
+            return _by_groups(state, reads, groups, request, sizes, travels=pinned.travels)
+        chosen = zip(state.plans, partitions_of(reads), strict=True)
+        state = chain_state(layout, (plan(p, stored_in(p, values)) for p, values in chosen))
         group = plan_partitions(state, reads, request, travels=pinned.travels)
         return ReadPlan(read=main_of(group), groups=[group])
 

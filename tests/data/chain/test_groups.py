@@ -150,7 +150,7 @@ def test_few_files_of_a_large_table_are_planned_at_once() -> None:
     files = sum(map(files_of, plan_rows(table, ReadRequest(mode="full"), EACH).groups))
     pinned, where = pin(table), pc.field("dt") == "20250811"
     for entries, is_large in ((files, False), (files - 1, True)):
-        sizes = GroupSizes(entries=entries, chain_files=0)
+        sizes = GroupSizes(entries=entries)
         assert plan_pinned(pinned, sizes=sizes).is_large == is_large
         assert plan_rows(table, ReadRequest(mode="full"), sizes).is_large == is_large
     day = plan_pinned(pinned, ReadRequest(where=where), sizes)
