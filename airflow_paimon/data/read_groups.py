@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 
 from airflow_paimon.core.format.manifest import DataFile, DeletionVectorRange, IndexEntry, ManifestEntry, ManifestFile
 from airflow_paimon.core.table.features import check_index
-from airflow_paimon.core.table.live_entries import live_of_entries, without_statistics
+from airflow_paimon.core.table.live_entries import without_statistics
+from airflow_paimon.core.table.live_files import live_files_of
 from airflow_paimon.core.table.manifest_entries import each_entries, read_index_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.scan import ScanPlan, splits_of, with_schemas
@@ -154,8 +155,8 @@ class SortedFiles:
 def _with_files(state: ScanPlan, entries: Sequence[ManifestEntry], index: Sequence[IndexEntry]) -> ScanPlan:
     if state.snapshot is None:
         return state
-    live = live_of_entries(state.table, state.snapshot, entries).values()
-    return replace(state, splits=splits_of(state.schema, live), index_entries=tuple(index))
+    live = live_files_of(entries, f"{state.table.label}: snapshot {state.snapshot.id}")
+    return replace(state, splits=splits_of(state.schema, live.values()), index_entries=tuple(index))
 
 
 def sort_files(branches: Sequence[BranchFiles], sizes: GroupSizes, *, statistics: bool) -> SortedFiles:

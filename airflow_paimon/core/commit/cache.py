@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry, ManifestFile
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.live_files import net_change, never_added
+from airflow_paimon.core.table.live_files import live_files_of
 from airflow_paimon.core.table.manifest_entries import selected_entries
 from airflow_paimon.core.table.manifest_lists import ManifestListRef, base_list, delta_list, read_manifest_lists
 from airflow_paimon.core.table.partitions import Selection, selection_key
@@ -132,11 +132,8 @@ class CommitCache:
     def _merged(
         self, live: _Live, manifests: Sequence[ManifestFile], selection: Selection | None, head: Snapshot
     ) -> _Live:
-        where = f"{self.table.label}: snapshot {head.id}"
-        change = net_change(chain(live.values(), selected_entries(self.table, manifests, selection)), where)
-        if change.deleted:
-            raise never_added(where, next(iter(change.deleted.values())).file.file_name)
-        return change.added
+        entries = chain(live.values(), selected_entries(self.table, manifests, selection))
+        return live_files_of(entries, f"{self.table.label}: snapshot {head.id}")
 
     def _read(self, wanted: Sequence[ManifestListRef]) -> list[Sequence[ManifestFile]]:
         new = [w for w in wanted if w.name not in self._lists]

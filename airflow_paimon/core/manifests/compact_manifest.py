@@ -18,8 +18,9 @@ from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions, Draft, NewBase
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
 from airflow_paimon.core.commit.manifests import add_manifests
-from airflow_paimon.core.commit.put import delete_files, put_new, require_committable
-from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError, StorageError
+from airflow_paimon.core.commit.put import delete_files, require_committable
+from airflow_paimon.core.commit.staged import write
+from airflow_paimon.core.errors import FormatError, PaimonError, StorageError
 from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
@@ -167,7 +168,7 @@ class _ManifestCompaction:
         if found is None:
             return None
         self.written = found
-        self._write()
+        write(self.view, found.files, [])
         return self._commit_of(found, NewBase(manifests=[*found.kept, *found.added]))
 
     def _commit_of(self, found: _Compaction, base: NewBase) -> Draft:
@@ -198,22 +199,6 @@ class _ManifestCompaction:
             return None
         changes = [*(e.deleted() for e in removed.values()), *(e.added() for e in added.values())]
         return self._commit_of(found, NewBase(manifests=new, entries=changes))
-
-    def _write(self) -> None:
-        """Put the new manifests, which nothing names yet.
-
-        Raises:
-            StorageError: one could not be written, nothing was published.
-        """
-        assert self.written is not None
-        try:
-            for name, data in self.written.files.items():
-                put_new(self.view, manifest_path(name), data)
-        except (StorageError, OutcomeUnknownError) as error:
-            self._discard()
-            raise StorageError(
-                f"{self.view.label}: a manifest could not be written, nothing was published ({error.message})"
-            ) from error
 
     def _discard(self) -> None:
         """Delete what was written, unless the branch has come to name it. What can't be deleted is left as orphans."""

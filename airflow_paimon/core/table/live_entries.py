@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from itertools import chain
 
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryColumns, FileId, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.live_files import BucketKey, live_buckets_of, live_columns_of, net_change, never_added
+from airflow_paimon.core.table.live_files import BucketKey, live_buckets_of, live_columns_of, live_files_of
 from airflow_paimon.core.table.manifest_entries import each_columns, selected_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.partitions import Selection
@@ -33,7 +32,9 @@ def live_entries(
         return {}
     manifests = all_manifests(table, snapshot)
     entries = selected_entries(table, manifests, selection)
-    return live_of_entries(table, snapshot, entries if statistics else map(without_statistics, entries))
+    if not statistics:
+        entries = map(without_statistics, entries)
+    return live_files_of(entries, f"{table.label}: snapshot {snapshot.id}")
 
 
 def without_statistics(entry: ManifestEntry) -> ManifestEntry:
@@ -43,15 +44,6 @@ def without_statistics(entry: ManifestEntry) -> ManifestEntry:
     return ManifestEntry(
         entry.kind, entry.partition, entry.bucket, entry.total_buckets, DataFile._make(slim), entry.unknown
     )
-
-
-def live_of_entries(table: Table, snapshot: Snapshot, entries: Iterable[ManifestEntry]) -> dict[FileId, ManifestEntry]:
-    """Merge all entries of some files, in order; raises as ``live_entries`` does."""
-    where = f"{table.label}: snapshot {snapshot.id}"
-    change = net_change(entries, where)
-    if change.deleted:
-        raise never_added(where, next(iter(change.deleted.values())).file.file_name)
-    return change.added
 
 
 def live_columns(table: Table, snapshot: Snapshot | None, selection: Selection | None = None) -> EntryColumns:

@@ -60,12 +60,20 @@ def net_change(entries: Iterable[ManifestEntry], where: str = "manifests") -> Ne
     return NetChange(added, deleted)
 
 
-def live_columns_of(columns: EntryColumns, where: str) -> EntryColumns:
-    """Merge entries in order, as ``net_change`` does, and return those of the live files.
+def live_files_of(entries: Iterable[ManifestEntry], where: str) -> dict[FileId, ManifestEntry]:
+    """Merge all entries of some files, in order, and return those of the live files.
 
     Raises:
         FormatError: the same file is added twice, or deleted without having been added.
     """
+    change = net_change(entries, where)
+    if change.deleted:
+        raise never_added(where, next(iter(change.deleted.values())).file.file_name)
+    return change.added
+
+
+def live_columns_of(columns: EntryColumns, where: str) -> EntryColumns:
+    """Return what ``live_files_of`` does, of columns; raises as that does."""
     if not any(columns.kinds) and len(set(columns.file_names)) == len(columns.file_names):
         return columns  # the usual case: after a compaction, or where rows are only appended
     live: dict[FileId, int] = {}
