@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.format.manifest_io import read_manifest_list
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.streaming import stream_plan
@@ -14,9 +13,8 @@ from airflow_paimon.core.streaming.stream_plan import Position, Source, Start, S
 from airflow_paimon.core.table.history import difference
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.manifest_entries import read_entries
-from airflow_paimon.core.table.manifest_lists import read_delta_lists
+from airflow_paimon.core.table.manifest_lists import read_changelog_list, read_delta_lists
 from airflow_paimon.core.table.partitions import StoredPartitions
-from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table, parse_timestamp
 
@@ -198,20 +196,18 @@ class Stream:
         return self.known[key]
 
     def _units(self, snapshot: Snapshot, full: bool) -> StepUnits:
-        label = self.table.label
         if full:
             scan = plan_snapshot(self.table, snapshot, self.schema)
             return StepUnits(
                 units=tuple(stream_plan.units_of_state(scan.splits, self.schema, self.rules)), after=snapshot
             )
-        source = stream_plan.changes_of(snapshot, self.rules, label)
+        source = stream_plan.changes_of(snapshot, self.rules, self.table.label)
         if source is Source.NOTHING:
             return StepUnits(units=())
         if source is Source.DIFFERENCE:
             return self._difference(snapshot)
         if source is Source.CHANGELOG:
-            name = snapshot.changelog_manifest_list or ""
-            manifests = read_manifest_list(self.table.store.read(manifest_path(name)), name=f"{label}: {name}")
+            manifests = read_changelog_list(self.table, snapshot)
         else:
             manifests = read_delta_lists(self.table, [snapshot])
         entries = (e for part in read_entries(self.table, manifests) for e in part)

@@ -23,7 +23,7 @@ from airflow_paimon.core.format.types import DataType, field_to_json
 from airflow_paimon.core.table.branch_record import BranchRecord, matching_branch_record, read_branch_record
 from airflow_paimon.core.table.consumers import read_consumers
 from airflow_paimon.core.table.live_entries import live_columns, live_entries
-from airflow_paimon.core.table.manifest_lists import ManifestListRef, all_manifests, read_manifest_lists
+from airflow_paimon.core.table.manifest_lists import all_manifests, read_changelog_list
 from airflow_paimon.core.table.partitions import StoredPartitions, partition_types
 from airflow_paimon.core.table.paths import MAIN, STATISTICS_DIR, BranchPaths
 from airflow_paimon.core.table.reachability import entry_paths
@@ -223,9 +223,8 @@ def _manifests(table: Table, snapshot: Snapshot | None) -> pa.Table:
 
 def _changelog(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
     """The manifests of its changelog; Paimon's expiry keeps them for no tag and no branch's base."""
-    name, size = snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
     try:
-        return read_manifest_lists(table, [ManifestListRef(name, size, f"snapshot {snapshot.id}")])[0] if name else []
+        return read_changelog_list(table, snapshot)
     except LostMetadataError:
         return []
 

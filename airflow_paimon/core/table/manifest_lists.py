@@ -64,6 +64,12 @@ def delta_list(snapshot: Snapshot, whose: str | None = None) -> ManifestListRef:
     return ManifestListRef(snapshot.delta_manifest_list, snapshot.delta_manifest_list_size, whose)
 
 
+def read_changelog_list(table: Table, snapshot: Snapshot) -> list[ManifestFile]:
+    """Read the changelog manifest list of a snapshot, empty without one; raises as ``read_manifest_lists``."""
+    name, size = snapshot.changelog_manifest_list, snapshot.changelog_manifest_list_size
+    return read_manifest_lists(table, [ManifestListRef(name, size, f"snapshot {snapshot.id}")])[0] if name else []
+
+
 def read_manifest_lists(table: Table, wanted: Sequence[ManifestListRef]) -> list[list[ManifestFile]]:
     """Read manifest lists by their names, at once.
 
