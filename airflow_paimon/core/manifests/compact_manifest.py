@@ -18,8 +18,8 @@ from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions, Draft, NewBase
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
 from airflow_paimon.core.commit.manifests import add_manifests
+from airflow_paimon.core.commit.metadata_files import write
 from airflow_paimon.core.commit.put import delete_files, require_committable
-from airflow_paimon.core.commit.staged import write
 from airflow_paimon.core.errors import FormatError, PaimonError, StorageError
 from airflow_paimon.core.format.manifest import ManifestFile
 from airflow_paimon.core.format.schema import TableSchema

@@ -29,7 +29,6 @@ from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
 from airflow_paimon.core.table.paths import PRIVATE_DIR
-from airflow_paimon.core.table.reachability import LISTINGS_AT_ONCE
 from airflow_paimon.core.table.spill import DigestRanges, SortedColumns, SpillBuffer, SpilledBytes, concat_columns
 from airflow_paimon.core.table.table import Table
 
@@ -37,6 +36,7 @@ Places = npt.NDArray[np.int64]
 """Where the paths of files lie: number of the part, and place in it."""
 _PLACE_BITS = 32
 _EXAMPLES = 20
+_LISTINGS_AT_ONCE = 16
 _MANY = 500_000
 """Files from which on the folders are listed side by side: an object store lists 1,000 in a request."""
 
@@ -134,7 +134,7 @@ def list_in_parts(table: Table, add: Callable[[Sequence[FileInfo]], None]) -> No
         return
     folders, objects = table.store.divided("")
     add(objects)
-    map_parallel(add_all, folders, LISTINGS_AT_ONCE)
+    map_parallel(add_all, folders, _LISTINGS_AT_ONCE)
 
 
 def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes) -> ListedPart:

@@ -23,8 +23,6 @@ from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR, checked_name, is_outside
 from airflow_paimon.core.table.table import Table
 
-LISTINGS_AT_ONCE = 16
-"""Listings that are made at the same time."""
 _PARTITIONS_AT_ONCE = 32
 """Of partitions of which few files are wanted."""
 

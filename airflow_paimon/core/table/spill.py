@@ -113,11 +113,10 @@ class SortedColumns:
     columns: tuple[SpilledBytes, ...]
     types: tuple[np.dtype[Any], ...]
 
-    def read(self, start: int = 0, end: int | None = None, columns: Sequence[int] | None = None) -> Columns:
-        """Return rows from ``start`` up to, without, ``end``; of some columns only (None: of all). Change none."""
+    def read(self, start: int = 0, end: int | None = None) -> Columns:
+        """Return rows from ``start`` up to, without, ``end``. Change none."""
         end = self.rows if end is None else end
-        chosen = range(len(self.columns)) if columns is None else columns
-        return tuple(self._column(at, start, end) for at in chosen)
+        return tuple(self._column(at, start, end) for at in range(len(self.columns)))
 
     def _column(self, at: int, start: int, end: int) -> Array:
         wide = self.types[at].itemsize
@@ -143,11 +142,10 @@ def range_bounds(digests: npt.NDArray[np.uint64], cuts: npt.NDArray[np.uint64]) 
 
 @dataclass(slots=True)
 class DigestRanges:
-    """Some runs with the same columns, by ranges of digests. ``columns``: which to read; None: all."""
+    """Some runs with the same columns, by ranges of digests."""
 
     runs: Sequence[SortedColumns]
     cuts: npt.NDArray[np.uint64]
-    columns: Sequence[int] | None = None
     _edges: list[list[int]] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -158,10 +156,7 @@ class DigestRanges:
 
     def parts(self, at: int) -> list[Columns]:
         """Return what each run has in a range."""
-        return [
-            run.read(edges[at], edges[at + 1], self.columns)
-            for run, edges in zip(self.runs, self._edges, strict=True)
-        ]  # fmt: skip
+        return [run.read(edges[at], edges[at + 1]) for run, edges in zip(self.runs, self._edges, strict=True)]
 
 
 def concat_columns(parts: Iterable[Columns], types: Sequence[type]) -> Columns:
