@@ -41,7 +41,7 @@ from airflow_paimon.runbooks.form import (
     refuse_unknown,
     report_lines,
 )
-from airflow_paimon.runbooks.tasks import SPARK
+from airflow_paimon.runbooks.tasks import DEFAULTS, SPARK
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -140,15 +140,6 @@ def unless_nothing_expires(context: Context) -> None:
         raise AirflowSkipException("Neither 'Expire after' nor option partition.expiration-time sets an age")
 
 
-DEFAULT_ARGS: dict[str, Any] = {
-    "retries": 2,
-    "retry_delay": timedelta(minutes=1),
-    "table": "{{ params.table }}",
-    "paimon_conn_id": "{{ params.paimon_conn_id }}",
-    "spark_conn_id": "{{ params.spark_conn_id }}",
-}
-
-
 def chain_dag(dag_id: str = "nightly_chain_maintenance", **changes: Unpack[Changes]) -> DAG:
     """Make the DAG that compacts the chains of a chain table and expires old segments.
 
@@ -162,7 +153,7 @@ def chain_dag(dag_id: str = "nightly_chain_maintenance", **changes: Unpack[Chang
         add_tasks,
         changes,
         params=PARAMS,
-        default_args=DEFAULT_ARGS,
+        default_args={**DEFAULTS, "retry_delay": timedelta(minutes=1), "table": "{{ params.table }}"},
         description="Compact the chains of a Paimon chain table, expire old segments, report its state",
         doc=__doc__,
     )

@@ -182,7 +182,7 @@ def correction_dag(
         partial(add_tasks, before_approval, after_publish, flink_jobs),
         changes,
         params=with_field(PARAMS, flink_jobs),
-        default_args={**DEFAULTS, "spark_conn_id": "{{ params.spark_conn_id }}"},
+        default_args=DEFAULTS,
         description="Correct data of a Paimon table on a branch, have it approved, publish it",
         doc=__doc__,
         kind=Kind.CORRECTION,

@@ -179,13 +179,6 @@ def report_failure(**context: Any) -> None:
     end_as_failed(f"{', '.join(errors)} failed; {outcome}", *error_lines(errors), *helps)
 
 
-DEFAULT_ARGS: dict[str, Any] = {
-    **DEFAULTS,
-    "table": "{{ params.table }}",
-    "spark_conn_id": "{{ params.spark_conn_id }}",
-}
-
-
 def erasure_dag(dag_id: str = "row_erasure", **changes: Unpack[Changes]) -> DAG:
     """Make the DAG that erases rows of a condition, and proves it."""
     return make_dag(
@@ -193,7 +186,7 @@ def erasure_dag(dag_id: str = "row_erasure", **changes: Unpack[Changes]) -> DAG:
         add_tasks,
         changes,
         params=PARAMS,
-        default_args=DEFAULT_ARGS,
+        default_args={**DEFAULTS, "table": "{{ params.table }}"},
         description="Erase rows of a Paimon table for good, on all branches, with a proof",
         doc=__doc__,
         kind=Kind.ERASURE,

@@ -66,8 +66,7 @@ def make_dag(
         InvalidInputError: a change that the runbook can't have; the file is then an import error in Airflow.
     """
     where = f"DAG {dag_id!r}"
-    _refuse_unknown(where, changes)
-    _check_default_args(where, changes.get("default_args", {}))
+    _refuse_wrong(where, changes)
     form = _form(where, params, changes)
     schedule = changes.get("schedule")
     if schedule is not None and (empty := [n for n, p in form.items() if not _may_be_left(p)]):
@@ -108,7 +107,7 @@ def add_own_tasks(name: str, make: OwnTasks | None, earlier: Any, later: Any, la
     earlier >> done >> [later, last]
 
 
-def _refuse_unknown(where: str, changes: Changes) -> None:
+def _refuse_wrong(where: str, changes: Changes) -> None:
     known = set(Changes.__annotations__)
     if unknown := sorted(set(changes) - known):
         named = _named(unknown, known)
@@ -120,9 +119,7 @@ def _refuse_unknown(where: str, changes: Changes) -> None:
         )
     if isinstance(changes.get("tags"), str):
         raise InvalidInputError(f"{where}: tags must be a list, such as [{changes.get('tags')!r}]")
-
-
-def _check_default_args(where: str, default_args: Mapping[str, Any]) -> None:
+    default_args = changes.get("default_args", {})
     for name in _OF_THE_FORM:
         if name in default_args:
             raise InvalidInputError(f"{where}: default_args can't have {name}, a field of the form: put it into locked")

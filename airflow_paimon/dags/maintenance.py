@@ -43,7 +43,7 @@ from airflow_paimon.operators.maintenance import (
 from airflow_paimon.runbooks import table_maintenance as night
 from airflow_paimon.runbooks.fields import choice, number, shared, switch, text, texts
 from airflow_paimon.runbooks.form import end_as_failed, form_value, in_airflows_terms, refuse_unknown, report_lines
-from airflow_paimon.runbooks.tasks import SPARK
+from airflow_paimon.runbooks.tasks import DEFAULTS, SPARK
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -329,14 +329,6 @@ def fail_on_errors(**context: Any) -> None:
         end_as_failed(f"Failed: {len(failed):,}", *failed)
 
 
-DEFAULT_ARGS: dict[str, Any] = {
-    "retries": 2,
-    "retry_delay": timedelta(minutes=1),
-    "paimon_conn_id": "{{ params.paimon_conn_id }}",
-    "spark_conn_id": "{{ params.spark_conn_id }}",
-}
-
-
 def maintenance_dag(dag_id: str = "table_maintenance", **changes: Unpack[Changes]) -> DAG:
     """Make the DAG that compacts and expires many tables, and removes orphan files.
 
@@ -350,7 +342,7 @@ def maintenance_dag(dag_id: str = "table_maintenance", **changes: Unpack[Changes
         add_tasks,
         changes,
         params=PARAMS,
-        default_args=DEFAULT_ARGS,
+        default_args={**DEFAULTS, "retry_delay": timedelta(minutes=1)},
         description="Compact tables, expire branches, tags and snapshots, remove orphan files, report freed bytes",
         doc=__doc__,
     )

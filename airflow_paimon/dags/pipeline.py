@@ -163,7 +163,7 @@ def pipeline_dag(
         partial(add_tasks, before_approval, after_publish, flink_jobs),
         changes,
         params=with_field(PARAMS, flink_jobs),
-        default_args={**DEFAULTS, "spark_conn_id": "{{ params.spark_conn_id }}"},
+        default_args=DEFAULTS,
         description="Correct an upstream table, rebuild downstream tables, publish all after one approval",
         doc=__doc__,
         kind=Kind.PIPELINE,

@@ -70,7 +70,6 @@ docs/howto/pipeline-correction.md explains both.
 """
 MORE = "More: the rows that the approver sees"
 TAG = {"table": "table", "tag": "tag"}
-DEFAULT_ARGS: dict[str, Any] = {**DEFAULTS, "spark_conn_id": "{{ params.spark_conn_id }}"}
 _WRITERS = shared_by_undos("writers_stopped", "wait_for_quiet")
 _REST = {
     **shared_by_undos("reason", "approval", "notify", "remind_before", "approvers"),
@@ -204,7 +203,7 @@ def correction_undo_dag(
         partial(add_tasks, flink_jobs),
         changes,
         params=with_field(FIELDS_OF_ONE, flink_jobs),
-        default_args=DEFAULT_ARGS,
+        default_args=DEFAULTS,
         description="Undo a published correction of a Paimon table",
         doc=OF_ONE,
         kind=Kind.UNDO,
@@ -226,7 +225,7 @@ def pipeline_undo_dag(
         partial(add_tasks, flink_jobs, several=True),
         changes,
         params=with_field(FIELDS_OF_ALL, flink_jobs),
-        default_args=DEFAULT_ARGS,
+        default_args=DEFAULTS,
         description="Undo a published correction of a pipeline, in all of its tables",
         doc=OF_ALL,
         kind=Kind.PIPELINE_UNDO,

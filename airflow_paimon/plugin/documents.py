@@ -56,12 +56,6 @@ def render(name: str, root: str) -> Document:
     return Document(_title(text), str(parser.renderer.render(tokens, parser.options, {})))
 
 
-def page_names() -> list[str]:
-    """Name every page, sorted."""
-    folder = docs_folder()
-    return sorted(path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.md"))
-
-
 def notebook(name: str) -> bytes:
     """Return a notebook such as ``tutorials/notebook.ipynb``, to be downloaded.
 

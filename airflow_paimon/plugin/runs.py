@@ -117,10 +117,15 @@ def runs_of(table: str, conn_id: str, dags: Sequence[KnownDag]) -> list[TableRun
         about = (row for row in rows if is_about(_form_of(row, known), table, conn_id))
         found = list(islice(about, _SHOWN))
         rows.close()
-        tasks = _tasks(session, [(row.dag_id, row.run_id) for row in found])
-        approvals = _approvals(session, [(row.dag_id, row.run_id) for row in found])
-        said = _said(session, PROGRESS_KEY, "running", [(row.dag_id, row.run_id) for row in found])
-        ran_on = _said(session, RAN_ON_KEY, "success", [(row.dag_id, row.run_id) for row in found])
+        if not found:
+            return []
+        # Of more runs than these, where several DAGs have runs of one id.
+        of_these = and_(
+            TaskInstance.dag_id.in_({row.dag_id for row in found}), TaskInstance.run_id.in_({r.run_id for r in found})
+        )
+        tasks, approvals = _tasks(session, of_these), _approvals(session, of_these)
+        said = _said(session, of_these, PROGRESS_KEY, "running")
+        ran_on = _said(session, of_these, RAN_ON_KEY, "success")
     return [
         TableRun(
             dag_id=row.dag_id,
@@ -171,13 +176,9 @@ def _names(text: str, table: str) -> bool:
     return f"{named.database}.{named.table}" == table
 
 
-def _tasks(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], dict[str, str]]:
-    if not runs:
-        return {}
+def _tasks(session: Session, of_runs: ColumnElement[bool]) -> dict[tuple[str, str], dict[str, str]]:
     rows = session.execute(
-        select(TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.state).where(
-            TaskInstance.dag_id.in_({d for d, _ in runs}), TaskInstance.run_id.in_({r for _, r in runs})
-        )
+        select(TaskInstance.dag_id, TaskInstance.run_id, TaskInstance.task_id, TaskInstance.state).where(of_runs)
     ).all()
     out: dict[tuple[str, str], dict[str, str]] = {}
     for dag_id, run_id, task_id, state in rows:
@@ -192,11 +193,9 @@ def _weight(state: str) -> int:
 
 
 def _said(
-    session: Session, key: str, state: str, runs: Sequence[tuple[str, str]]
+    session: Session, of_runs: ColumnElement[bool], key: str, state: str
 ) -> dict[tuple[str, str], dict[str, str]]:
     """Return what tasks in a state have left in their XCom of this key, which is a text."""
-    if not runs:
-        return {}
     rows = session.execute(
         select(XComModel.dag_id, XComModel.run_id, XComModel.task_id, XComModel.value)
         .join(
@@ -204,10 +203,7 @@ def _said(
             and_(*(getattr(TaskInstance, name) == getattr(XComModel, name)
                    for name in ("dag_id", "run_id", "task_id", "map_index"))),
         )
-        .where(
-            XComModel.key == key, XComModel.dag_id.in_({d for d, _ in runs}),
-            XComModel.run_id.in_({r for _, r in runs}), TaskInstance.state == state,
-        )
+        .where(of_runs, XComModel.key == key, TaskInstance.state == state)
     ).all()  # fmt: skip
     out: dict[tuple[str, str], dict[str, str]] = {}
     for dag_id, run_id, task_id, value in rows:
@@ -216,15 +212,13 @@ def _said(
     return out
 
 
-def _approvals(session: Session, runs: Sequence[tuple[str, str]]) -> dict[tuple[str, str], Approval]:
+def _approvals(session: Session, of_runs: ColumnElement[bool]) -> dict[tuple[str, str], Approval]:
     from airflow.models.hitl import HITLDetail
 
-    if not runs:
-        return {}
     rows = session.execute(
         select(TaskInstance.dag_id, TaskInstance.run_id, HITLDetail)
         .join(HITLDetail, HITLDetail.ti_id == TaskInstance.id)
-        .where(TaskInstance.dag_id.in_({d for d, _ in runs}), TaskInstance.run_id.in_({r for _, r in runs}))
+        .where(of_runs)
     ).all()
     return {(dag_id, run_id): _approval(detail) for dag_id, run_id, detail in rows}
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from airflow_paimon.shown.listing import AnnotatedValue, Listing, size_text, value_of
+from airflow_paimon.shown.listing import AnnotatedValue, Listing, size_text, utc_time, value_of
 
 _DIGEST = re.compile(r"[-_](?:[0-9a-f]{16,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?=-|$)")
 _NOTHING = "-"
@@ -168,10 +168,7 @@ def size(count: int | None) -> Cell:
 
 def moment_text(millis: int) -> str:
     """Spell a time in UTC, as minutes: what people compare."""
-    try:
-        return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M")
-    except (OverflowError, ValueError, OSError):
-        return f"{millis} ms"
+    return _spelled(millis, "%Y-%m-%d %H:%M")
 
 
 def tick_texts(times: Sequence[int]) -> list[str]:
@@ -183,10 +180,12 @@ def tick_texts(times: Sequence[int]) -> list[str]:
 
 def exact_text(millis: int) -> str:
     """Spell a time in UTC to the second."""
-    try:
-        return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):
-        return f"{millis} ms"
+    return _spelled(millis, "%Y-%m-%d %H:%M:%S UTC")
+
+
+def _spelled(millis: int, form: str) -> str:
+    found = utc_time(millis)
+    return found.strftime(form) if isinstance(found, datetime) else str(found)
 
 
 def ago(millis: int, now_ms: int) -> str:

@@ -74,9 +74,9 @@ def advice_for(advice: str | None) -> list[str]:
 def form_advice(error: Mapping[str, Any] | None) -> list[str]:
     """Say what helps when the check of the form failed, before anything was made."""
     kind = error["kind"] if error else "error"
-    if kind in ("invalid-input", "not-found", "already-exists", "unsupported"):
-        return advice_for(f"correct what the message names, and {AGAIN}")
-    return advice_for(against(error) if kind in ("unsafe", "corrupt", "conflict") else _passing("check_params", False))
+    if kind in (*REFUSALS, "corrupt"):
+        return advice_for(against(error))
+    return advice_for(_passing("check_params", False))
 
 
 def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
@@ -87,7 +87,7 @@ def against(error: Mapping[str, Any] | None, failed: str = "") -> str | None:
     kind, said = error["kind"] if error else "error", in_form_words(str((error or {}).get("message", "")))
     switches = " or ".join(name for name in _SWITCHES if name in said)
     match kind:
-        case "invalid-input" | "not-found" | "already-exists":
+        case "invalid-input" | "not-found" | "already-exists" | "unsupported":
             return f"correct what the message names, and {AGAIN}. The same form fails the same way"
         case "conflict" if is_late_failure(failed, error):
             return (
@@ -125,12 +125,12 @@ def _advice(params: Mapping[str, Any], failed: str, error: Mapping[str, Any] | N
             return _passing(failed, stands)
 
 
-def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str:
+def _unsupported(params: Mapping[str, Any], error: Mapping[str, Any]) -> str | None:
     if error.get("class") == "UnsupportedFeatureError" and params.get("engine") == "embedded":
         jar = f"Paimon's jar in the Spark options of its connection: {page_address('engines')}"
         return f"{AGAIN} with Engine: connector, and {jar}"
     if "engine" not in params:
-        return f"correct what the message names, and {AGAIN}. The same form fails the same way"
+        return against(error)
     return f"nothing in this form: the message names what is not supported. Limits: {page_address('limits')}"
 
 

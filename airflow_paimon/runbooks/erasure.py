@@ -214,9 +214,7 @@ def advice_for(failed: str, error: Mapping[str, Any] | None) -> list[str]:
             return advice.advice_for("follow the message; then clear the task that failed with its downstream")
         case "unsafe" if error and error.get("holds"):
             return advice.advice_for("the hold has to end first. Then clear plan with its downstream")
-        case "invalid-input" | "not-found" | "unsupported":
-            return advice.advice_for(f"correct what the message names, and {advice.AGAIN}")
-        case "unsafe" | "corrupt":
+        case "invalid-input" | "not-found" | "unsupported" | "unsafe" | "corrupt":
             return advice.advice_for(advice.against(error, failed))
         case _:
             return advice.advice_for(

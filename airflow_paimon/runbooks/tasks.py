@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "retries": 2,
     "retry_delay": timedelta(seconds=30),
     "paimon_conn_id": "{{ params.paimon_conn_id }}",
+    "spark_conn_id": "{{ params.spark_conn_id }}",
 }
 NEW_TAG: dict[str, Any] = {
     "time_retained": "{{ '' if params.tag_retention | trim | lower == 'forever' else params.tag_retention }}",

@@ -155,14 +155,12 @@ def advice_for(failed: str, error: Mapping[str, Any] | None) -> list[str]:
                 "main got newer rows in the partitions to undo, which stay. Revert the publish row by row: "
                 f"{page_address('howto/undo-later')}"
             )
-        case "unsupported":
-            helps = f"correct what the message names, and {advice.AGAIN}"
         case "unsafe" if step == "check":
             helps = (
                 "a check that the table requires doesn't hold for what would come back. Correct the rows by a new "
                 "correction instead, or trigger this DAG again with Skip checks on"
             )
-        case "invalid-input" | "not-found" | "already-exists" | "unsafe" | "corrupt":
+        case "invalid-input" | "not-found" | "already-exists" | "unsupported" | "unsafe" | "corrupt":
             helps = advice.against(error, failed)
         case _ if step == "wait_for_quiet":
             helps = f"{advice.WITHOUT_WRITERS}; then clear task wait_for_quiet with its downstream"
