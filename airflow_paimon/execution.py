@@ -44,7 +44,7 @@ _ON_METADATA: Mapping[str, str] = {
     "replace_tag": "core.branches.tags:replace_tag",
     "delete_tag": "core.branches.tags:delete_tag",
     "rename_tag": "core.branches.tags:rename_tag",
-    "create_table_set": "core.table_sets.create:create_table_set",
+    "create_table_set": "core.table_sets.versions:create_table_set",
     "reset_consumer": "core.metadata_expiry.reset_consumers:reset_consumer",
     "clear_consumers": "core.metadata_expiry.reset_consumers:clear_consumers",
     "alter_table": "core.schema.tables:alter",

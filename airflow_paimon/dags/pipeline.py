@@ -60,8 +60,8 @@ PARAMS = {
     **shared("approval", "keep_branch", "clean_up", "branch", "undo_retention"),
     "table_set": text(
         "Table set",
-        "A set of tables that gets a new version when all are published: readers of the set never see some of the "
-        "tables published and others not. Their undo makes another version. Empty: none.",
+        "A set of tables that gets a new version when all are published: readers of that version never see some of "
+        "the tables published and others not. Their undo makes another version. Empty: none.",
         section=MORE,
     ),
     "start_tag": text(

@@ -166,7 +166,6 @@ def rename_tag(
 
 def create_table_set(
     table: str | Table, table_set: str, *, member: Iterable[str] = (), keep: int = 10, retention: str = "7 d",
-    abandon: bool = False,
     warehouse: str | None = None, storage_options: Mapping[str, Any] | None = None, operation_id: str | None = None,
     now: str | None = None, dry_run: bool = False,
 ) -> Result:

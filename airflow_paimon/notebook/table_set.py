@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.catalogs import open_catalog
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.table_set import TableSet, parse_set_version
-from airflow_paimon.core.table.table_sets import find_set
+from airflow_paimon.core.table.table_sets import TableSet, find_set, parse_set_version
 from airflow_paimon.notebook.frames import RowReads
 from airflow_paimon.notebook.table import ReadableTable, open_table
 

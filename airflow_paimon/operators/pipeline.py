@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from airflow_paimon.core.publish.undoable_publishes import UndoablePublish
     from airflow_paimon.core.requests.requests import Request
     from airflow_paimon.core.table.table import Table
-    from airflow_paimon.core.table_sets.several import SeveralSets
+    from airflow_paimon.core.table_sets.versions import WritableSet
 
 __all__ = ["PublishTablesOperator", "ReplayTablesOperator", "UndoTablesOperator"]
 
@@ -141,58 +141,39 @@ class EachTableOperator(PaimonOperator):
 
 
 class TableSetVersionOperator(EachTableOperator):
-    """Makes new versions of table sets when every table is done; until then nobody else makes one."""
+    """Makes new versions of table sets when every table is done."""
 
     table_set: Any
 
     def _set_names(self, context: Context) -> list[str]:
         return [] if is_blank(self.table_set) else [str(self.table_set).strip()]
 
-    def _versions(self, context: Context) -> SeveralSets | None:
-        """Return what makes the versions; None where there are none to make, as in a dry run."""
-        from airflow_paimon.core.table_sets.several import SeveralSets
+    def _table_sets(self, context: Context) -> list[WritableSet]:
+        """Return the sets that get a version; none in a dry run."""
+        from airflow_paimon.core.table_sets.versions import open_set
 
-        hook, names = PaimonHook(self.paimon_conn_id), self._set_names(context)
-        if not names or str(self.dry_run).strip().lower() == "true":
-            return None
-        mine, before = operation_id(context), range(context["ti"].max_tries)
-        return SeveralSets(hook.warehouse, hook.storage_options, tuple(names), mine,
-                           tuple(operation_id(context, tries) for tries in before))  # fmt: skip
+        if str(self.dry_run).strip().lower() == "true":
+            return []
+        hook = PaimonHook(self.paimon_conn_id)
+        return [open_set(hook.warehouse, name, hook.storage_options) for name in self._set_names(context)]
 
-    def _reserve_versions(self, context: Context) -> None:
-        """Claim the versions, before anything is published.
+    def _check_versions(self, context: Context) -> None:
+        """Check that the versions can be made, before anything is published."""
+        from airflow_paimon.core.table_sets.versions import check_next_version
 
-        Raises:
-            ConflictError: another pipeline is publishing tables of the set.
-        """
-        if (versions := self._versions(context)) is not None:
-            versions.begin([one.table for one in self._each()])
+        for table_set in self._table_sets(context):
+            check_next_version(table_set, [one.table for one in self._each()])
 
     def _after_all(self, context: Context, results: list[dict[str, Any]]) -> None:
-        if (versions := self._versions(context)) is None:
-            return
-        made = versions.complete({result["table"]: result["snapshot_after"] for result in results})
+        from airflow_paimon.core.table_sets.versions import make_published_version
+
+        published = {result["table"]: result["snapshot_after"] for result in results}
+        table_sets, own_id = self._table_sets(context), operation_id(context)
+        made = [make_published_version(table_set, published, own_id) for table_set in table_sets]
         for one in made:
             self.log.info("Table set %s: version %s has %s", one["table_set"], one["number"], one["tables"])
-        for result in results:
+        for result in results if made else []:
             result["details"] = {**result["details"], "table_set": made if len(made) > 1 else made[0]}
-
-    @contextmanager
-    def _release_set_on_failure(self, context: Context) -> Iterator[None]:
-        """Let others make versions again when this task has failed for good."""
-        try:
-            yield
-        except AirflowException as error:
-            if fails_for_good(error, context):
-                self._release_set(context)
-            raise
-
-    def _release_set(self, context: Context) -> None:
-        try:
-            if (versions := self._versions(context)) is not None:
-                versions.give_up("the task failed")
-        except PaimonError as error:  # why the task failed matters more
-            self.log.warning("The version of the table set stays claimed for a day: %s", error.message)
 
 
 class ReplayTablesOperator(EachTableOperator, ReplayBranchOperator):
@@ -244,8 +225,8 @@ class PublishTablesOperator(TableSetVersionOperator, EachTableOperator, MergeBra
     publish is refused.
 
     With ``table_set`` the tables become a new version of that set when all are published, beside the tables that its
-    newest version has: who reads the set never sees some of them published and others not, whatever fails. Until then
-    nobody else makes a version of it. The results have it in ``details.table_set``.
+    newest version has: who reads that version never sees some of them published and others not, whatever fails. The
+    results have it in ``details.table_set``.
 
     :param tables: one dict for each table, with arguments of
         :class:`~airflow_paimon.operators.branch.MergeBranchOperator` (templated)
@@ -260,11 +241,10 @@ class PublishTablesOperator(TableSetVersionOperator, EachTableOperator, MergeBra
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Publish all tables; returns the results."""
-        with self._release_set_on_failure(context):
-            with self._airflow_errors(context):
-                self._check_all(context)
-                self._reserve_versions(context)
-            return super().execute(context)
+        with self._airflow_errors(context):
+            self._check_all(context)
+            self._check_versions(context)
+        return super().execute(context)
 
     def _check_all(self, context: Context) -> None:
         """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
@@ -407,15 +387,14 @@ class UndoTablesOperator(TableSetVersionOperator, EachTableOperator, RollbackOpe
 
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Undo all tables; returns the results."""
-        with self._release_set_on_failure(context):
-            with self._airflow_errors(context):
-                self._reserve_versions(context)
-            return super().execute(context)
+        with self._airflow_errors(context):
+            self._check_versions(context)
+        return super().execute(context)
 
     def _set_names(self, context: Context) -> list[str]:
         """Return the sets that have the publishes to undo, too."""
         from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
-        from airflow_paimon.core.table_sets.several import sets_made_by
+        from airflow_paimon.core.table_sets.versions import sets_made_by
 
         hook, users = PaimonHook(self.paimon_conn_id), set()
         for one in self._each():

@@ -21,8 +21,9 @@ class CreateTableSetOperator(TableSetOperator):
     """
     Create the next version of a set of tables: one snapshot of each, read as one.
 
-    Run it after the tasks that load the tables. Every table gets the tag ``set-<name>-<number>``, by which any engine
-    reads that version; readers of this package also take ``set:<name>``. Expired versions are deleted with their tags.
+    Run it after the tasks that load the tables. Every table gets a tag of one name, the result's ``tag``, by which
+    any engine reads that version; readers of this package also take ``set:<name>``. Expired versions are deleted with
+    their tags.
 
     The result's ``details`` are ``{"table_set", "number", "version", "tag", "created", "operation_id", "tables",
     "expired"}``; ``version`` is ``set:<name>@<number>``, ``tables`` the snapshot ids by table.
@@ -33,6 +34,6 @@ class CreateTableSetOperator(TableSetOperator):
     @keeps_arguments
     def __init__(
         self, *, table_set: str, tables: Sequence[str] | str = (), keep: int | str = 10, retention: str = "7 d",
-        abandon: bool | str = False, **kwargs: Any,
+        **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)

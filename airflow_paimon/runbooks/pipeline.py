@@ -150,14 +150,14 @@ def _of(params: Mapping[str, Any], one: PipelineTable) -> Table:
 
 
 def _check_set(params: Mapping[str, Any], tables: Sequence[str]) -> None:
-    from airflow_paimon.core.table_sets.publish import open_sets
+    from airflow_paimon.core.table_sets.versions import open_set
 
     name = str(params.get("table_set") or "").strip()
     if name:
         hook = PaimonHook(params["paimon_conn_id"])
-        sets = open_sets(hook.warehouse, name, hook.storage_options)
+        table_set = open_set(hook.warehouse, name, hook.storage_options)
         for table in tables:
-            sets.member(table)
+            table_set.check_member(table)
 
 
 def _check_stream(params: Mapping[str, Any], steps: Sequence[PipelineTable]) -> None:

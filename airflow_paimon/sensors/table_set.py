@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list, keeps_arguments
@@ -53,4 +54,4 @@ class TableSetSensor(DeferrableSensor):
 
         name, after, since = (not_blank(name, getattr(self, name)) for name in ("table_set", "after", "since"))
         condition = parse_set_condition(name, after, since, as_list("tables", self.tables))
-        return TableSetTrigger(condition=condition.to_json(), **waits)
+        return TableSetTrigger(condition=asdict(condition), **waits)

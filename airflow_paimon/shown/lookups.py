@@ -26,8 +26,7 @@ from airflow_paimon.core.table.table import (
     named_tables,
     open_table,
 )
-from airflow_paimon.core.table.table_set import TableSet
-from airflow_paimon.core.table.table_sets import find_set, set_folder, set_names
+from airflow_paimon.core.table.table_sets import TableSet, find_set, set_folder, set_names
 from airflow_paimon.shown import branches as shown_branches
 from airflow_paimon.shown import glance, lists, live_files
 from airflow_paimon.shown.commits import commit_of, commits
@@ -151,7 +150,7 @@ def sets(warehouse: str, storage_options: Mapping[str, Any] | None, limit: int, 
             find_databases(catalog)
     else:
         find_set(catalog, name)
-        found = [one for one in set_folder(catalog, name).versions() if one.abandoned is None][::-1]
+        found = set_folder(catalog, name).versions()[::-1]
     shown, left = limited(found, limit)
     columns = heads("table set | number: number | created: utc | tag | tables")
     return Listing(title="table sets" if name is None else "versions", columns=columns,

@@ -20,7 +20,7 @@ class TableSetTrigger(SensorWait):
     at the next poke; any other error ends the wait.
 
     :param paimon_conn_id: connection of type ``paimon``
-    :param condition: a :class:`~airflow_paimon.core.table_sets.wait.SetCondition` as JSON
+    :param condition: the fields of a :class:`~airflow_paimon.core.table_sets.wait.SetCondition`
     :param poke_interval: seconds between two polls
     """
 
@@ -31,5 +31,5 @@ class TableSetTrigger(SensorWait):
 
     def poll(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
         """See ``SensorWait.poll``."""
-        found, missing = awaited_version(hook.get_catalog(), SetCondition.from_json(self.condition))
+        found, missing = awaited_version(hook.get_catalog(), SetCondition(**self.condition))
         return (None, [f"waiting for {missing}"]) if found is None else (found.to_json(), ())

@@ -12,7 +12,6 @@ from airflow.sdk import DAG, Asset
 
 from airflow_paimon import open_table_set
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table_sets.publish import begin, open_sets
 from airflow_paimon.operators._base import PaimonOperator
 from airflow_paimon.operators.pipeline import PublishTablesOperator, UndoTablesOperator
 from airflow_paimon.operators.table_set import CreateTableSetOperator
@@ -140,14 +139,12 @@ def test_a_killed_publish_is_finished_by_its_retry(
     assert open_table_set(str(warehouse), "nightly").number == 2
 
 
-def test_a_publish_that_is_taken_back_leaves_the_set_and_lets_others_go_on(
+def test_a_publish_that_is_taken_back_leaves_the_set(
     warehouse: Path, mains: dict[str, Table], run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before_each(monkeypatch, "d.down", lambda: append(mains["d.down"], "1"))
     assert publish(run_dag).tasks == {"t": ("failed", 1)}
     assert pins(warehouse) == FIRST
-    made = run(mains["d.up"], "create_table_set", table_set="nightly", member=list(NAMES[1:]))
-    assert made.details["number"] == 3, "2 was given up"
 
 
 def test_a_publish_that_was_killed_for_good_ends_when_it_is_cleared(
@@ -161,13 +158,16 @@ def test_a_publish_that_was_killed_for_good_ends_when_it_is_cleared(
     assert {name: at for name, at in pins(warehouse).items() if name != "d.other"} == {"d.up": 2, "d.down": 2}
 
 
-def test_nothing_is_published_while_another_pipeline_publishes_tables_of_the_set(
+def test_nothing_is_published_if_the_set_has_lost_a_snapshot(
     warehouse: Path, mains: dict[str, Table], run_dag: RunDag
 ) -> None:
-    begin(open_sets(str(warehouse), "nightly", None), "other", (), int(datetime.now(UTC).timestamp() * 1000))
+    other = mains["d.other"]
+    append(other, "1")
+    run(other, "delete_tag", tag=open_table_set(str(warehouse), "nightly").tag)
+    other.store.delete(other.paths.snapshot(1))
     done = publish(run_dag)
-    assert done.tasks == {"t": ("failed", 2)}, "a conflict is tried again"
-    assert done.xcom("t", "paimon_error")["kind"] == "conflict"
+    assert done.tasks == {"t": ("failed", 1)}
+    assert "Nothing was published" in done.xcom("t", "paimon_error")["message"]
     assert mains["d.up"].latest_snapshot_id() == 1
 
 

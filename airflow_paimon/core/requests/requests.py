@@ -249,8 +249,9 @@ SET_KEEP, SET_RETENTION = 10, "7 d"
 class CreateTableSet(Request):
     """Create the next version of a set of tables: one snapshot of each, read as one.
 
-    Run it after the tasks that load the tables. Every table gets the tag ``set-<name>-<number>``, by which any engine
-    reads that version; readers of this package also take ``set:<name>``. Expired versions are deleted with their tags.
+    Run it after the tasks that load the tables. Every table gets a tag of one name, the result's ``tag``, by which
+    any engine reads that version; readers of this package also take ``set:<name>``. Expired versions are deleted with
+    their tags.
 
     The result's ``details`` are ``{"table_set", "number", "version", "tag", "created", "operation_id", "tables",
     "expired"}``; ``version`` is ``set:<name>@<number>``, ``tables`` the snapshot ids by table.
@@ -268,9 +269,6 @@ class CreateTableSet(Request):
         "How long a version stays after a newer one replaced it, e.g. '7 d'",
         SET_RETENTION,
         may_be_blank=True,
-    )
-    abandon: bool = switch(
-        "Continue although a pipeline has begun to publish tables of the set: its run was killed and won't be retried"
     )
 
 

@@ -49,5 +49,4 @@ CHAIN = _kind("chain", "it is not visible when that partition becomes stale, or 
 DROPPING = RecordKind(
     folder=PRIVATE_DIR, at_risk="the drop of the table can neither continue nor be undone", way_out=RESTORE
 )
-SETS = _kind("sets", "that version of the table set can't be read")  # in the warehouse, as their claims
-CLAIMS = _kind("sets", "no further version of the set can be made", "delete it if no operation is making that version")
+SETS = _kind("sets", "that version of the table set can't be read")  # in the warehouse

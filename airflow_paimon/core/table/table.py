@@ -43,8 +43,7 @@ from airflow_paimon.core.table.paths import (
     numbered,
     parse_identifier,
 )
-from airflow_paimon.core.table.table_set import parse_set_version
-from airflow_paimon.core.table.table_sets import snapshot_in_set
+from airflow_paimon.core.table.table_sets import parse_set_version, snapshot_in_set
 
 _PROBE_LIMIT = 8
 _STEPS = tuple(2**power for power in range(17))

@@ -1,1 +1,1 @@
-"""New versions of table sets: claimed, tagged on every table, made visible by one put; old versions expire."""
+"""New versions of table sets: tagged on every table, then made visible by one put; old versions expire."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_paimon.core.catalogs import Catalog
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.table import parse_timestamp
-from airflow_paimon.core.table.table_set import TableSet, check_set_name
-from airflow_paimon.core.table.table_sets import set_folder
+from airflow_paimon.core.table.table_sets import TableSet, check_set_name, set_folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,16 +18,7 @@ class SetCondition:
     table_set: str
     after: int | None = None
     since_ms: int | None = None
-    tables: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return {"table_set": self.table_set, "after": self.after, "since_ms": self.since_ms,
-                "tables": list(self.tables)}  # fmt: skip
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> SetCondition:
-        return cls(table_set=raw["table_set"], after=raw["after"], since_ms=raw["since_ms"],
-                   tables=tuple(raw["tables"]))  # fmt: skip
+    tables: Sequence[str] = ()
 
 
 def parse_set_condition(
@@ -47,7 +36,7 @@ def parse_set_condition(
         table_set=check_set_name(table_set),
         after=None if number is None else int(number),
         since_ms=None if since is None else parse_timestamp(since),
-        tables=tuple(tables),
+        tables=list(tables),
     )
 
 

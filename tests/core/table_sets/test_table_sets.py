@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,6 @@ import pytest
 
 from airflow_paimon.core.catalogs import Catalog, open_catalog
 from airflow_paimon.core.errors import (
-    ConflictError,
     InvalidInputError,
     NotFoundError,
     PaimonError,
@@ -26,14 +26,28 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.table.table import open_table, resolve_version
-from airflow_paimon.core.table.table_set import SetMember, TableSet, parse_set_version
-from airflow_paimon.core.table.table_sets import find_set, same_versions, set_folder, set_names
-from airflow_paimon.core.table_sets import publish
-from airflow_paimon.core.table_sets.publish import begin, complete, expired_versions, give_up_own, open_sets, pin_of
+from airflow_paimon.core.table.table_sets import (
+    SetFolder,
+    SetMember,
+    TableSet,
+    find_set,
+    parse_set_version,
+    same_versions,
+    set_folder,
+    set_names,
+)
+from airflow_paimon.core.table_sets import versions
+from airflow_paimon.core.table_sets.versions import (
+    check_next_version,
+    expired_versions,
+    make_published_version,
+    open_set,
+    sets_made_by,
+)
 from airflow_paimon.execution import run_operation
 from tests.clock import next_millisecond
 from tests.core.tables import append, make_table, rewrite, run
-from tests.randomness import moments
+from tests.randomness import chance, lives, moments
 from tests.stores import Crash
 
 NAMES = ("d.a", "e.b")
@@ -61,6 +75,14 @@ def load(warehouse: str) -> None:
         append(open_table(warehouse, name), "1")
 
 
+def folder(warehouse: str) -> SetFolder:
+    return set_folder(catalog(warehouse), "nightly")
+
+
+def tag_of(warehouse: str, number: int) -> str:
+    return find_set(catalog(warehouse), "nightly", number).tag
+
+
 def make(warehouse: str, name: str = "nightly", **values: Any) -> OperationResult:
     asked = {"warehouse": warehouse, "table": NAMES[0], "member": [NAMES[1]], "table_set": name, **values}
     return run_operation(build_request("create_table_set", asked))
@@ -84,7 +106,7 @@ def test_a_version_has_a_snapshot_of_each_table_and_a_tag_on_it(warehouse: str) 
     assert seen(warehouse) == [1, 1], "what came after the version is in none"
     assert make(warehouse, member=["e.b@1"]).details["tables"] == {"d.a": 2, "e.b": 1}
     assert (seen(warehouse), seen(warehouse, "set:nightly@1")) == ([2, 1], [1, 1])
-    assert [open_table(warehouse, name).tag("set-nightly-2").snapshot.id for name in NAMES] == [2, 1]
+    assert [open_table(warehouse, name).tag(tag_of(warehouse, 2)).snapshot.id for name in NAMES] == [2, 1]
     assert set_names(catalog(warehouse)) == ["nightly"]
     assert catalog(warehouse).databases() == ["d", "e"]
 
@@ -92,7 +114,7 @@ def test_a_version_has_a_snapshot_of_each_table_and_a_tag_on_it(warehouse: str) 
 def test_a_dry_run_makes_nothing(warehouse: str) -> None:
     planned = make(warehouse, dry_run=True)
     assert planned.details["version"] == "set:nightly@1"
-    assert [action["action"] for action in planned.details["plan"]["actions"]] == ["PutNew"] * 4
+    assert [action["action"] for action in planned.details["plan"]["actions"]] == ["PutNew"] * 3
     assert not set_names(catalog(warehouse))
     assert not set_tags(warehouse)
 
@@ -181,7 +203,7 @@ def test_a_version_whose_tags_and_snapshots_are_gone_is_named(warehouse: str) ->
     make(warehouse)
     table = open_table(warehouse, NAMES[0])
     load(warehouse)
-    run(table, "delete_tag", tag="set-nightly-1")
+    run(table, "delete_tag", tag=tag_of(warehouse, 1))
     assert seen(warehouse) == [1, 1], "the snapshot is there"
     table.store.delete(table.paths.snapshot(1))
     with pytest.raises(NotFoundError, match="has expired, or the tag was deleted"):
@@ -192,68 +214,62 @@ def test_the_tag_of_a_version_keeps_its_name_and_is_missed_when_it_is_gone(wareh
     make(warehouse)
     table = open_table(warehouse, NAMES[0])
     with pytest.raises(UnsafeOperationError, match="is of version 1 of table set 'nightly'"):
-        run(table, "rename_tag", tag="set-nightly-1", to_tag="mine")
+        run(table, "rename_tag", tag=tag_of(warehouse, 1), to_tag="mine")
     assert run(table, "check_table").details["ok"]
-    tag = table.tag("set-nightly-1")
+    tag = table.tag(tag_of(warehouse, 1))
     append(table, "1")
     run(table, "delete_tag", tag=tag.name)
     (found,) = run(table, "check_table").details["findings"]
     assert (found["id"], "is gone" in found["message"]) == ("table-set-tag:nightly@1", True)
     run(table, "repair_table")
-    assert table.tag("set-nightly-1").snapshot == tag.snapshot
-    table.store.replace("tag/tag-set-nightly-1", table.store.read(table.paths.snapshot(2)))
+    assert table.tag(tag.name).snapshot == tag.snapshot
+    table.store.replace(f"tag/tag-{tag.name}", table.store.read(table.paths.snapshot(2)))
     (found,) = run(table, "check_table").details["findings"]
     assert "is on snapshot 2 now" in found["message"] and found["repair"] is None
 
 
-def test_a_snapshot_that_expires_before_it_is_tagged_costs_a_number(
+def test_a_snapshot_that_expires_before_it_is_tagged_is_replaced_by_a_newer_one(
     warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, original = open_table(warehouse, NAMES[1]), publish.put_new
+    table, original = open_table(warehouse, NAMES[1]), versions.execute
 
     def put(*arguments: Any) -> None:
         original(*arguments)
-        monkeypatch.setattr(publish, "put_new", original)
+        monkeypatch.setattr(versions, "execute", original)
         append(table, "1")
         table.store.delete(table.paths.snapshot(1))
 
-    monkeypatch.setattr(publish, "put_new", put)
+    monkeypatch.setattr(versions, "execute", put)
     made = make(warehouse)
-    assert made.details["version"] == "set:nightly@2"
+    assert made.details["version"] == "set:nightly@1"
     assert seen(warehouse) == [1, 2]
-    assert set_tags(warehouse) == {"set-nightly-2"}, "the tag of the number that was given up is gone"
-    with pytest.raises(NotFoundError, match="no version 1"):
-        seen(warehouse, "set:nightly@1")
+    assert set_tags(warehouse) == {made.details["tag"]}, "the tag of the first attempt is gone"
 
 
-def test_who_comes_late_takes_no_tag_from_a_version_that_is_visible(warehouse: str) -> None:
-    """It saw the claim, and went on when the version was made and its snapshots had expired."""
-    made = make(warehouse)
-    sets = open_sets(warehouse, "nightly", None)
-    claim = publish.Claim(number=1, operation_id="late", since_ms=NOW, tables=set_folder(catalog(warehouse), "nightly")
-                          .versions()[0].tables)  # fmt: skip
-    load(warehouse)
-    for name in NAMES:
-        table = open_table(warehouse, name)
-        table.store.delete(table.paths.snapshot(1))
-    assert publish.finish(sets, claim, NOW).number == made.details["number"]
-    assert seen(warehouse) == [1, 1]
-    assert set_tags(warehouse) == {"set-nightly-1"}
-
-
-def test_a_tag_of_a_user_is_left_alone(warehouse: str) -> None:
+def test_only_tags_of_this_set_go_that_belong_to_none_of_its_versions(warehouse: str) -> None:
+    """Other tags may have such names: those of users, and of a set of this name in another warehouse."""
+    known = make(warehouse).details["tag"]
+    kept = ["set-nightly-1", "set-nightly-1-abcdefgh", f"{known[:-12]}{'0' * 12}", f"set-other-1{known[-13:]}"]
+    running, left = f"set-nightly-9{known[-13:]}", f"{known[:-8]}00000000"
     table = open_table(warehouse, NAMES[0])
-    run(table, "create_tag", tag="set-nightly-1")
-    append(table, "1")
-    assert make(warehouse).details["version"] == "set:nightly@2"
-    assert table.tag("set-nightly-1").snapshot.id == 1
+    for tag in (*kept, running, left):
+        run(table, "create_tag", tag=tag)
+    (found,) = run(table, "check_table").details["findings"]
+    assert (found["id"], found["severity"]) == (f"table-set-left-over:{left}", "info")
+    run(table, "repair_table")
+    assert sorted(table.tag_names()) == sorted([known, *kept, running])
+    run(table, "create_tag", tag=left)
+    made = make(warehouse).details["tag"]
+    assert sorted(table.tag_names()) == sorted([known, made, *kept, running])
 
 
 # -- what dies in between ----------------------------------------------------------------------------------------------
 
 
-def dying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], step: int, *, after: bool) -> bool:
-    """Act until the n-th change of any storage; False = it has fewer."""
+def at_change(
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], step: int, then: Callable[[], Any], *, after: bool
+) -> bool:
+    """Act, and do something else before or after the n-th change of any storage; False = it has fewer changes."""
     changes = 0
 
     def wrapped(name: str) -> Callable[..., None]:
@@ -262,21 +278,32 @@ def dying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], step: int, *,
         def change(store: MemoryStore, *arguments: Any) -> None:
             nonlocal changes
             changes += 1
-            if changes == step and not after:
-                raise Crash
+            now = changes == step
+            if now and not after:
+                then()
             original(store, *arguments)
-            if changes == step:
-                raise Crash
+            if now and after:
+                then()
 
         return change
 
     with monkeypatch.context() as patched:
         for name in ("create", "delete", "replace"):
             patched.setattr(MemoryStore, name, wrapped(name))
-        try:
-            act()
-        except Crash:
-            return True
+        act()
+    return changes >= step
+
+
+def die() -> None:
+    raise Crash
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], step: int, *, after: bool) -> bool:
+    """Act until the n-th change of any storage; False = it has fewer."""
+    try:
+        at_change(monkeypatch, act, step, die, after=after)
+    except Crash:
+        return True
     return False
 
 
@@ -285,7 +312,7 @@ def dying(monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], step: int, *,
 def test_whatever_dies_readers_see_all_tables_or_none(
     warehouse: str, monkeypatch: pytest.MonkeyPatch, after: bool, same_operation: bool
 ) -> None:
-    """The retry, or whoever comes next, finishes; old versions expire beside it."""
+    """The retry, or whoever comes next, makes the version; old versions expire beside it."""
     asked = {"keep": 2, "retention": "0 s"}
     make(warehouse)
     for step in moments(100, 3):
@@ -300,16 +327,62 @@ def test_whatever_dies_readers_see_all_tables_or_none(
             make(warehouse, operation_id=f"next-{step}", **asked)
         assert seen(warehouse) == new
         if not died:
-            assert step > 8, "it put claim, tags and version, and deleted those of an old one"
+            assert step > 6, "it put tags and version, and deleted those of an old one"
             break
     next_millisecond()  # a version that was replaced in this very millisecond stays
     make(warehouse, **asked)
-    folder = set_folder(catalog(warehouse), "nightly")
-    claims, ended = folder.numbers()
-    assert claims == ended, "nothing is left half there"
-    kept = [one.tag for one in folder.versions() if one.abandoned is None]
+    kept = [one.tag for one in folder(warehouse).versions()]
     assert len(kept) == 2
-    assert set_tags(warehouse) == set(kept)
+    assert set_tags(warehouse) == set(kept), "nothing is left half there"
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("life", range(lives(4, 100)))
+def test_in_random_lives_every_visible_version_can_be_read(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch, life: int
+) -> None:
+    """Operations die, or others make a version or expire snapshots, at any change of any storage."""
+    draw, made = chance(life), dict[str, list[int]]()
+    asked = {"keep": draw.choice([1, 2, 5]), "retention": "0 s"}
+
+    def version(operation: str) -> None:
+        if operation.startswith("publish"):
+            make_published_version(
+                open_set(warehouse, "nightly", None), publish_tables(warehouse, operation), operation
+            )
+        else:
+            make(warehouse, operation_id=operation, **asked)
+
+    def shrink() -> None:
+        run(open_table(warehouse, draw.choice(NAMES)), "expire_snapshots", retain_max=1, older_than="0 s", grace="0 s",
+            writers_stopped=True, retry_window="0 s")  # fmt: skip
+
+    def check() -> None:
+        found = folder(warehouse).versions()
+        assert [one.number for one in found] == list(range(found[0].number, found[-1].number + 1))
+        rows = [[one.tables[name].snapshot_id for name in NAMES] for one in found]
+        assert all(a <= b for old, new in pairwise(rows) for a, b in zip(old, new, strict=True)), rows
+        for one in found:
+            for name in NAMES:
+                assert open_table(warehouse, name).tag(one.tag).snapshot.identity == one.tables[name].identity
+        for one in found:
+            made.setdefault(str(one.operation_id), []).append(one.number)
+
+    version("first")
+    for number in range(12):
+        append(open_table(warehouse, draw.choice(NAMES)), "1")
+        operation, other = f"{draw.choice(['make', 'publish'])}-{number}", f"make-beside-{number}"
+        act, after = lambda its=operation: version(its), draw.random() < 0.5
+        then = draw.choice([die, shrink, lambda its=other: version(its)])
+        with suppress(Crash):
+            at_change(monkeypatch, act, draw.randint(1, 16), then, after=after)
+        check()
+        if draw.random() < 0.5:
+            act()
+            check()
+    version("last")
+    assert all(len(set(numbers)) == 1 for numbers in made.values()), "a retry finds the version of the first try"
+    assert set_tags(warehouse) == {one.tag for one in folder(warehouse).versions()}
 
 
 def pinned(warehouse: str) -> list[int]:
@@ -317,99 +390,60 @@ def pinned(warehouse: str) -> list[int]:
     return [head for head in heads if head is not None]
 
 
-def test_a_publish_that_dies_is_finished_by_its_retry_or_given_up(
-    warehouse: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Begin, publish one table after the other, complete: dead at each change, and again after Clear."""
-    sets = open_sets(warehouse, "nightly", None)
-    make(warehouse, member=[NAMES[1]])
+def publish_tables(warehouse: str, operation: str) -> dict[str, int | None]:
+    """Rewrite every table by an operation that a retry recognizes; the snapshots."""
+    out: dict[str, int | None] = {}
+    for name in NAMES:
+        table = open_table(warehouse, name)
+        if not any(s.commit_user == operation for s in table.snapshots()):
+            rewrite(table, "1", user=operation)
+        out[name] = next(s.id for s in table.snapshots() if s.commit_user == operation)
+    return out
 
-    def publish_all(operation: str, earlier: tuple[str, ...] = ()) -> TableSet:
-        claim = begin(sets, operation, earlier, NOW)
-        pins = {}
-        for name in NAMES:
-            table = open_table(warehouse, name)
-            committed = [s for s in table.snapshots() if s.commit_user == operation]
-            if not committed:
-                rewrite(table, "1", user=operation)
-            pins[name] = pin_of(table, next(s.id for s in table.snapshots() if s.commit_user == operation))
-        return complete(sets, claim, pins, NOW)
+
+def test_a_publish_that_dies_is_finished_by_its_retry(warehouse: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Publish one table after the other, make the version: dead at each change."""
+    table_set = open_set(warehouse, "nightly", None)
+    make(warehouse)
+
+    def publish_all(operation: str) -> None:
+        check_next_version(table_set, NAMES)
+        made = make_published_version(table_set, publish_tables(warehouse, operation), operation)
+        assert list(made["tables"].values()) == pinned(warehouse)
 
     for step in moments(200, 3):
         before = seen(warehouse)
         died = dying(monkeypatch, lambda at=step: publish_all(f"op-{at}"), step, after=step % 2 == 0)
-        now = seen(warehouse)
-        assert now == before or now == pinned(warehouse)
-        if step % 3:
-            publish_all(f"op-{step}")
-        else:
-            publish_all(f"cleared-{step}", (f"op-{step}",))
+        assert seen(warehouse) in (before, pinned(warehouse))
+        publish_all(f"op-{step}")
         assert seen(warehouse) == pinned(warehouse)
         if not died:
-            assert step > 10
+            assert step > 8
             break
-    claims, ended = sets.folder.numbers()
-    assert claims == ended
+    assert sets_made_by(catalog(warehouse), [f"op-{step}"]) == ["nightly"]
 
 
-def test_while_tables_are_published_nobody_else_makes_a_version(warehouse: str) -> None:
+def test_a_publish_keeps_the_other_tables_and_takes_none_back(warehouse: str) -> None:
+    """Others have made a version since, with a later snapshot of one of its tables."""
     make(warehouse)
-    sets = open_sets(warehouse, "nightly", None)
-    claim = begin(sets, "publish", (), NOW)
-    assert begin(sets, "publish", (), NOW) == claim, "its retry"
+    load(warehouse)
     append(open_table(warehouse, NAMES[0]), "1")
-    with pytest.raises(ConflictError, match=r"operation publish is publishing .*--abandon"):
-        make(warehouse, now="2001-09-09T01:46:41+00:00")
-    with pytest.raises(ConflictError, match="is publishing"):
-        begin(sets, "another", (), NOW)
-    assert seen(warehouse) == [1, 1]
+    make(warehouse)
     append(open_table(warehouse, NAMES[1]), "1")
-    made = complete(sets, claim, {n: pin_of(open_table(warehouse, n)) for n in NAMES}, NOW)
-    assert (made.number, seen(warehouse)) == (claim.number, [2, 2])
-    make(warehouse)
-
-
-@pytest.mark.parametrize("way", ["abandon", "a day later", "Clear", "it says so"])
-def test_a_publish_that_will_not_end_blocks_nobody_for_ever(warehouse: str, way: str) -> None:
-    make(warehouse)
-    sets = open_sets(warehouse, "nightly", None)
-    claim = begin(sets, "killed", (), NOW)
-    load(warehouse)
-    match way:
-        case "abandon":
-            made = make(warehouse, abandon=True, now="2001-09-09T01:46:41+00:00").details["number"]
-        case "a day later":
-            made = make(warehouse, now="2001-09-10T02:00:00+00:00").details["number"]
-        case "Clear":
-            made = begin(sets, "cleared", ("killed",), NOW).number
-        case _:
-            give_up_own(sets, ("killed",), "the publish failed", NOW)
-            made = make(warehouse, now="2001-09-09T01:46:41+00:00").details["number"]
-    assert made == claim.number + 1
-
-
-def test_a_publish_that_comes_back_late_takes_no_table_back(warehouse: str) -> None:
-    make(warehouse)
-    sets = open_sets(warehouse, "nightly", None)
-    claim = begin(sets, "slow", (), NOW)
-    load(warehouse)
-    published = {name: pin_of(open_table(warehouse, name)) for name in NAMES}
-    append(open_table(warehouse, NAMES[0]), "1")
-    make(warehouse, abandon=True)
-    assert seen(warehouse) == [3, 2]
-    made = complete(sets, claim, published, NOW)
-    assert made.number == 4
-    assert seen(warehouse) == [3, 2], "snapshot 3 holds what was published as 2"
+    table_set = open_set(warehouse, "nightly", None)
+    made = make_published_version(table_set, {NAMES[0]: 2}, "slow")
+    assert (made["number"], seen(warehouse)) == (3, [3, 2]), "snapshot 3 holds what was published as 2"
 
 
 def test_a_set_that_lost_a_snapshot_is_named_before_anything_is_published(warehouse: str) -> None:
     make(warehouse)
     table = open_table(warehouse, NAMES[1])
     append(table, "1")
-    run(table, "delete_tag", tag="set-nightly-1")
+    run(table, "delete_tag", tag=tag_of(warehouse, 1))
     table.store.delete(table.paths.snapshot(1))
     with pytest.raises(NotFoundError, match=r"e\.b.* Nothing was published"):
-        begin(open_sets(warehouse, "nightly", None), "op", (), NOW)
+        check_next_version(open_set(warehouse, "nightly", None), NAMES[:1])
+    check_next_version(open_set(warehouse, "nightly", None), NAMES)
 
 
 # -- races -------------------------------------------------------------------------------------------------------------
@@ -428,11 +462,11 @@ def test_publishers_race_and_versions_stay_in_order(warehouse: str) -> None:
     with ThreadPoolExecutor(3) as pool:
         made = [number for some in pool.map(publisher, range(3)) for number in some]
     assert len(set(made)) == len(made) == 24
-    versions = [one for one in set_folder(catalog(warehouse), "nightly").versions() if one.abandoned is None]
-    assert {one.number for one in versions} >= set(made)
-    rows = [[one.tables[name].snapshot_id for name in NAMES] for one in versions]
+    found = folder(warehouse).versions()
+    assert [one.number for one in found] == sorted(made)
+    rows = [[one.tables[name].snapshot_id for name in NAMES] for one in found]
     assert all(a <= b for old, new in pairwise(rows) for a, b in zip(old, new, strict=True)), rows
-    for one in versions:
+    for one in found:
         assert [open_table(warehouse, name).tag(one.tag).snapshot.id for name in NAMES] == [
             one.tables[name].snapshot_id for name in NAMES
         ]
@@ -447,7 +481,7 @@ def test_snapshots_expire_beside_and_every_version_that_is_kept_can_be_read(ware
                 writers_stopped=True, retry_window="0 s")  # fmt: skip
     assert open_table(warehouse, NAMES[0]).snapshot_ids() == [7]
     assert [seen(warehouse, f"set:nightly@{n}") for n in (4, 5, 6)] == [[5, 5], [6, 6], [7, 7]]
-    assert set_tags(warehouse) == {f"set-nightly-{n}" for n in (4, 5, 6)}
+    assert set_tags(warehouse) == {tag_of(warehouse, n) for n in (4, 5, 6)}
     with pytest.raises(NotFoundError, match="it has 4 to 6"):
         seen(warehouse, "set:nightly@3")
 
@@ -455,36 +489,34 @@ def test_snapshots_expire_beside_and_every_version_that_is_kept_can_be_read(ware
 # -- expiry ------------------------------------------------------------------------------------------------------------
 
 
-def ended(*days: int, abandoned: tuple[int, ...] = ()) -> list[TableSet]:
-    return [TableSet(name="s", number=n, created_ms=day * DAY, abandoned="x" if n in abandoned else None)
-            for n, day in enumerate(days, 1)]  # fmt: skip
+def made_on(*days: int) -> list[TableSet]:
+    return [TableSet(name="s", number=n, tables={}, tag="", created_ms=day * DAY) for n, day in enumerate(days, 1)]
 
 
 @pytest.mark.parametrize(
-    ("versions", "keep", "days", "now", "over"),
+    ("found", "keep", "days", "now", "over"),
     [
-        (ended(0, 1, 2, 3), 1, 0, 10, [1, 2, 3]),
-        (ended(0, 1, 2, 3), 3, 0, 10, [1]),
-        (ended(0, 100), 1, 7, 106, []),  # it was the newest for a hundred days, and is read for seven more
-        (ended(0, 100), 1, 7, 108, [1]),
-        (ended(0, 1, 2, abandoned=(3,)), 1, 0, 10, [1]),  # the greatest number stays, and the newest version
-        (ended(0, 1, 2, 3, abandoned=(2,)), 2, 7, 8, []),
-        (ended(0, 1, 2, 3, abandoned=(2,)), 2, 7, 9, [2]),
-        (ended(0, 1, 2, 3, abandoned=(2,)), 2, 7, 10, [1, 2]),
+        (made_on(0, 1, 2, 3), 1, 0, 10, [1, 2, 3]),
+        (made_on(0, 1, 2, 3), 3, 0, 10, [1]),
+        (made_on(0, 100), 1, 7, 106, []),  # it was the newest for a hundred days, and is read for seven more
+        (made_on(0, 100), 1, 7, 108, [1]),
+        (made_on(0, 1, 2, 3), 2, 7, 8, []),
+        (made_on(0, 1, 2, 3), 2, 7, 9, [1]),
+        (made_on(0), 1, 0, 10, []),
         ([], 1, 0, 10, []),
     ],
 )
 def test_versions_expire_by_when_they_were_replaced(
-    versions: list[TableSet], keep: int, days: int, now: int, over: list[int]
+    found: list[TableSet], keep: int, days: int, now: int, over: list[int]
 ) -> None:
-    found = expired_versions(versions, keep=keep, retained_ms=days * DAY, now_ms=now * DAY)
-    assert [one.number for one in found] == over
+    gone = expired_versions(found, keep=keep, retained_ms=days * DAY, now_ms=now * DAY)
+    assert [one.number for one in gone] == over
 
 
 def test_a_tag_under_a_legal_hold_stays_with_its_version(warehouse: str) -> None:
     make(warehouse)
     table = open_table(warehouse, NAMES[0])
-    run(table, "create_tag", tag="set-nightly-1", snapshot=1, if_exists="skip", hold="case 7")
+    run(table, "create_tag", tag=tag_of(warehouse, 1), snapshot=1, if_exists="skip", hold="case 7")
     for _ in range(3):
         load(warehouse)
         made = make(warehouse, keep=1, retention="0 s")
@@ -498,8 +530,9 @@ def test_tags_of_a_version_expire_with_it_and_not_by_their_age(warehouse: str) -
     for tag in ("mine", "set-weekly-1"):
         run(table, "create_tag", tag=tag)
     found = run(table, "expire_tags", include_unlimited=True, older_than="0 s", grace="0 s", writers_stopped=True)
-    assert table.tag_names() == ["set-nightly-1"]
-    assert "version 1 of table set 'nightly'" in found.details["needed"]["main"]["set-nightly-1"]
+    known = tag_of(warehouse, 1)
+    assert table.tag_names() == [known]
+    assert "version 1 of table set 'nightly'" in found.details["needed"]["main"][known]
 
 
 def test_the_tag_of_a_version_keeps_its_snapshot(warehouse: str) -> None:
@@ -509,12 +542,12 @@ def test_the_tag_of_a_version_keeps_its_snapshot(warehouse: str) -> None:
     table = open_table(warehouse, NAMES[0])
     for operation, more in (("replace_tag", {}), ("create_tag", {"if_exists": "replace"})):
         with pytest.raises(UnsafeOperationError, match="is of version 1 of table set 'nightly'"):
-            run(table, operation, tag="set-nightly-1", **more)
-    assert table.tag("set-nightly-1").snapshot.id == 1
+            run(table, operation, tag=tag_of(warehouse, 1), **more)
+    assert table.tag(tag_of(warehouse, 1)).snapshot.id == 1
 
 
 def test_texts_and_records_survive_the_way_there_and_back(tmp_path: Path) -> None:
-    made = TableSet(name="n", number=3, tables={"d.a": SetMember(4, "m")}, created_ms=5, operation_id="op")
+    made = TableSet(name="n", number=3, tables={"d.a": SetMember(4, "m")}, tag="t", created_ms=5, operation_id="op")
     assert TableSet.parse(made.to_bytes(), "") == made
     assert parse_set_version(made.version) == ("n", 3)
     assert parse_set_version("set:n") == ("n", None)
@@ -530,18 +563,29 @@ def test_a_legal_hold_that_is_set_while_a_version_expires_stays(
     for _ in range(2):
         make(warehouse)
         load(warehouse)
-    table, known, told = open_table(warehouse, NAMES[0]), publish.execute, []
+    table, known, told, tag = open_table(warehouse, NAMES[0]), versions.execute, [], tag_of(warehouse, 1)
 
     def late(on: Any, actions: Any) -> None:
-        if not told and any(isinstance(a, Delete) and a.path == "tag/tag-set-nightly-1" for a in actions):
-            values = {"tag": "set-nightly-1", "snapshot": 1, "hold": "case 17", "held_by": "legal", "if_exists": "skip"}
+        if not told and any(isinstance(a, Delete) and a.path == f"tag/tag-{tag}" for a in actions):
+            values = {"tag": tag, "snapshot": 1, "hold": "case 17", "held_by": "legal", "if_exists": "skip"}
             told.append(run(table, "create_tag", **values))
         known(on, actions)
 
-    monkeypatch.setattr(publish, "execute", late)
+    monkeypatch.setattr(versions, "execute", late)
     make(warehouse, keep=1, retention="0 s")
-    assert told and table.tag("set-nightly-1").legal_hold == "case 17"
-    assert seen(warehouse, "set:nightly@1") == [1, 1]
-    run(table, "delete_tag", tag="set-nightly-1", release_hold=True)
+    assert told and table.tag(tag).legal_hold == "case 17"
+    run(table, "delete_tag", tag=tag, release_hold=True)
     make(warehouse, keep=1, retention="0 s")
-    assert "set-nightly-1" not in set_tags(warehouse)
+    assert tag not in set_tags(warehouse)
+
+
+def test_a_table_that_another_engine_has_dropped_stops_no_version(warehouse: str) -> None:
+    make(warehouse)
+    load(warehouse)
+    catalog(warehouse).warehouse_store().delete_tree("e.db/b")
+    make(warehouse, member=[], keep=1, retention="0 s")
+    next_millisecond()
+    made = make(warehouse, member=[], keep=1, retention="0 s").details
+    assert (made["tables"], made["expired"]) == ({"d.a": 2}, [1])
+    with pytest.raises(NotFoundError, match=r"e\.b"):
+        seen(warehouse)
