@@ -13,6 +13,7 @@ from datetime import datetime
 from airflow_paimon.core.chain.check import ChainCheck, find_chain_problems
 from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.chain.state import splits_by_partition
+from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.health.files_plan import groups_of_columns, groups_of_splits, rules_of
 from airflow_paimon.core.health.health_plan import (
@@ -165,10 +166,7 @@ def _retention_figures(
     due = {b.name: _due_snapshots(b, now_ms, rules) for b in branches}
     blocked = [(_due_snapshots(b, now_ms, rules, consumers=False) - due[b.name], b) for b in branches if b.consumers]
     most_blocked, worst = max(blocked, key=lambda pair: pair[0], default=(0, main))
-    oldest = main.view.snapshot(main.ids[0]) if main.ids else None
-    replaced = {}
-    if oldest is not None and head is not None and len(main.ids) > 1:
-        replaced = files_only_in(main.view, all_manifests(main.view, oldest), all_manifests(main.view, head))
+    oldest, replaced_bytes = _oldest_snapshot(main, head)
     states = _retained_states(branches, oldest)
     newest = main.view.snapshot(main.ids[-1]) if main.ids else None
     now, made_from = datetime.fromtimestamp(now_ms / 1000), {r.from_tag for r in records.values() if r is not None}
@@ -190,10 +188,25 @@ def _retention_figures(
         due_branches=sum(end is not None and end < now_ms for end in branch_ends),
         blocked_snapshots=sum(number for number, _ in blocked),
         blocked_by=min(worst.consumers, key=lambda c: c.next_snapshot).name if most_blocked else None,
-        replaced_bytes=sum(entry.file.file_size for entry in replaced.values()),
+        replaced_bytes=replaced_bytes,
         oldest=min((state for state, _ in states), key=lambda s: s.since_ms, default=None),
         unlimited=min((state for state, ends in states if not ends), key=lambda s: s.since_ms, default=None),
     )
+
+
+def _oldest_snapshot(branch: _Branch, head: Snapshot | None) -> tuple[Snapshot | None, int]:
+    """Return the oldest snapshot, and the bytes of its files that the newest one has no more. One that can't be read is
+    passed over: Paimon's expiry deletes the manifests of all that it takes away before it deletes the snapshots.
+    """
+    now = [] if head is None else all_manifests(branch.view, head)
+    for number in branch.ids:
+        try:
+            snapshot = branch.view.snapshot(number)
+            replaced = files_only_in(branch.view, all_manifests(branch.view, snapshot), now)
+        except (FormatError, NotFoundError):
+            continue
+        return snapshot, sum(entry.file.file_size for entry in replaced.values())
+    return None, 0
 
 
 def _retained_states(branches: Sequence[_Branch], oldest: Snapshot | None) -> list[tuple[RetainedState, bool]]:
@@ -239,7 +252,12 @@ def _due_snapshots(branch: _Branch, now_ms: int, rules: HealthRules, *, consumer
     needed += [c.next_snapshot for c in branch.consumers] if consumers else []
     if branch.record is not None and branch.record.snapshot_id is not None:
         needed.append(branch.record.snapshot_id)
-    return count_due(branch.ids, rule, needed, lambda number: branch.view.snapshot(number).time_millis)
+
+    def time_of(number: int) -> int:
+        snapshot = branch.view.find_snapshot(number)
+        return 0 if snapshot is None else snapshot.time_millis  # one that is gone has expired
+
+    return count_due(branch.ids, rule, needed, time_of)
 
 
 def count_due(ids: Sequence[int], rule: SnapshotRule, needed: Sequence[int], time_of: Callable[[int], int]) -> int:

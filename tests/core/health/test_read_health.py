@@ -240,17 +240,20 @@ def test_an_unreadable_table_is_an_entry_and_the_worst_comes_first(tmp_path: Pat
         health_of(made["broken"])
 
 
-def test_an_expiry_beside_it_is_no_error() -> None:
-    """The oldest snapshot is taken away right before it is read."""
+@pytest.mark.parametrize("manifests_first", [False, True])
+def test_an_expiry_beside_it_is_no_error(manifests_first: bool) -> None:
+    """The oldest snapshots are taken away right before they are read; by Paimon their manifests long before."""
     table = copied(in_memory())
-    for _ in range(4):
+    for _ in range(5):
         overwrite(table, "a")
+    expiring = [table.snapshot(number) for number in (1, 2)]
 
     class Expiring(CountingStore):
         def read(self, path: str) -> bytes:
-            if path == "snapshot/snapshot-1" and self.inner.exists(path):
-                self.inner.delete(path)
+            if path in [table.paths.snapshot(s.id) for s in expiring]:
+                for path_gone in [f"manifest/{s.base_manifest_list}" for s in expiring] if manifests_first else [path]:
+                    self.inner.delete(path_gone)
             return super().read(path)
 
     found = health_of(replace(table, store=Expiring(table.store)))
-    assert found.retained.snapshots == 3
+    assert found.retained.oldest is not None and found.retained.oldest.name == "3"
