@@ -144,7 +144,9 @@ class ExpiryMachine(BranchMachine):
             append(self.table.branch(name), "b", seq=10**6)
             now = files(self.table.branch(name))
             model = self.branches[name]
-            model.changed |= {k for k in now if now[k] != model.now.get(k)}
+            touched = {k for k in now if now[k] != model.now.get(k)}
+            model.changed |= touched
+            model.moved |= touched
             model.now = now
 
     @precondition(lambda self: not self.alone)
