@@ -180,7 +180,8 @@ def hiding(plan: Any, names: Sequence[str]) -> Any:
     ]
     shown = scala_sequence(a for a in output if a.name() not in names)
     project = _catalyst().plans.logical.Project(shown, plan)
-    project.setTagValue(_companion("catalyst.plans.logical.Project").hiddenOutputTag(), scala_sequence(hidden))
+    companion = getattr(getattr(_jvm(), "org.apache.spark.sql.catalyst.plans.logical.Project$"), "MODULE$")
+    project.setTagValue(companion.hiddenOutputTag(), scala_sequence(hidden))
     return project
 
 
@@ -325,11 +326,6 @@ def _jvm() -> Any:
 
 def _catalyst() -> Any:
     return _jvm().org.apache.spark.sql.catalyst
-
-
-def _companion(name: str) -> Any:
-    """Return the Scala object beside a class of Spark's SQL."""
-    return getattr(getattr(_jvm(), f"org.apache.spark.sql.{name}$"), "MODULE$")
 
 
 def _session(spark: SparkSession) -> Any:

@@ -229,11 +229,10 @@ def _run_operation(arguments: JobArguments) -> OperationResult:
     request = arguments.request
     with _without_pandas(request), running_in_spark() if _is_submitted() else nullcontext():
         needs_spark = operation_of(request.operation).needs_spark
-        if not needs_spark and not _in_yarn_cluster():
-            return run_operation(request)
-        done = _run_before_spark(arguments) if needs_spark and not _in_yarn_cluster() else None
-        if done is not None:
-            return done
+        if not _in_yarn_cluster():
+            done = _run_before_spark(arguments) if needs_spark else run_operation(request)
+            if done is not None:
+                return done
         from airflow_paimon.spark.jobs import run_spark_operation
 
         spark = _session(request)

@@ -281,8 +281,8 @@ def native_frame(spark: SparkSession, read: TableRead, group: ScanGroup, files: 
     stored = [*sources, *own, *position]
     prefix = _unused_prefix(f.name for f in stored)
     values = {f"{prefix} {name}": c for name, c in constants.items()}
-    if group.vectors:
-        values[prefix] = _numbers(files)
+    if group.vectors:  # by its file's number a row's bitmap is found
+        values[prefix] = _Constant(AtomicType("INT"), pa.array(range(len(files)), pa.int32()))
     frame = _relation(spark, read, stored, files, values)
     if group.vectors:
         frame = without_deleted(frame, prefix, [f.deleted for f in files])
@@ -331,12 +331,6 @@ def _constants(read: TableRead, group: ScanGroup, files: Sequence[RawFile]) -> d
         if name not in group.row_columns or values.null_count < len(values):
             found[name] = _Constant(kind, values)
     return found
-
-
-def _numbers(files: Sequence[RawFile]) -> _Constant:
-    """Number the files: by its file's number a row's bitmap is found."""
-    kind = AtomicType("INT")
-    return _Constant(kind, pa.array(range(len(files)), arrow_type(kind)))
 
 
 def _column(values: Sequence[Any], kind: DataType) -> pa.Array:

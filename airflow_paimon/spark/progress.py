@@ -10,7 +10,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,7 +30,8 @@ _MADE, _MOVED, _TAKEN = "number of output rows", "shuffle records written", "rec
 class Counted:
     """``finished`` of the ``tasks`` of the running stages. ``rows``: read so far, of ``total``; None = unknown.
 
-    ``step``: 1 while rows are read and computed; 2 once they are taken from a shuffle, to be written.
+    ``step``: 1 while rows are read and computed, nobody knows how many; 2 once they are taken from a shuffle, to be
+    written.
     """
 
     finished: int
@@ -41,22 +42,14 @@ class Counted:
 
 
 @contextmanager
-def progress(
-    spark: SparkSession,
-    what: str,
-    interval_s: float = INTERVAL_S,
-    rows: Callable[[], int | None] | None = None,
-) -> Iterator[None]:
-    """Log the progress of the Spark jobs inside the block every ``interval_s`` seconds, and the total at the end.
-
-    ``rows``: says how many will be read, None if that isn't known; called once, when the first line is due.
-    """
+def progress(spark: SparkSession, what: str, interval_s: float = INTERVAL_S) -> Iterator[None]:
+    """Log the progress of the Spark jobs inside the block every ``interval_s`` seconds, and the total at the end."""
     started = time.monotonic()
     log.info("%s: started", what)
     done = threading.Event()
     watcher = None
     if has_jvm(spark):  # a Spark Connect client can't look into the cluster
-        watch = _Watch(spark, what, started, rows)
+        watch = _Watch(spark, what, started)
         watcher = threading.Thread(target=watch.run, args=(done, interval_s), name="progress", daemon=True)
         watcher.start()
     try:
@@ -71,14 +64,12 @@ def progress(
 class _Watch:
     """Looks at the running stages and the newest query of a session."""
 
-    def __init__(self, spark: SparkSession, what: str, started: float, rows: Callable[[], int | None] | None) -> None:
+    def __init__(self, spark: SparkSession, what: str, started: float) -> None:
         self._tracker = spark.sparkContext.statusTracker()
         self._queries = status_store(spark)
         self._earlier = self._newest()
         self._what = what
         self._started = started
-        self._expected = rows
-        self._total: int | None = None
         self._step = (1, started)
 
     def run(self, done: threading.Event, interval_s: float) -> None:
@@ -95,9 +86,6 @@ class _Watch:
                 log.info("%s (%s)", describe(found, now - self._started, now - self._step[1]), self._what)
 
     def _count(self) -> Counted:
-        expected, self._expected = self._expected, None
-        if expected is not None:
-            self._total = expected()
         ids = self._tracker.getActiveStageIds()
         stages = [s for i in ids if (s := self._tracker.getStageInfo(i)) is not None]
         finished, tasks = sum(s.numCompletedTasks for s in stages), sum(s.numTasks for s in stages)
@@ -107,7 +95,7 @@ class _Watch:
         made, moved, taken = self._metrics(newest)
         if taken:
             return Counted(finished=finished, tasks=tasks, step=2, rows=taken, total=moved or None)
-        return Counted(finished=finished, tasks=tasks, rows=max(made, moved), total=self._total)
+        return Counted(finished=finished, tasks=tasks, rows=max(made, moved))
 
     def _newest(self) -> int | None:
         """Return the id of the newest query; one from before the block is none of ours."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial, reduce
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.format.schema import TableSchema
@@ -16,7 +16,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arguments import check_columns, timestamp_argument
 from airflow_paimon.data.chain.scan import chain_read_mode, parse_gap_policy
 from airflow_paimon.data.planner import plan_rows, read_schema
-from airflow_paimon.data.read_groups import IN_SPARK, Layer, ReadPlan, plan_of
+from airflow_paimon.data.read_groups import IN_SPARK, GroupPlan, Layer, ReadPlan, plan_of
 from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.system_tables import check_system_table, system_fields
@@ -25,7 +25,7 @@ from airflow_paimon.spark.filters import parse_where
 from airflow_paimon.spark.native_scan import divide, native_frame
 from airflow_paimon.spark.parquet_scan import NoParquetScanError
 from airflow_paimon.spark.plan_text import aliased
-from airflow_paimon.spark.shares import chain_groups, read_chain_rows, read_rows, read_share, split_groups, task_shares
+from airflow_paimon.spark.shares import read_share, task_shares
 from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.tasks import map_tasks
 
@@ -143,31 +143,24 @@ def frame_of(spark: SparkSession, planned: Planned) -> DataFrame:
     files are very many.
     """
     plan = planned if isinstance(planned, ReadPlan) else plan_of(planned)
-    if plan.is_large:
-        return map_tasks(spark, [[share] for share in task_shares(plan)], read_share, spark_schema(plan.read.fields))
     frames: list[DataFrame] = []
-    for group in plan.groups:
-        frames += _layer_frames(spark, group.layers)
-        if group.inputs is not None and group.chains:
-            chained = chain_groups(group.inputs, group.chains)
-            read = partial(read_chain_rows, group.inputs)
-            frames.append(map_tasks(spark, chained, read, spark_schema(plan.read.fields)))
-    if not frames:
-        return spark.createDataFrame([], spark_schema(plan.read.fields))
+    if not plan.is_large:
+        plan = replace(plan, groups=[_without_native(spark, group, frames) for group in plan.groups])
+    shares = [[share] for share in task_shares(plan)]  # in our own tasks: any format, any storage
+    if shares or not frames:
+        frames.append(map_tasks(spark, shares, read_share, spark_schema(plan.read.fields)))
     return reduce(lambda one, other: one.union(other), frames)
 
 
-def _layer_frames(spark: SparkSession, layers: Sequence[Layer]) -> list[DataFrame]:
-    frames: list[DataFrame] = []
-    for read, splits in layers:
+def _without_native(spark: SparkSession, group: GroupPlan, frames: list[DataFrame]) -> GroupPlan:
+    """Add the frames of the files that Spark's reader reads correctly; return what is left to read."""
+    layers: list[Layer] = []
+    for read, splits in group.layers:
         division = divide(spark, read, splits)
-        merged = division.merged
+        left = division.merged
         try:
-            frames += [native_frame(spark, read, group, files) for group, files in sorted(division.native.items())]
+            frames += [native_frame(spark, read, key, files) for key, files in sorted(division.native.items())]
         except NoParquetScanError:
-            merged = splits
-        if merged:
-            # in our own tasks: any format, any storage
-            rows = partial(read_rows, read)
-            frames.append(map_tasks(spark, split_groups(merged), rows, spark_schema(read.fields)))
-    return frames
+            left = splits
+        layers.append((read, list(left)))
+    return replace(group, layers=tuple(layers))

@@ -120,17 +120,6 @@ def _outputs(split: _Split) -> int:
     return len(split.targets) if isinstance(split, ChainSplit) else 1
 
 
-def split_groups(splits: Sequence[ReadSplit]) -> list[list[ReadSplit]]:
-    """Return the splits of each task."""
-    return pack([slim_split(s) for s in splits], weight, share_of(sum(map(weight, splits))))
-
-
-def chain_groups(inputs: Inputs, splits: Sequence[ChainSplit]) -> list[list[ChainSplit]]:
-    """Return the chain splits of each task."""
-    cut = list(_chain_parts(inputs, splits))
-    return pack(cut, weight, share_of(sum(map(weight, cut))))
-
-
 def _chain_parts(inputs: Inputs, splits: Sequence[ChainSplit]) -> Iterator[ChainSplit]:
     cut = (part for s in splits for part in divide_split(s, inputs.main.schema, TASK_BYTES // len(s.targets)))
     return map(_slim_chain, cut)

@@ -17,7 +17,7 @@ from airflow_paimon.data.read_groups import GroupSizes
 from airflow_paimon.data.system_tables import AUDIT_LOG
 from airflow_paimon.spark import read, read_table, sql
 from airflow_paimon.spark.failures import task_errors
-from airflow_paimon.spark.statements import select, views
+from airflow_paimon.spark.statements import tables
 from airflow_paimon.spark.statements.pruning import needed_of
 from tests.data.chain.tables import DAYS, chain_table, seen
 from tests.data.used_tables import branch_of_columns, make, make_anew, used
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (read, select, views):
+    for module in (read, tables):
         monkeypatch.setattr(module, "IN_SPARK", GroupSizes(entries=0, files=4))
-    monkeypatch.setattr(select, "FEW_FILES", -1)
+    monkeypatch.setattr(tables, "FEW_FILES", -1)
 
 
 def test_the_same_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_branch_that_is_made_anew_while_a_query_is_planned(
         make_anew(branch)
         return needed_of(*given)
 
-    monkeypatch.setattr(select, "needed_of", needed)
+    monkeypatch.setattr(tables, "needed_of", needed)
     frame = sql(spark, str(tmp_path), "SELECT k, b FROM d.`t$branch_b` WHERE b IS NOT NULL")
     assert sorted(map(tuple, frame.collect())) == expected != []
 

@@ -30,7 +30,7 @@ from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.rows_in import temporary_conf
-from airflow_paimon.spark.statements import sql as statement_sql
+from airflow_paimon.spark.statements import tables
 from tests.core.tables import alter_table
 from tests.data.test_changes import Follower
 from tests.spark.jobs.operations import in_tasks, run
@@ -707,15 +707,15 @@ def test_the_views_of_a_statement_read_one_version_of_a_table_set(
         run(tmp_path, "create_table_set", table="d.one", table_set="pair", member=["d.two"])
 
     publish(1)
-    opened, original = [], statement_sql.plan_view
+    opened, original = [], tables.pin
 
-    def plan_view(*arguments: Any) -> Any:
+    def pin(*arguments: Any) -> Any:
         found = original(*arguments)
         opened.append(arguments)
         publish(1 + len(opened))
         return found
 
-    monkeypatch.setattr(statement_sql, "plan_view", plan_view)
+    monkeypatch.setattr(tables, "pin", pin)
     statement = "INSERT INTO d.t SELECT one.n, 'new', two.n, 'c' FROM one CROSS JOIN two"
     views = {"one": "d.one@set:pair", "two": "d.two@set:pair"}
     sql(spark, str(tmp_path), statement, views=views)

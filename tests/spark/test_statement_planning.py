@@ -18,7 +18,7 @@ from airflow_paimon.data import read_arrow, scan
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.spark import sql
 from airflow_paimon.spark.jobs import query_views
-from airflow_paimon.spark.statements import select, tables, target_files
+from airflow_paimon.spark.statements import tables, target_files
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.parse import parse_statement
 from airflow_paimon.spark.statements.run import evaluate
@@ -175,7 +175,7 @@ def test_a_select_reads_the_manifests_of_its_partitions(
         expected = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))
         counting.clear()
         with monkeypatch.context() as patch:
-            patch.setattr(select, "FEW_FILES", -1)
+            patch.setattr(tables, "FEW_FILES", -1)
             found = sorted(map(tuple, sql(spark, str(tmp_path), query).collect()))
         assert found == expected and found, query
         assert sum(map(manifests_read, counting)) == manifests, query

@@ -13,9 +13,10 @@ import pytest
 
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.data.merge.sections import Section
+from airflow_paimon.data.read_groups import plan_of, unpacked
 from airflow_paimon.data.scan import ReadSplit
 from airflow_paimon.spark.datasource import PaimonDataSource
-from airflow_paimon.spark.shares import split_groups
+from airflow_paimon.spark.shares import task_shares
 from airflow_paimon.spark.tasks import LEAST_TASKS, TASK_BYTES, forgetting_zip_importers
 from tests.data.test_features import data_file
 from tests.spark.jobs.operations import make_branch
@@ -26,6 +27,12 @@ MIB = 1024 * 1024
 def split(number: int, size: int) -> ReadSplit:
     file = data_file(f"data-{number}.parquet")._replace(file_size=size)
     return ReadSplit(bucket=BucketSplit(b"", (), number, 8, ()), sections=(Section(((file,),)),))
+
+
+def split_groups(splits: list[ReadSplit]) -> list[list[ReadSplit]]:
+    """The splits of each task of a read."""
+    read: Any = None  # what is read of them doesn't matter here
+    return [unpacked(share)[1] for share in task_shares(plan_of([(read, splits)]))]
 
 
 @pytest.mark.parametrize(

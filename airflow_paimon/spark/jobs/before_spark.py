@@ -30,6 +30,7 @@ from airflow_paimon.core.sql_text.checks import check_is_query, further_views, n
 from airflow_paimon.core.sql_text.columns import check_columns
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.read_cache import cached_reads
+from airflow_paimon.core.table.table import viewed_table
 from airflow_paimon.data.chain.compact import check_compaction
 from airflow_paimon.data.compact import compaction_fits
 from airflow_paimon.data.diff.run_diff import small_diff
@@ -43,7 +44,6 @@ from airflow_paimon.spark.jobs.check_results import check_before_spark
 from airflow_paimon.spark.jobs.correction import branch_to_correct, read_base, read_heads
 from airflow_paimon.spark.jobs.correction_sources import as_asked, divided, read_sql
 from airflow_paimon.spark.jobs.replay_check import plan_replay, replay_result
-from airflow_paimon.spark.statements.views import viewed_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

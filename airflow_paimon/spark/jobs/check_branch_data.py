@@ -34,12 +34,11 @@ from airflow_paimon.spark.jobs.check_rows import broken_by_columns, broken_by_fu
 from airflow_paimon.spark.jobs.check_samples import Samples, Show, table_masks, view_masks
 from airflow_paimon.spark.jobs.check_totals import drifts, rows_before
 from airflow_paimon.spark.jobs.check_views import DIFF_VIEW, CheckViews
-from airflow_paimon.spark.jobs.correction_sources import may_mention
 from airflow_paimon.spark.jobs.diff_branches import find_differences
 from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.analysed import REACHES
 from airflow_paimon.spark.statements.restricted_sql import check_restricted_sql
-from airflow_paimon.spark.statements.views import registered
+from airflow_paimon.spark.statements.views import may_mention, registered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon.core.requests.requests import CheckBranchData
 from airflow_paimon.core.table.masking import MASK, Masks, columns_to_mask, masks_of
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, viewed_table
 from airflow_paimon.data.diff.keyed import json_value
 from airflow_paimon.data.planner import read_schema
 from airflow_paimon.spark.jobs.diff_branches import BEFORE
 from airflow_paimon.spark.jvm import analyzed, has_jvm, id_of, kind_of, sequence_items
-from airflow_paimon.spark.statements.views import viewed_table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

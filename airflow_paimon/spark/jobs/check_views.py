@@ -16,7 +16,8 @@ from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jobs.diff_branches import BEFORE, CHANGE, diff_frame, surplus
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.spark_types import sql_name
-from airflow_paimon.spark.statements.views import plan_view, view_columns
+from airflow_paimon.spark.statements.tables import NamedTables
+from airflow_paimon.spark.statements.views import view_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +53,7 @@ class CheckViews:
 
     def other(self, table: str) -> DataFrame:
         """Return the rows of a table ``db.t[$branch_b][@VERSION]``."""
-        return view_frame(self.spark, plan_view(self.request.warehouse, table, self.request.storage_options, None))
+        return NamedTables(self.spark, self.request.warehouse, self.request.storage_options, None).view(table)
 
     def diff(self) -> DataFrame:
         """Return the rows that differ, as they are on the branch, or were before where it deletes them.

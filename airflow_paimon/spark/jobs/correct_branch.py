@@ -37,8 +37,8 @@ from airflow_paimon.spark.jobs.correction_sources import (
     BRANCH_VIEW,
     MAIN_VIEW,
     divided,
+    function_rows,
     read_sql,
-    rows_of,
     source_name,
     spark_query,
     without_row_columns,
@@ -47,6 +47,7 @@ from airflow_paimon.spark.jobs.query_views import CorrectionTables
 from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.restricted_sql import check_restricted_sql
 from airflow_paimon.spark.statements.statement_plan import Statement
+from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -104,9 +105,10 @@ def _rows(
     tables = CorrectionTables(spark, request, base, sql)
     query = tables.rows if has_jvm(spark) else partial(spark_query, spark)
     while True:
-        views = tables.views(further)
-        with rows_of(spark, request, sql, views, query) as rows:
+        views = tables.all_views(further)
+        with registered(spark, views, marked=request.restricted_sql):
             with query_errors(source_name(request)):  # Spark computes constants when it plans
+                rows = query(sql) if sql is not None else function_rows(spark, str(request.function), views)
                 is_final = not tables.learn(rows)
             if is_final:
                 yield views, rows

@@ -29,7 +29,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.core.table.visibility import invisible_files
 from airflow_paimon.data.files.arrow_types import is_finer_than_micros
 from airflow_paimon.spark.failures import query_errors
-from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS, view_frames
+from airflow_paimon.spark.jobs.correct_statement import ALL_ROWS
 from airflow_paimon.spark.jobs.correction import CorrectionBase, made_of, properties, read_heads, result_of
 from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jvm import planned_frame
@@ -90,9 +90,11 @@ def correct_by_connector(
             MAIN_VIEW: _rows(spark, catalog, branch.branch(MAIN), base.main_head),
             **dict.fromkeys({BRANCH_VIEW, *names_of(branch, views)}, branch_rows),
         }
-        frames = view_frames(spark, request, statement, views, own)
-        with registered(spark, {**frames, **own}, marked=request.restricted_sql), progress(spark, what):
-            _execute(spark, request, base, statement, branch_rows, _parts(catalog, staging.view))
+        options, restricted = request.storage_options, request.restricted_sql
+        tables = NamedTables(spark, request.warehouse, options, statement.text, branch, restricted=restricted)
+        frames = tables.views(views, own)
+        with registered(spark, {**frames, **own}, marked=restricted), progress(spark, what):
+            _execute(spark, base, tables, statement, branch_rows, _parts(catalog, staging.view))
         _require_compacted(staging, base)
         taken = take_over(staging, identity=identity, properties=described)
     finally:
@@ -108,8 +110,8 @@ def correct_by_connector(
 
 def _execute(
     spark: SparkSession,
-    request: CorrectBranch,
     base: CorrectionBase,
+    tables: NamedTables,
     statement: Statement,
     branch_rows: DataFrame,
     target: Sequence[str],
@@ -119,8 +121,6 @@ def _execute(
     def own() -> DataFrame:
         return branch_rows
 
-    options, restricted = request.storage_options, request.restricted_sql
-    tables = NamedTables(spark, request.warehouse, options, statement.text, base.table, restricted=restricted)
     with query_errors(statement.title):
         try:
             plan = with_target(parse_plan(spark, statement.text), target)

@@ -28,8 +28,8 @@ from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import ReadSplit, TableRead, plan_read
 from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
 from airflow_paimon.spark.failures import query_errors
-from airflow_paimon.spark.jobs.correction import CorrectionBase, properties, result_of, rows_to_read
-from airflow_paimon.spark.jobs.correction_sources import read_sql, source_name
+from airflow_paimon.spark.jobs.correction import CorrectionBase, properties, result_of
+from airflow_paimon.spark.jobs.correction_sources import source_name
 from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult, live_buckets, run_buckets
 from airflow_paimon.spark.jobs.query_views import is_large
 from airflow_paimon.spark.jobs.small_input import few_rows
@@ -72,13 +72,8 @@ def write_rows(
         few = few_rows(rows)
     base = with_files(context, found, cores_of(spark), only=_written_by(request, found, few))
     correction = correction_on(request, base)
-
-    def expected() -> int | None:
-        sql = read_sql(request) if request.sql is not None else None
-        return rows_to_read(base.live, base.choice, sql, request.mode)
-
     what = f"correct_branch {label}: {len(base.live.splits)} buckets live in what is to be corrected"
-    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what, rows=expected):
+    with temporary_conf(spark, BATCH_CONF), query_errors(source_name(request)), progress(spark, what):
         results = run_buckets(rows, few, base.live, correction)
     return finish(context, request, base, results, identity, made)
 

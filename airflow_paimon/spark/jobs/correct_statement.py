@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import chain_part
@@ -18,14 +16,12 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.sql_text.call import is_call
 from airflow_paimon.core.sql_text.checks import check_statement_alone
-from airflow_paimon.core.sql_text.statement import read_sql
 from airflow_paimon.core.table.history import branch_point
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partition_text import partition_text
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.scan import plan_snapshot
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.correction_files import selection_for
 from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correct_rows import write_rows
 from airflow_paimon.spark.jobs.correction import (
@@ -34,10 +30,8 @@ from airflow_paimon.spark.jobs.correction import (
     properties,
     read_heads,
     result_of,
-    rows_to_read,
 )
-from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, may_mention
-from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
@@ -47,7 +41,7 @@ from airflow_paimon.spark.statements.run import commit_statement, evaluate
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows
 from airflow_paimon.spark.statements.target_files import Limits
-from airflow_paimon.spark.statements.views import plan_view, registered
+from airflow_paimon.spark.statements.views import registered
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,48 +101,20 @@ def correct_by_statement(
     own = {BRANCH_VIEW, *names_of(branch, views)}  # of the snapshot that each try of the statement is computed on
     options, restricted = request.storage_options, request.restricted_sql
     tables = NamedTables(spark, request.warehouse, options, statement.text, branch, own, restricted=restricted)
-    named = registered(spark, view_frames(spark, request, statement, views, own), marked=restricted)
-    with named, progress(spark, what, rows=partial(_rows_to_read, base, statement)):
+    named = registered(spark, tables.views({MAIN_VIEW: request.table, **views}, own), marked=restricted)
+    with named, progress(spark, what):
         if statement.kind != "INSERT OVERWRITE":
             return _change(spark, context, request, statement, base, tables, identity)
         as_select = _as_select(request, statement, base, dynamic)
         found = read_heads(context, as_select, branch)
         made = made_of(as_select, branch, statement.text)
-        with _inserted(spark, statement, found, tables) as rows:
+
+        def own_at_head() -> DataFrame:
+            return own_rows(spark, statement.text, plan_snapshot(branch, found.head, found.schema))
+
+        with query_errors(statement.title), tables.bound(statement, own_at_head) as bound:
+            rows = insert_rows(spark, bound, found.schema)
             return write_rows(spark, context, as_select, found, rows, identity, made)
-
-
-def view_frames(
-    spark: SparkSession,
-    request: CorrectBranch,
-    statement: Statement,
-    views: Mapping[str, str],
-    without: Collection[str],
-) -> dict[str, DataFrame]:
-    """Return the rows of the views that a statement can mean, each of one snapshot, but for those ``without``."""
-    warehouse, options, sql = request.warehouse, request.storage_options, statement.text
-    return {
-        name: view_frame(spark, plan_view(warehouse, table, options, sql))
-        for name, table in {MAIN_VIEW: request.table, **views}.items()
-        if name not in without and may_mention(sql, name)
-    }
-
-
-def _rows_to_read(base: CorrectionBase, statement: Statement) -> int | None:
-    scope = read_sql(statement.text, base.schema)
-    selection = selection_for(scope, "overwrite", base.choice, base.schema)
-    return rows_to_read(plan_snapshot(base.table, base.head, base.schema, selection), base.choice, statement.text)
-
-
-@contextmanager
-def _inserted(
-    spark: SparkSession, statement: Statement, base: CorrectionBase, tables: NamedTables
-) -> Iterator[DataFrame]:
-    def own() -> DataFrame:
-        return own_rows(spark, statement.text, plan_snapshot(base.table, base.head, base.schema))
-
-    with query_errors(statement.title), tables.bound(statement, own) as bound:
-        yield insert_rows(spark, bound, base.schema)
 
 
 def _as_select(request: CorrectBranch, statement: Statement, base: CorrectionBase, dynamic: bool) -> CorrectBranch:

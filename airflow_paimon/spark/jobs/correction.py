@@ -21,8 +21,6 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.sql_text.checks import check_mode
 from airflow_paimon.core.sql_text.recorded import statement_properties
-from airflow_paimon.core.sql_text.statement import BRANCH, FUNCTION, StatementScope
-from airflow_paimon.core.sql_text.statement import read_sql as scope_of
 from airflow_paimon.core.table.made_by import function_properties
 from airflow_paimon.core.table.partitions import (
     PartitionChoice,
@@ -37,9 +35,7 @@ from airflow_paimon.core.table.properties import (
     OPERATION_ID_PROPERTY,
     OPERATION_PROPERTY,
 )
-from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.correction_files import correction_files
 from airflow_paimon.spark.jobs.correction_sources import function_version, text_digest
 
 log = logging.getLogger(__name__)
@@ -185,14 +181,6 @@ def result_of(context: Context, request: CorrectBranch, committed: Snapshot) -> 
     return context.result(
         None, branch=request.branch, changed=True, before=committed.id - 1 or None, after=committed.id, details=details
     )
-
-
-def rows_to_read(scan: ScanPlan, choice: PartitionChoice, sql: str | None, mode: str = "overwrite") -> int | None:
-    """Return how many rows of the branch a correction reads, as its files count them; None if it reads others, too."""
-    scope = StatementScope(kind=FUNCTION) if sql is None else scope_of(sql, scan.schema)
-    if sql is None or set(scope.relations) - {BRANCH}:
-        return None
-    return correction_files(scan, scope, mode=mode, choice=choice).reads.rows or None
 
 
 def made_of(request: CorrectBranch, branch: Table, sql: str | None) -> dict[str, str]:

@@ -6,9 +6,7 @@ import hashlib
 import importlib
 import inspect
 import logging
-import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -19,8 +17,7 @@ from airflow_paimon.core.requests.requests import CorrectBranch, ReplayBranch, R
 from airflow_paimon.core.requests.text_files import sql_text
 from airflow_paimon.core.sql_text import checks
 from airflow_paimon.data.row_columns import with_row_columns
-from airflow_paimon.spark.failures import fault_of_query, first_line, query_errors
-from airflow_paimon.spark.statements.views import registered
+from airflow_paimon.spark.failures import fault_of_query, first_line
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -92,35 +89,6 @@ def text_digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
-@contextmanager
-def rows_of(
-    spark: SparkSession,
-    request: CorrectBranch,
-    sql: str | None,
-    views: Mapping[str, DataFrame],
-    query: Callable[[str], DataFrame],
-) -> Iterator[DataFrame]:
-    """Return the rows as a DataFrame, to be run inside the context: afterwards the views are dropped.
-
-    ``query`` gives the rows of a query (``spark_query``, or ``NamedTables.query``).
-
-    Raises:
-        InvalidInputError: Spark refuses the query, or the function is not there or returns no DataFrame.
-    """
-    with registered(spark, views, marked=request.restricted_sql):
-        if sql is None:
-            yield _call(spark, str(request.function), views)
-            return
-        with query_errors("sql (--sql)"):
-            rows = query(sql)
-        yield rows
-
-
-def may_mention(sql: str | None, view: str) -> bool:
-    """Whether a query may read a view: its text holds the name, or puts names together (``IDENTIFIER``)."""
-    return sql is None or re.search(rf"\b({re.escape(view)}|identifier)\b", sql, re.IGNORECASE) is not None
-
-
 def without_row_columns(rows: DataFrame, schema: TableSchema) -> DataFrame:
     """Return the rows without row id and version, which ``*`` brings along where the query names one of them."""
     extra = set(with_row_columns(schema).field_names) - set(schema.field_names)
@@ -186,7 +154,12 @@ def function_version(name: str) -> str | None:
     return " ".join(found) or None
 
 
-def _call(spark: SparkSession, name: str, views: Mapping[str, DataFrame]) -> DataFrame:
+def function_rows(spark: SparkSession, name: str, views: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows that the user's function gives.
+
+    Raises:
+        InvalidInputError: it is not there, raises, or returns no DataFrame.
+    """
     from pyspark.sql import DataFrame
 
     rows: DataFrame = call_function(name, import_function(name), spark, dict(views))

@@ -13,13 +13,12 @@ from airflow_paimon.data.fallback_branches import other_branch
 from airflow_paimon.data.row_columns import with_row_columns
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.spark.jobs.correction import CorrectionBase
-from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW, may_mention
+from airflow_paimon.spark.jobs.correction_sources import BRANCH_VIEW, MAIN_VIEW
 from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.jvm import has_jvm
 from airflow_paimon.spark.statements.pruning import EVERYTHING, Needed
-from airflow_paimon.spark.statements.select import QueryTables
-from airflow_paimon.spark.statements.tables import own_rows
-from airflow_paimon.spark.statements.views import view_columns
+from airflow_paimon.spark.statements.tables import NamedTables, own_rows
+from airflow_paimon.spark.statements.views import may_mention, view_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,23 +27,22 @@ LARGE = 2000
 """Above so many files of the branch, those that a query needs are found before they are planned."""
 
 
-class CorrectionTables(QueryTables):
+class CorrectionTables(NamedTables):
     """Tables and views of a query that corrects a branch, which is read at the head that is corrected."""
 
     def __init__(self, spark: SparkSession, request: CorrectBranch, base: CorrectionBase, sql: str | None) -> None:
         """``sql``: the query; None: a function, which may need all rows of each view."""
         options, restricted = request.storage_options, request.restricted_sql
-        super().__init__(spark, request.warehouse, options, sql or "", own=base.table, restricted=restricted)
-        self._main, self._base, self._sql = request.table, base, sql
+        super().__init__(spark, request.warehouse, options, sql, base.table, restricted=restricted, is_query=True)
+        self._main, self._base = request.table, base
         self._own_source = self._own_at_head
         if sql is None or not has_jvm(spark):  # there is no plan to look at
             self._needed = {}
 
-    def views(self, further: Mapping[str, str]) -> dict[str, DataFrame]:
+    def all_views(self, further: Mapping[str, str]) -> dict[str, DataFrame]:
         """Return the rows of the views that the query can mean. ``further``: ``db.t`` or the like by view name."""
-        tables = {MAIN_VIEW: self._main, **further}
-        found = {name: self.view(text) for name, text in tables.items() if may_mention(self._sql, name)}
-        return found | ({BRANCH_VIEW: self._branch()} if may_mention(self._sql, BRANCH_VIEW) else {})
+        found = self.views({MAIN_VIEW: self._main, **further})
+        return found | ({BRANCH_VIEW: self._branch()} if may_mention(self._text, BRANCH_VIEW) else {})
 
     def rows(self, sql: str) -> DataFrame:
         """Return the rows of the query; raises as ``query`` does."""
@@ -55,7 +53,7 @@ class CorrectionTables(QueryTables):
         base = self._base
 
         def rows(needed: Needed) -> DataFrame:
-            columns, whole = view_columns(base.schema, self._sql), bool(base.schema.primary_keys)
+            columns, whole = view_columns(base.schema, self._text), bool(base.schema.primary_keys)
             return view_frame(self._spark, [plan_read(self._scan(needed), columns=columns, whole_buckets=whole)])
 
         return self._of_base(rows, BRANCH_VIEW) if is_large(base) else rows(EVERYTHING)
@@ -72,7 +70,7 @@ class CorrectionTables(QueryTables):
 
     def _of_base(self, rows: Callable[[Needed], DataFrame], view: str | None) -> DataFrame:
         schema = self._base.schema
-        shown = schema if view_columns(schema, self._sql) is None else with_row_columns(schema)
+        shown = schema if view_columns(schema, self._text) is None else with_row_columns(schema)
         return self._pruned((self._base.table.name, self._base.table.branch_name, view, -1), shown, rows)
 
     def _scan(self, needed: Needed) -> ScanPlan:

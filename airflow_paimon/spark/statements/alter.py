@@ -155,10 +155,6 @@ def _unset(plan: Any, schema: TableSchema) -> list[SchemaChange]:
     return [CommentTable(comment=None) if key == "comment" else RemoveOption(key=key) for key in keys]
 
 
-def _commented(plan: Any, schema: TableSchema) -> list[SchemaChange]:
-    return [CommentTable(comment=str(plan.comment()))]
-
-
 def _check_properties(keys: Iterable[str]) -> None:
     for key in keys:
         if key in _FIXED:
@@ -205,7 +201,7 @@ _CHANGES: Mapping[str, Callable[[Any, TableSchema], list[SchemaChange]]] = {
     "AlterColumns": _altered,
     "SetTableProperties": _set,
     "UnsetTableProperties": _unset,
-    "CommentOnTable": _commented,
+    "CommentOnTable": lambda plan, _: [CommentTable(comment=str(plan.comment()))],
 }
 RUN: Mapping[str, Callable[[SqlRequest, Any], dict[str, Any]]] = {
     **dict.fromkeys(_CHANGES, _alter),

@@ -16,12 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.internal_columns import internal_column
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.predicate import Predicate
-from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.copy_on_write import CopyOnWrite, copy_on_write
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.read import BATCH_ROWS
@@ -29,32 +27,23 @@ from airflow_paimon.data.row_columns import POSITION_COLUMNS, ROW_COLUMNS
 from airflow_paimon.data.row_deletes import deletes_by_vectors, two_of_one_name
 from airflow_paimon.data.scan import ReadSplit, TableRead, fits_in_process, plan_read, with_positions
 from airflow_paimon.data.write import RowTargets, TableWrite, discard_files, plan_write
-from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
-from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.arrow_frames import frame_of_arrow
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
-from airflow_paimon.spark.rows_in import BATCH_CONF, rebalanced, temporary_conf
+from airflow_paimon.spark.rows_in import rebalanced
 from airflow_paimon.spark.shares import slim_split
 from airflow_paimon.spark.spark_types import sql_name
 from airflow_paimon.spark.statements.evaluate import Evaluation
 from airflow_paimon.spark.statements.file_changes import Rewrite, Rewritten, rewrite_files
 from airflow_paimon.spark.statements.insert import inserted
-from airflow_paimon.spark.statements.materialized_source import (
-    Keys,
-    keys_of_source,
-    materialized_source,
-    unmatched_rows,
-)
+from airflow_paimon.spark.statements.materialized_source import Keys, keys_of_source, materialized_source
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.row_deletions import (
-    DeletionOutput,
-    RowDeletion,
     delete_marked_rows,
     deletion_outcome,
     row_deletion_of,
 )
 from airflow_paimon.spark.statements.statement_plan import Statement, update_columns
-from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.target_files import TargetFiles
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.tasks import SCHEMA, collect, map_in_arrow, ship
@@ -69,26 +58,17 @@ _INSERT_TASKS = 4
 """Tasks that write the inserted rows of one partition, so that they don't become very many small files."""
 
 
-def change_append(
-    spark: SparkSession, statement: Statement, table: Table, tables: NamedTables, dry_run: bool
-) -> StatementOutcome:
-    """Evaluate a statement on the head and write the touched files again; nothing is committed.
+def change_append(spark: SparkSession, statement: Statement, target: TargetFiles, dry_run: bool) -> StatementOutcome:
+    """Evaluate a statement and write the touched files again; nothing is committed.
 
     Raises:
         InvalidInputError: Spark refuses the statement, or a row is matched twice.
     """
-    target = TargetFiles(table)
-    check_writable(target.schema, table=table.label, branch=table.branch_name)
-    with (
-        query_errors(statement.title),
-        tables.bound(statement, lambda: own_rows(spark, statement.text, target.whole())) as bound,
-        temporary_conf(spark, BATCH_CONF),
-    ):
-        whole = marks_rows(bound, target.schema) and bound.kind != "DELETE"
-        ids = whole and TableOptions(target.schema.options).row_tracking
-        identity = [*POSITION_COLUMNS, *((ROW_ID,) if ids else ())]
-        evaluation = Evaluation(spark, bound, target.schema, identity, whole=whole)
-        return _AppendStatement(spark, bound, target, evaluation, dry_run).run()
+    whole = marks_rows(statement, target.schema) and statement.kind != "DELETE"
+    ids = whole and TableOptions(target.schema.options).row_tracking
+    identity = [*POSITION_COLUMNS, *((ROW_ID,) if ids else ())]
+    evaluation = Evaluation(spark, statement, target.schema, identity, whole=whole)
+    return _AppendStatement(spark, statement, target, evaluation, dry_run).run()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +87,7 @@ class _AppendStatement:
             plan = self._plan(target.those(frozenset()))
             rows = inserted(self.spark, statement, schema, list(POSITION_COLUMNS))
             refuse_truncated_times(rows, schema.fields, target.table.label)
-            way = self._way(plan, *self._read(plan, None))
-            return way.outcome(way.run(rows))
+            return self._written(plan, *self._read(plan, None), rows)
         found = self.evaluation.run(self.evaluation.empty_target())
         refuse_truncated_times(found.rows, schema.fields, target.table.label)
         if statement.kind == "MERGE" and not target.is_small(found.predicate):
@@ -121,13 +100,11 @@ class _AppendStatement:
             files, predicate = (plan.scan, plan.write), found.predicate
             return drop_partitions(self.spark, statement, *files, predicate, dry_run=self.dry_run)
         read, splits = self._read(plan, found.predicate, found.uses if statement.kind == "DELETE" else None)
-        way = self._way(plan, read, splits)
-        return way.outcome(way.run(self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows))
+        return self._written(plan, read, splits, self.evaluation.run(stored_frame(self.spark, [(read, splits)])).rows)
 
     def _merge(self, kept: DataFrame, keys: Keys) -> StatementOutcome:
-        """MERGE with a kept source: rows of the target first, then those of the source that none has matched.
-
-        The source says which partitions can have matching rows, before their files are looked for.
+        """MERGE with a kept source, which says which partitions can have matching rows, before their files are looked
+        for.
         """
         statement, evaluation = self.statement, self.evaluation
         none = frozenset[bytes]()
@@ -136,21 +113,10 @@ class _AppendStatement:
         read, splits = self._read(plan, keys.predicate)
         splits = [] if keys.nothing else splits
         target = keys.within(stored_frame(self.spark, [(read, splits)]))
-        way = self._way(plan, read, splits)
-        results: list[Any] = []
-        try:
-            if statement.matched or statement.not_matched_by_source:
-                results += way.run(evaluation.run(target, kept).rows, kept=True)
-                matched = [ids for r in results for ids in r.sources]
-            else:
-                matched = [collect_arrow(evaluation.matched_sources(target, kept)).column(0).to_numpy()]
-            left = unmatched_rows(self.spark, kept, matched) if statement.not_matched else None
-            if left is not None:
-                results += way.run(evaluation.inserts(left), kept=True)
-        except BaseException:
-            discard_files(plan.write, [m for r in results for m in r.messages])
-            raise
-        return way.outcome(results)
+        rows = evaluation.run(target, kept).rows
+        if statement.not_matched:
+            rows = rows.union(evaluation.inserts(evaluation.unmatched(target, kept)))
+        return self._written(plan, read, splits, rows, kept=True)
 
     def _plan(self, selection: Selection | None) -> CopyOnWrite:
         """Plan a change of the files of some partitions; None: of all."""
@@ -183,12 +149,32 @@ class _AppendStatement:
         read, splits = plan_read(plan.scan, columns=columns, predicate=predicate, layered=True)
         return with_positions(read), splits
 
-    def _way(self, plan: CopyOnWrite, read: TableRead, splits: Sequence[ReadSplit]) -> _Rewriting | _MarkingRows:
+    def _written(
+        self, plan: CopyOnWrite, read: TableRead, splits: Sequence[ReadSplit], rows: DataFrame, *, kept: bool = False
+    ) -> StatementOutcome:
+        """Write what the changed rows come to. ``kept``: see ``few_rows``."""
+        if marks_rows(self.statement, plan.write.schema):
+            return self._with_marked_rows(plan, rows, kept)
+        few = few_rows(rows, kept=kept)
+        rewrite = plan_rewrite(self.statement, plan, read, file_parts(splits), self.dry_run)
+        if few is not None:
+            names = set(few.column(FILE_NAME).unique().to_pylist())
+            if fits_in_process(f for s in plan.scan.splits for f in s.files if f.file_name in names):
+                return outcome_of(plan, [_rewrite_here(few, rewrite)])
+            rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
+        placed = _placed(rows, rewrite, list(rewrite.files))
+        return outcome_of(plan, _in_tasks(placed, partial(rewrite_files, rewrite), rewrite.plan.write))
+
+    def _with_marked_rows(self, plan: CopyOnWrite, rows: DataFrame, kept: bool) -> StatementOutcome:
+        """Mark changed rows as deleted, and write them anew."""
         statement = self.statement
-        if not marks_rows(statement, plan.write.schema):
-            return _Rewriting(plan, plan_rewrite(statement, plan, read, file_parts(splits), self.dry_run))
         marking = row_deletion_of(plan, counts_matches=statement.counts_matches, dry_run=self.dry_run)
-        return _MarkingRows(plan, marking, statement.kind != "DELETE")
+        few = few_rows(rows, kept=kept)
+        if few is not None:
+            return deletion_outcome(marking, plan, [delete_marked_rows(marking, few.to_batches(BATCH_ROWS))])
+        moved = rows if statement.kind == "DELETE" else rebalanced(rows, plan.write.schema.partition_keys)
+        results = _in_tasks(moved, partial(delete_marked_rows, marking), marking.plan.write)
+        return deletion_outcome(marking, plan, results)
 
 
 def marks_rows(statement: Statement, schema: TableSchema) -> bool:
@@ -207,48 +193,6 @@ def outcome_of(plan: CopyOnWrite, results: Sequence[Rewritten]) -> StatementOutc
         inserted=sum(r.inserted for r in results),
         rewritten=frozenset(name for r in results for name in r.files),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Rewriting:
-    """Files with changed rows are written again."""
-
-    plan: CopyOnWrite
-    rewrite: Rewrite
-
-    def run(self, rows: DataFrame, *, kept: bool = False) -> list[Any]:
-        plan, rewrite = self.plan, self.rewrite
-        few = few_rows(rows, kept=kept)
-        if few is not None:
-            names = set(few.column(FILE_NAME).unique().to_pylist())
-            if fits_in_process(f for s in plan.scan.splits for f in s.files if f.file_name in names):
-                return [_rewrite_here(few, rewrite)]
-            rows = frame_of_arrow(rows.sparkSession, few, rows.schema)  # not evaluated twice
-
-        placed = _placed(rows, rewrite, list(rewrite.files))
-        return _in_tasks(placed, partial(rewrite_files, rewrite), rewrite.plan.write)
-
-    def outcome(self, results: Sequence[Rewritten]) -> StatementOutcome:
-        return outcome_of(self.plan, results)
-
-
-@dataclass(frozen=True, slots=True)
-class _MarkingRows:
-    """Changed rows are marked as deleted, and written anew. ``writes``: some may be."""
-
-    plan: CopyOnWrite
-    marking: RowDeletion
-    writes: bool
-
-    def run(self, rows: DataFrame, *, kept: bool = False) -> list[Any]:
-        few = few_rows(rows, kept=kept)
-        if few is not None:
-            return [delete_marked_rows(self.marking, few.to_batches(BATCH_ROWS))]
-        moved = rebalanced(rows, self.plan.write.schema.partition_keys) if self.writes else rows
-        return _in_tasks(moved, partial(delete_marked_rows, self.marking), self.marking.plan.write)
-
-    def outcome(self, results: Sequence[DeletionOutput]) -> StatementOutcome:
-        return deletion_outcome(self.marking, self.plan, results)
 
 
 def _in_tasks(rows: DataFrame, work: Callable[[Iterator[pa.RecordBatch]], Any], write: TableWrite) -> list[Any]:

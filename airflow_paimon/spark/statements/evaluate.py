@@ -59,10 +59,10 @@ MOVED = "move"
 """A MERGE would change the key, partition or bucket of the row."""
 
 SOURCE_ROW = internal_column("source_row")
-"""The number of the row of a kept source that matches, where it is needed for WHEN NOT MATCHED."""
+"""The number of a row of a kept source."""
 
 _ACTION, _IN_TARGET, _IN_SOURCE = internal_column("action"), internal_column("target"), internal_column("source")
-_STORED = internal_column("stored_")
+_STORED, _MATCHED_ROW = internal_column("stored_"), internal_column("matched_row")
 _PLACES = {**POSITION_COLUMNS, **ROW_COLUMNS}
 _JOINS = {(False, False): "inner", (True, False): "right", (False, True): "left", (True, True): "full"}
 """By whether there are clauses for NOT MATCHED, and for NOT MATCHED BY SOURCE; the target is on the left."""
@@ -108,21 +108,22 @@ class Evaluation:
         """Resolve the statement; nothing is read yet.
 
         ``kept``: the source of a MERGE with ``SOURCE_ROW``, small enough to be sent to every task. WHEN NOT MATCHED is
-        left out then (see ``inserts``), and where it exists every matched row comes with its ``SOURCE_ROW``.
+        left out then: see ``unmatched`` and ``inserts``.
 
         Raises:
             AnalysisException: what Spark says is wrong (see ``query_errors``).
         """
         return self._merge(target, kept) if self._statement.kind == "MERGE" else self._change(target)
 
-    def matched_sources(self, target: DataFrame, kept: DataFrame) -> DataFrame:
-        """Return ``SOURCE_ROW`` of each row of the kept source that a row of the target matches."""
+    def unmatched(self, target: DataFrame, kept: DataFrame) -> DataFrame:
+        """Return the rows of the kept source that no row of the target matches; only the source is sent around."""
         from pyspark.sql import functions as sf
 
         condition = self._statement.condition
         assert condition is not None
         joined = self._named(self._as_users_see(target)).join(sf.broadcast(kept), self._column(condition.node), "inner")
-        return joined.select(SOURCE_ROW).distinct()
+        matched = joined.select(sf.col(SOURCE_ROW).alias(_MATCHED_ROW)).distinct()
+        return kept.join(matched, kept[SOURCE_ROW] == matched[_MATCHED_ROW], "left_anti")
 
     def inserts(self, unmatched: DataFrame) -> DataFrame:
         """Return what WHEN NOT MATCHED inserts for rows of the source, as ``run`` returns changed rows."""
@@ -207,17 +208,14 @@ class Evaluation:
         actions = [(c, joined) for c in statement.matched]
         actions += [(c, source) for c in inserts]
         actions += [(c, named) for c in statement.not_matched_by_source]
-        tells_matches = kept is not None and bool(statement.not_matched)
-        action = self._action(actions, len(inserts), statement.counts_matches or tells_matches)
+        action = self._action(actions, len(inserts))
         acted = joined.withColumn(_ACTION, action).where(sf.col(_ACTION).isNotNull())
         own = self._own(named)
         values = [self._clause_values(c, base, source if c.star else base, own) for c, base in actions]
         seen = self._seen(named)
-        names = self._values if inserts or self._whole else self._updated
-        columns = [self._merged(name, actions, values, own).alias(name) for name in names]
+        columns = [self._merged(name, actions, values, own).alias(name) for name in self._values]
         kind = self._kind(actions, values, seen).alias(CHANGE)
-        numbers = [sf.col(SOURCE_ROW)] if tells_matches else []
-        rows = acted.select(*(own[n] for n in self._identity), kind, *columns, *numbers)
+        rows = acted.select(*(own[n] for n in self._identity), kind, *columns)
         if kept is None and not statement.counts_matches and statement.matched:
             rows = self._deleted_once(rows)
         if statement.not_matched_by_source:
@@ -240,16 +238,15 @@ class Evaluation:
         by = [n for n in by if n not in floats]  # Spark makes 0.0 of -0.0 by which it groups
         return rows.withColumn(_ACTION, own).dropDuplicates([*by, _ACTION]).drop(_ACTION)
 
-    def _action(self, actions: Sequence[tuple[Clause, DataFrame]], inserts: int, tells_matches: bool) -> Column:
-        """Return the number of the clause that takes a joined row; null: none does.
-
-        ``tells_matches``: -1 for a matched row that no clause takes.
+    def _action(self, actions: Sequence[tuple[Clause, DataFrame]], inserts: int) -> Column:
+        """Return the number of the clause that takes a joined row; null: none does; -1: none does and it counts that
+        the row is matched.
         """
         from pyspark.sql import functions as sf
 
         matched = len(self._statement.matched)
         numbered = [(i, self._holds(c, base)) for i, (c, base) in enumerate(actions)]
-        kept = sf.lit(-1) if tells_matches else sf.lit(None).cast("int")
+        kept = sf.lit(-1) if self._statement.counts_matches else sf.lit(None).cast("int")
         nothing = sf.lit(None).cast("int")
         whole = sf.col(_IN_TARGET).isNotNull() & sf.col(_IN_SOURCE).isNotNull()
         found = sf.when(whole, _first(numbered[:matched], kept))

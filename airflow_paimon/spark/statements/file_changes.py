@@ -26,12 +26,7 @@ from airflow_paimon.data.row_columns import ROW_COLUMNS
 from airflow_paimon.data.scan import ReadSplit, TableRead
 from airflow_paimon.data.write import discard_files, write_rows
 from airflow_paimon.spark.rows_in import conform
-from airflow_paimon.spark.statements.evaluate import (
-    CHANGE,
-    DELETED,
-    SOURCE_ROW,
-    UPDATED,
-)
+from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, UPDATED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +49,13 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """The result of one task. ``files``: the names of those that it replaced, or would replace. ``sources``: the
-    numbers of the source's rows that match, where the changes have them.
-    """
+    """The result of one task. ``files``: the names of those that it replaced, or would replace."""
 
     messages: tuple[CommitMessage, ...] = ()
     files: frozenset[str] = frozenset()
     updated: int = 0
     deleted: int = 0
     inserted: int = 0
-    sources: tuple[Indices, ...] = ()
 
 
 def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewritten:
@@ -87,7 +79,6 @@ def rewrite_files(rewrite: Rewrite, batches: Iterable[pa.RecordBatch]) -> Rewrit
         updated=task.updated,
         deleted=task.deleted,
         inserted=task.inserted,
-        sources=tuple(task.sources),
     )
 
 
@@ -136,7 +127,6 @@ class _FileTask:
         self.replaced: list[CommitMessage] = []
         self.written: list[CommitMessage] = []
         self.names: list[str] = []
-        self.sources: list[Indices] = []
         self.updated = self.deleted = self.inserted = 0
 
     def insert(self, batches: Iterator[pa.RecordBatch]) -> list[CommitMessage]:
@@ -188,8 +178,6 @@ class _FileTask:
         twice = np.flatnonzero(positions[1:] == positions[:-1])
         if len(twice) and self._rewrite.counts_matches:
             raise matched_twice(self._rewrite.read.label, name, positions[twice[0]])
-        if SOURCE_ROW in rows.column_names:
-            self.sources.append(np.unique(pc.drop_null(rows.column(SOURCE_ROW)).to_numpy()))
         kinds = rows.column(CHANGE)
         updates = rows.filter(pc.equal(kinds, UPDATED))
         deleted = np.unique(positions[pc.equal(kinds, DELETED).to_numpy()])

@@ -19,7 +19,6 @@ from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType
-from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import BRANCH_CHANGELOG_OPTION, TableOptions
 from airflow_paimon.core.table.partition_filter import either_of
@@ -34,10 +33,8 @@ from airflow_paimon.data.merge_changelog import producer_of
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.data.write import RowTargets, TableWrite, plan_write
-from airflow_paimon.spark.failures import query_errors
 from airflow_paimon.spark.jobs.correction_tasks import BucketCorrection, BucketResult, live_buckets, run_buckets
 from airflow_paimon.spark.jobs.small_input import few_rows, stored_frame
-from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
 from airflow_paimon.spark.statements.evaluate import (
     CHANGE,
     DELETED,
@@ -54,7 +51,6 @@ from airflow_paimon.spark.statements.materialized_source import MaterializedSour
 from airflow_paimon.spark.statements.other_branch import refuse_rows_of_other
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.statement_plan import Statement
-from airflow_paimon.spark.statements.tables import NamedTables, own_rows
 from airflow_paimon.spark.statements.target_files import Limits, TargetFiles, partitions_of
 from airflow_paimon.spark.statements.whole_partitions import drop_partitions, takes_whole_partitions
 from airflow_paimon.spark.tasks import cores_of
@@ -69,29 +65,17 @@ _MERGE_OPTIONS = ("sequence.field", "merge-engine", "ignore-delete", "partial-up
 
 
 def change_keyed(
-    spark: SparkSession,
-    statement: Statement,
-    table: Table,
-    tables: NamedTables,
-    limits: Limits | None,
-    dry_run: bool,
+    spark: SparkSession, statement: Statement, target: TargetFiles, limits: Limits | None, dry_run: bool
 ) -> StatementOutcome:
-    """Evaluate a statement on the head and write the touched buckets; nothing is committed.
+    """Evaluate a statement and write the touched buckets; nothing is committed.
 
     ``limits``: the highest sequence number that each bucket may hold; None = what it holds now.
 
     Raises:
         InvalidInputError: Spark refuses the statement, a row is matched twice, a key would change or come twice.
     """
-    target, chained = TargetFiles(table), is_chain_rows(table)
-    check_writable(target.schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=True)
-    with (
-        query_errors(statement.title),
-        tables.bound(statement, lambda: own_rows(spark, statement.text, target.whole())) as bound,
-        temporary_conf(spark, BATCH_CONF),
-    ):
-        change = _KeyedChange(spark, bound, target, limits, dry_run)
-        return change.insert() if bound.insert is not None else change.change()
+    change = _KeyedChange(spark, statement, target, limits, dry_run)
+    return change.insert() if statement.insert is not None else change.change()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,8 +19,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.predicate import AllOf, Condition, Predicate
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.data.merge.versions import Indices
-from airflow_paimon.spark.arrow_frames import collect_arrow, frame_of_arrow
+from airflow_paimon.spark.arrow_frames import collect_arrow
 from airflow_paimon.spark.failures import fault_of_query
 from airflow_paimon.spark.jvm import analyzed, asks_for_the_time, estimated_bytes, kept_bytes, optimized, sequence_items
 from airflow_paimon.spark.spark_types import sql_name
@@ -184,15 +182,6 @@ def _values_of(rows: DataFrame) -> pa.Table | None:
         if fault_of_query(error) is None:
             raise
         return None
-
-
-def unmatched_rows(spark: SparkSession, kept: DataFrame, matched: Sequence[Indices]) -> DataFrame | None:
-    """Return the kept source's rows without those of these numbers; None if there are none."""
-    numbers = np.unique(np.concatenate([np.empty(0, np.int64), *matched]))
-    if len(numbers) == kept.count():
-        return None
-    known = frame_of_arrow(spark, pa.table({"matched": numbers}))
-    return kept.join(known, kept[SOURCE_ROW] == known["matched"], "left_anti")
 
 
 def _names_hidden_columns(source: DataFrame, statement: Statement) -> bool:

@@ -19,12 +19,11 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.data.copy_on_write import CopyOnWrite, changed_rows, kept_write
 from airflow_paimon.data.files.arrow_types import FILE_NAME, FILE_POSITION, ROW_ID
 from airflow_paimon.data.files.write import abandoned_on_failure
-from airflow_paimon.data.merge.versions import Indices
 from airflow_paimon.data.row_columns import POSITION_COLUMNS
 from airflow_paimon.data.row_deletes import delete_rows
 from airflow_paimon.data.write import RowsWriter, discard_files
 from airflow_paimon.spark.rows_in import conform
-from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, MATCHED, SOURCE_ROW, UPDATED
+from airflow_paimon.spark.statements.evaluate import CHANGE, DELETED, MATCHED, UPDATED
 from airflow_paimon.spark.statements.file_changes import matched_twice
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 
@@ -48,7 +47,7 @@ class RowDeletion:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionOutput:
     """The result of one task. ``gone``: the rows that are updated or deleted; ``matched``: those that are left as they
-    are, where matches are counted. ``sources``: see ``Rewritten``.
+    are, where matches are counted.
     """
 
     messages: tuple[CommitMessage, ...]
@@ -56,7 +55,6 @@ class DeletionOutput:
     matched: FilePositions
     updated: int
     inserted: int
-    sources: tuple[Indices, ...]
 
 
 def delete_marked_rows(marking: RowDeletion, batches: Iterable[pa.RecordBatch]) -> DeletionOutput:
@@ -108,7 +106,6 @@ class _DeletionTask:
         self._changed = RowsWriter(kept_write(plan)) if plan.tracks_rows else fresh
         self.writers = [fresh, self._changed] if plan.tracks_rows else [fresh]
         self._gone, self._matched, self._all = _DeletedPositions(), _DeletedPositions(), _DeletedPositions()
-        self._sources: list[Indices] = []
         self._updated = self._inserted = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
@@ -125,8 +122,6 @@ class _DeletionTask:
         if self._marking.counts_matches:
             self._matched.add(places.filter(pc.equal(kinds, MATCHED)))
             self._all.add(places.filter(placed))
-        if SOURCE_ROW in batch.schema.names:
-            self._sources.append(np.unique(pc.drop_null(batch.column(SOURCE_ROW)).to_numpy()))
 
     def _write(self, writer: RowsWriter, rows: pa.RecordBatch, *, with_ids: bool) -> None:
         if not rows.num_rows:
@@ -147,7 +142,6 @@ class _DeletionTask:
             matched=self._matched.bitmaps(),
             updated=self._updated,
             inserted=self._inserted,
-            sources=tuple(self._sources),
         )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from airflow_paimon.core.chain.guard import is_chain_rows
 from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
@@ -15,15 +16,18 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import Operation
+from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.moving_keys import check_corrected
+from airflow_paimon.spark.failures import query_errors
+from airflow_paimon.spark.rows_in import BATCH_CONF, temporary_conf
 from airflow_paimon.spark.statements.append import change_append
 from airflow_paimon.spark.statements.keyed import change_keyed
 from airflow_paimon.spark.statements.other_branch import check_what_is_seen
 from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
 from airflow_paimon.spark.statements.statement_plan import Statement
-from airflow_paimon.spark.statements.tables import NamedTables
-from airflow_paimon.spark.statements.target_files import Limits, known_partitions
+from airflow_paimon.spark.statements.tables import NamedTables, own_rows
+from airflow_paimon.spark.statements.target_files import Limits, TargetFiles, known_partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,10 +61,19 @@ def evaluate(
     Raises:
         InvalidInputError: Spark refuses the statement, or it would match a row twice or change a key.
     """
-    if table.schema().primary_keys:
-        outcome = change_keyed(spark, statement, table, tables, limits, dry_run)
-    else:
-        outcome = change_append(spark, statement, table, tables, dry_run)
+    target = TargetFiles(table)
+    keyed = bool(target.schema.primary_keys)
+    chained = keyed and is_chain_rows(table)
+    check_writable(target.schema, table=table.label, branch=table.branch_name, chained=chained, by_buckets=keyed)
+    with (
+        query_errors(statement.title),
+        tables.bound(statement, lambda: own_rows(spark, statement.text, target.whole())) as bound,
+        temporary_conf(spark, BATCH_CONF),
+    ):
+        if keyed:
+            outcome = change_keyed(spark, bound, target, limits, dry_run)
+        else:
+            outcome = change_append(spark, bound, target, dry_run)
     if statement.insert is None:
         check_what_is_seen(outcome)
     if outcome.changes_nothing:

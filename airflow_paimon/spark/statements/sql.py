@@ -22,7 +22,6 @@ from airflow_paimon.core.table.table_sets import same_versions
 from airflow_paimon.data.arguments import check_operation_id
 from airflow_paimon.data.write import TableWrite, WriteMode
 from airflow_paimon.spark.failures import query_errors
-from airflow_paimon.spark.jobs.small_input import view_frame
 from airflow_paimon.spark.jvm import kind_of
 from airflow_paimon.spark.statements import alter, create, databases, show
 from airflow_paimon.spark.statements.call import run_call
@@ -35,7 +34,7 @@ from airflow_paimon.spark.statements.select import is_query, query
 from airflow_paimon.spark.statements.sql_request import SqlRequest, qualified
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows
-from airflow_paimon.spark.statements.views import check_view_names, plan_view, registered
+from airflow_paimon.spark.statements.views import check_view_names, registered
 from airflow_paimon.spark.statements.written import write_query, write_statement
 from airflow_paimon.spark.truncated_times import refuse_truncated_times
 from airflow_paimon.spark.write import write_files
@@ -129,35 +128,22 @@ def _change(request: SqlRequest, parsed: Statement, on_stale: str | None) -> dic
     require_committable(table)
     policy = parse_on_stale(table, on_stale)
     check_statement(parsed, table.schema(), all_rows=request.all_rows, flag="all_rows=True", dynamic=is_dynamic(spark))
-    _check_views(parsed, views)
+    check_view_names(views)
+    hidden = (target.alias or target.name[-1]).lower()
+    if same := [name for name in views if name.lower() == hidden]:
+        raise InvalidInputError(
+            f"The view {same[0]!r} would hide the target {target.text}{target.at.where}; give another name"
+        )
 
     def write(options: CommitOptions) -> tuple[Receipt, Mapping[str, Any]]:
         own = names_of(table, views)
         warehouse, storage = request.warehouse, request.storage_options
         tables = NamedTables(spark, warehouse, storage, parsed.text, table, own, database=request.database)
-        further = {name: _frame(request, view) for name, view in views.items() if name not in own}
+        further = {n: tables.view(v) if isinstance(v, str) else v for n, v in views.items() if n not in own}
         with registered(spark, further):
             return (_change_rows if parsed.insert is None else _insert)(request, parsed, table, tables, options)
 
     return write_statement(request, table, {"statement": parsed.kind}, write, policy)
-
-
-def _check_views(statement: Statement, views: Mapping[str, Any]) -> None:
-    """Refuse names that are not names, and one that would hide the target."""
-    check_view_names(views)
-    target = statement.target
-    for name in views:
-        if name.lower() == (target.alias or target.name[-1]).lower():
-            raise InvalidInputError(
-                f"The view {name!r} would hide the target {target.text}{target.at.where}; give another name"
-            )
-
-
-def _frame(request: SqlRequest, view: Any) -> DataFrame:
-    """Return the rows of a view, of one pinned snapshot."""
-    if not isinstance(view, str):
-        return view  # type: ignore[no-any-return]  # checked before
-    return view_frame(request.spark, plan_view(request.warehouse, view, request.storage_options, request.statement))
 
 
 def _change_rows(

@@ -1,29 +1,45 @@
 """Tables that a statement or a query names as ``db.t`` or ```db`.`t$branch_b` ``, with or without VERSION AS OF.
 
 Spark would look for them in its own catalogs. In the parsed plan each becomes what a view of the table would be, at one
-snapshot for all places where it is named. A name that the warehouse doesn't have stays Spark's.
+state for all places where it is named. A name that the warehouse doesn't have stays Spark's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.errors import InvalidInputError, NotPaimonError, PaimonError
-from airflow_paimon.core.table.paths import MAIN, parse_identifier
+from airflow_paimon.core.catalogs import open_catalog
+from airflow_paimon.core.errors import InvalidInputError, NotPaimonError, PaimonError, UnsupportedFeatureError
+from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.table.inspect import inspect, takes_version
+from airflow_paimon.core.table.manifest_lists import count_live_files
+from airflow_paimon.core.table.paths import MAIN, Identifier, parse_identifier
+from airflow_paimon.core.table.predicate import Predicate
 from airflow_paimon.core.table.scan import ScanPlan
-from airflow_paimon.core.table.table import Table, open_table, parse_version, split_version
-from airflow_paimon.data.fallback_branches import plan_head_of_other, visible_in_other, visible_in_own
+from airflow_paimon.core.table.sys_tables import DATABASE as SYS
+from airflow_paimon.core.table.sys_tables import sys_table
+from airflow_paimon.core.table.table import Table, open_table, parse_version, resolve_version, split_version
+from airflow_paimon.data.fallback_branches import PinnedState, plan_head_of_other, visible_in_other, visible_in_own
+from airflow_paimon.data.planner import pin, plan_pinned
+from airflow_paimon.data.read_groups import IN_SPARK
+from airflow_paimon.data.read_request import ReadRequest
+from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.data.scan import plan_read
-from airflow_paimon.spark.jobs.small_input import view_frame
+from airflow_paimon.data.system_tables import ROW_TRACKING, WITH_ROWS, check_system_table
+from airflow_paimon.spark.arrow_frames import arrow_frame
+from airflow_paimon.spark.jobs.small_input import FEW_FILES, is_small_view, view_frame
 from airflow_paimon.spark.jvm import (
     alias_of_parts,
     analyzed,
     column_of_node,
     copied,
     elements_of,
+    hiding,
     holds_query,
     is_catalyst,
     is_instance,
@@ -36,12 +52,14 @@ from airflow_paimon.spark.jvm import (
     some,
     under_alias,
 )
+from airflow_paimon.spark.spark_types import spark_schema, sql_name
 from airflow_paimon.spark.statements.analysed import bound, check_analysed, refusal
 from airflow_paimon.spark.statements.evaluate import Evaluation
 from airflow_paimon.spark.statements.insert import insert_rows
 from airflow_paimon.spark.statements.parse import WRITE_PRIVILEGES, fragment_of, is_command_plan, parse_plan
-from airflow_paimon.spark.statements.statement_plan import Fragment, Statement, with_nodes
-from airflow_paimon.spark.statements.views import plan_read_for, registered, view_columns
+from airflow_paimon.spark.statements.pruning import EVERYTHING, Needed, needed_of, placeholder, united
+from airflow_paimon.spark.statements.statement_plan import Statement, with_nodes
+from airflow_paimon.spark.statements.views import may_mention, registered, view_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -50,10 +68,16 @@ Find = Callable[[str], Table]
 """Opens a table by its name, as ``open_table`` does."""
 Own = Callable[[], "DataFrame"]
 """Returns the rows of the statement's own table, of the snapshot that the statement is computed on."""
+_Key = tuple[str, str, "int | str | None", "int | None"]
+"""A table's name and branch, the version and the time (epoch milliseconds) at which it is read."""
+_RELATIONS = ("UnresolvedRelation", "RelationTimeTravel")
 
 
 class NamedTables:
     """The tables of a warehouse, by the names that one statement or query gives them.
+
+    A query may name system tables, ``_ROW_ID`` and ``_SEQUENCE_NUMBER`` are not part of its ``*``, and a large table is
+    empty when it is planned first: ``learn`` then says what of it the query needs.
 
     Attributes:
         read_own: Whether the statement reads its own table elsewhere than as its target.
@@ -64,25 +88,33 @@ class NamedTables:
         spark: SparkSession,
         warehouse: str,
         storage_options: Mapping[str, Any] | None,
-        text: str,
+        text: str | None,
         own: Table | None = None,
         own_views: Collection[str] = (),
         *,
         restricted: bool = False,
         database: str | None = None,
+        is_query: bool = False,
     ) -> None:
-        """``text``: of the statement or query. ``own``: the table that is changed; ``own_views``: further names of it.
+        """``text``: of the statement or query; None: a function, which may read any view. ``own``: the table that is
+        changed; ``own_views``: further names of it.
 
         ``restricted``: refuse what reaches beyond the tables (``restricted_sql.py`` looks at the text before).
         ``database``: the one of names of one part; None: such a name is never a table of the warehouse.
         """
-        self._spark, self._text = spark, text
+        self._spark, self._text, self._is_query = spark, text, is_query
         self._find: Find = partial(open_table, warehouse, storage_options=storage_options)
+        self._catalog = partial(open_catalog, warehouse, storage_options)
         self._own, self._own_views = own, own_views
         self._restricted = restricted
         self._target: Sequence[str] = ()
         self._named: list[Table] = []
-        self._frames: dict[tuple[str, str, int | str | None, int | None], DataFrame] = {}
+        self._frames: dict[_Key, DataFrame] = {}
+        self._states: dict[_Key, PinnedState] = {}
+        self._system: dict[tuple[Identifier, int | str | None, int | None], DataFrame] = {}
+        self._hides_ids = is_query and any(name.lower() in (text or "").lower() for name in ROW_COLUMNS)
+        self._placeholders: dict[int, tuple[_Key, TableSchema]] = {}
+        self._needed: dict[_Key, Needed] | None = None if is_query else {}
         self._own_source: Own | None = None
         self._own_frame: DataFrame | None = None
         self._plain: set[str] = set()
@@ -93,6 +125,41 @@ class NamedTables:
     def named(self) -> Sequence[Table]:
         """The tables that were read by their names, besides the statement's own."""
         return tuple(self._named)
+
+    def view(self, text: str) -> DataFrame:
+        """Return the rows of ``db.t``, ``db.t$branch_b``, in a query a system table of them, or either with
+        ``@VERSION``.
+
+        Raises:
+            NotFoundError: no such table, branch or version. InvalidInputError: not of that form.
+        """
+        found = self._frame(text, None)
+        if found is None:
+            name, _ = split_version(text)
+            parse_identifier(name)
+            raise self._find(name.partition("$")[0]).missing()
+        return found
+
+    def views(self, tables: Mapping[str, str], without: Collection[str] = ()) -> dict[str, DataFrame]:
+        """Return the rows of the views that the text may mean, but for those ``without``; ``tables``: by view."""
+        wanted = {name: table for name, table in tables.items() if name not in without}
+        return {name: self.view(table) for name, table in wanted.items() if may_mention(self._text, name)}
+
+    def learn(self, frame: DataFrame) -> bool:
+        """Find out what the planned query needs of large tables; False if that is known, and the query is final."""
+        if self._needed is not None or not self._placeholders:
+            return False
+        found = needed_of(frame, {number: schema for number, (_, schema) in self._placeholders.items()})
+        by_key: dict[_Key, list[Needed]] = {key: [] for key, _ in self._placeholders.values()}
+        for number, needed in found.items():
+            by_key[self._placeholders[number][0]] += needed
+        self._needed = {key: united(needed) for key, needed in by_key.items()}
+        self._forget()
+        return True
+
+    def _forget(self) -> None:
+        self._frames.clear()
+        self._own_frame = None
 
     @contextmanager
     def bound(self, statement: Statement, own: Own) -> Iterator[Statement]:
@@ -179,8 +246,13 @@ class NamedTables:
 
     def _plan(self, plan: Any) -> Any:
         kind = kind_of(plan)
-        if kind in ("UnresolvedRelation", "RelationTimeTravel"):
+        if kind in _RELATIONS:
             return self._relation(plan)
+        if self._hides_ids and kind == "SubqueryAlias" and kind_of(plan.child()) in _RELATIONS:
+            found = self._relation(plan.child())  # what ``*`` leaves out goes above the alias, which doesn't pass it on
+            hides = kind_of(found) == "Project"
+            aliased = plan.withNewChildren(scala_sequence([found.child() if hides else found]))
+            return hiding(aliased, tuple(ROW_COLUMNS)) if hides else aliased
         outer = self._ctes
         if kind == "UnresolvedWith":
             self._ctes |= {str(r._1()).lower() for r in sequence_items(plan.cteRelations())}
@@ -253,7 +325,7 @@ class NamedTables:
         if text is None:
             return self._left(plan, parts)
         try:
-            frame = self._frame(text, travel, at)
+            frame = self._frame(text, travel)
         except PaimonError as error:
             raise type(error)(f"{error.message}{at.where}", details=error.details) from None
         if frame is None:
@@ -274,29 +346,109 @@ class NamedTables:
 
     def _named_plan(self, parts: Sequence[str], frame: DataFrame) -> Any:
         """Return a DataFrame's plan under the name ``db.t``, by which its columns can be qualified."""
-        return under_alias(analyzed(bound(frame) if self._restricted else frame), alias_of_parts(parts))
+        plan = under_alias(analyzed(bound(frame) if self._restricted else frame), alias_of_parts(parts))
+        shows = str(parts[-1]).lower().endswith(f"${ROW_TRACKING}")
+        hides = self._hides_ids and not shows and set(ROW_COLUMNS) & set(frame.columns)
+        return hiding(plan, tuple(ROW_COLUMNS)) if hides else plan
 
-    def _frame(self, text: str, travel: Any, at: Fragment) -> DataFrame | None:
-        version, table = split_version(text)[1], find_table(self._find, text)
+    def _frame(self, text: str, travel: Any) -> DataFrame | None:
+        name, version = split_version(text)
+        if self._is_query:  # a statement's commit doesn't check that what it read of a system table is still so
+            identifier = parse_identifier(name) if "$" in name else None
+            if identifier is not None and identifier.system_table is not None:
+                return self._system_frame(identifier, text, version, travel)
+            database, _, short = name.partition(".")
+            if database.lower() == SYS and version is None and travel is None:
+                about = sys_table(self._catalog(), short)
+                return None if about is None else arrow_frame(self._spark, about)
+        table = find_table(self._find, text)
         if table is None:
             return None
-        version, time = self._moment(table, text, version, travel)
-        if (
-            version is None
-            and time is None
-            and self._own is not None
-            and (table.name, table.branch_name) == (self._own.name, self._own.branch_name)
-        ):
-            return self._own_rows()
+        found = self._table_frame(table, *self._moment(table, text, version, travel))
+        if self._hides_ids and set(ROW_COLUMNS) & set(found.columns):
+            self._forget()  # two relations can't have the same hidden columns: the next one gets its own
+        return found
+
+    def _table_frame(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
         key = (table.name, table.branch_name, version, time)
+        if self._own is not None and key == (self._own.name, self._own.branch_name, None, None):
+            return self._own_rows()
         if key not in self._frames:
-            self._frames[key] = self._read(table, version, time)
+            self._frames[key] = self._read(key, table)
             self._named.append(table)
         return self._frames[key]
 
-    def _read(self, table: Table, version: int | str | None, time: int | None) -> DataFrame:
-        """Return a table's rows at a version, or at a time in epoch milliseconds."""
-        return view_frame(self._spark, plan_read_for(table, self._text, version, time))
+    def _read(self, key: _Key, table: Table) -> DataFrame:
+        """Return a table's rows at a version, or at a time."""
+        state = self._state(table, *key[2:])
+        schema = state.states[0].schema
+        columns = view_columns(schema, self._text)
+        if columns is not None:
+            schema = with_row_columns(schema)
+
+        def rows(columns: Sequence[str] | None, predicate: Predicate | None = None) -> DataFrame:
+            planned = plan_pinned(state, ReadRequest(columns=columns, predicate=predicate), IN_SPARK)
+            return view_frame(self._spark, planned)
+
+        def needed_rows(needed: Needed) -> DataFrame:
+            if needed.columns is None or len(needed.columns) == len(schema.fields):
+                return rows(columns, needed.predicate)
+            read = [n for n in schema.field_names if n in needed.columns] or schema.field_names[:1]
+            return _with_nulls(rows(read, needed.predicate), schema)
+
+        if self._needed is None and sum(count_live_files(s.table, s.snapshot) for s in state.states) <= FEW_FILES:
+            planned = plan_pinned(state, ReadRequest(columns=columns), IN_SPARK)
+            if is_small_view(f for group in planned.groups for f in group.files):  # whatever the query needs
+                return view_frame(self._spark, planned)
+        return self._pruned(key, schema, needed_rows)
+
+    def _pruned(self, key: _Key, schema: TableSchema, rows: Callable[[Needed], DataFrame]) -> DataFrame:
+        """Return what the query needs of a large table, by ``rows``; as long as that isn't known, no row of it."""
+        if self._needed is not None:
+            return rows(self._needed.get(key, EVERYTHING))
+        frame, number = placeholder(self._spark, schema)
+        self._placeholders[number] = (key, schema)
+        return frame
+
+    def _state(self, table: Table, version: int | str | None, time: int | None) -> PinnedState:
+        key = (table.name, table.branch_name, version, time)
+        if key not in self._states:
+            self._states[key] = pin(table, version, time)
+        return self._states[key]
+
+    def _system_frame(
+        self, identifier: Identifier, text: str, version: int | str | None, travel: Any
+    ) -> DataFrame | None:
+        table = find_table(self._find, str(replace(identifier, system_table=None)))
+        if table is None:
+            return None
+        version, time = self._moment(table, text, version, travel)
+        key = (identifier, version, time)
+        if key not in self._system:
+            self._named.append(table)
+            self._system[key] = self._system_rows(table, str(identifier.system_table), version, time)
+        return self._system[key]
+
+    def _system_rows(self, table: Table, system: str, version: int | str | None, time: int | None) -> DataFrame:
+        if system.lower() in WITH_ROWS:
+            kind = check_system_table(table, system)
+            state = self._state(table, version, time)
+            return view_frame(self._spark, plan_pinned(state, ReadRequest(system=kind), IN_SPARK))
+        if takes_version(system):
+            view, snapshot = self._snapshot(table, version, time)
+            return arrow_frame(self._spark, inspect(view, system, snapshot))
+        if version is not None or time is not None:
+            raise InvalidInputError(f"{table.label}: ${system} takes no version")
+        return arrow_frame(self._spark, inspect(table, system))
+
+    def _snapshot(self, table: Table, version: int | str | None, time: int | None) -> tuple[Table, Snapshot | None]:
+        """Return the snapshot that the table's rows are read at as well."""
+        try:
+            state = self._state(table, version, time)
+        except UnsupportedFeatureError:  # its rows are not read here
+            return resolve_version(table, version, time)
+        plan = next((p for p in state.states if p.table.branch_name == table.branch_name), state.states[0])
+        return plan.table, plan.snapshot
 
     def _moment(
         self, table: Table, text: str, version: int | str | None, travel: Any
@@ -365,12 +517,25 @@ def names_of(own: Table, views: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(found)
 
 
-def own_rows(spark: SparkSession, text: str, plan: ScanPlan) -> DataFrame:
+def own_rows(spark: SparkSession, text: str | None, plan: ScanPlan) -> DataFrame:
     """Return the rows of the statement's own table, of the snapshot that the statement is computed on."""
     columns, other = view_columns(plan.schema, text), plan_head_of_other(plan)
     whole = bool(plan.schema.primary_keys)
     shown = [plan] if other is None else [visible_in_own(plan, other), visible_in_other(plan, other)]
     return view_frame(spark, [plan_read(p, columns=columns, layered=True, whole_buckets=whole) for p in shown])
+
+
+def _with_nulls(frame: DataFrame, schema: TableSchema) -> DataFrame:
+    """Return all columns of a table; those that were not read, as nothing needs them, are null."""
+    from pyspark.sql import functions as sf
+
+    kinds = spark_schema(schema.fields)
+    return frame.select(
+        *(
+            sf.col(sql_name(f.name)) if f.name in frame.columns else sf.lit(None).cast(f.dataType).alias(f.name)
+            for f in kinds
+        )
+    )
 
 
 def _same(old: Sequence[Any], new: Sequence[Any]) -> bool:

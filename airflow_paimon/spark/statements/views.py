@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.chain.read_plan import ChainReadMode
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.table.table import Table
-from airflow_paimon.core.table.table import viewed_table as viewed_table
-from airflow_paimon.data.chain.scan import is_chain_read
-from airflow_paimon.data.planner import plan_rows, read_schema
-from airflow_paimon.data.read_groups import IN_SPARK, ReadPlan
-from airflow_paimon.data.read_request import ReadRequest
 from airflow_paimon.data.row_columns import ROW_COLUMNS, with_row_columns
 from airflow_paimon.spark.statements.analysed import bound
 
@@ -63,23 +57,9 @@ def _register(spark: SparkSession, name: str, frame: DataFrame) -> None:
         raise InvalidInputError(f"The Spark session has a temporary view {name!r} already; drop it first") from None
 
 
-def plan_view(warehouse: str, text: str, storage_options: Mapping[str, Any] | None, statement: str | None) -> ReadPlan:
-    """Plan the read of ``db.t``, ``db.t$branch_b`` or either with ``@VERSION``, for a statement or a query.
-
-    Raises:
-        NotFoundError: no such table, branch or version. InvalidInputError: not of that form.
-    """
-    table, version = viewed_table(warehouse, text, storage_options)
-    return plan_read_for(table, statement, version)
-
-
-def plan_read_for(
-    table: Table, statement: str | None, version: int | str | None = None, timestamp: int | None = None
-) -> ReadPlan:
-    """Plan the read of all columns that a statement can mean."""
-    columns = view_columns(read_schema(table, version, timestamp), statement)
-    mode: ChainReadMode | None = "full" if is_chain_read(table, version) else None
-    return plan_rows(table, ReadRequest(version=version, timestamp=timestamp, columns=columns, mode=mode), IN_SPARK)
+def may_mention(sql: str | None, view: str) -> bool:
+    """Whether a query may read a view: its text holds the name, or puts names together (``IDENTIFIER``)."""
+    return sql is None or re.search(rf"\b({re.escape(view)}|identifier)\b", sql, re.IGNORECASE) is not None
 
 
 def view_columns(schema: TableSchema, sql: str | None) -> tuple[str, ...] | None:
