@@ -16,14 +16,11 @@ import pyarrow as pa
 
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.arrow_values import column_stats
-from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
-from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
+from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.stats import ColumnStats
 from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.data_file_paths import bucket_folder
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.data.files.arrow_types import write_schema
-from airflow_paimon.data.files.float_bounds import columns_with_nan, without_bounds, without_nan_bounds
 from airflow_paimon.data.files.parquet_footer import (
     I16,
     MAGIC,
@@ -36,13 +33,11 @@ from airflow_paimon.data.files.parquet_footer import (
 )
 from airflow_paimon.data.files.write import (
     FileTarget,
+    described_file,
     dictionary_columns,
-    local_millis,
     merged_stats,
     parquet_writer,
     stored_rows,
-    value_stats_of,
-    version_range,
 )
 
 _WRITERS = re.compile(rb"parquet-cpp-arrow version |parquet-rs version |parquet-mr version 1\.1\d\.")
@@ -59,6 +54,9 @@ _CHUNK_INDEXES = (4, 5, 6, 7)
 _CHUNK_SECRETS = (8, 9)
 _RAW_BYTES, _STORED_BYTES, _DATA_AT, _INDEX_AT, _DICTIONARY_AT = 6, 7, 9, 10, 11
 _BLOOM_FILTERS = (14, 15)
+_TYPE, _STATISTICS, _COUNTS = 1, 12, (3, 4)
+_FLOATS = (4, 5)
+"""The physical types FLOAT and DOUBLE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +96,8 @@ class KeptColumns:
             out = _FileOutput(sink)
             own = self._write_groups(out, rows, name)
             size = out.at
-        return self._described(name, size, [own.get(f.name) or stats.get(f.name, ColumnStats())
-                                            for f in target.value_fields])  # fmt: skip
+        exact = [own.get(f.name) or stats.get(f.name, ColumnStats()) for f in target.value_fields]
+        return described_file(target, name, size, sum(self.group_rows), exact)
 
     def _write_groups(self, out: _FileOutput, rows: Iterable[pa.RecordBatch], name: str) -> dict[str, ColumnStats]:
         """Write everything; return the statistics of the replaced columns."""
@@ -134,37 +132,11 @@ class KeptColumns:
                 chunks += [out.copy(c, pa.BufferReader(data)) for c in _chunks(group, own)]
             else:
                 copied = [out.copy(c, self.source) for c in _chunks(old, self.columns[field.name])]
-                chunks += map(without_bounds, copied)  # their writer may have left NaN out of them
+                chunks += map(_without_bounds, copied)  # their writer may have left NaN out of them
         whole = {k: v for k, v in group.items() if k != _SORTED}
         raw = sum(c[_CHUNK].value[_RAW_BYTES].value for c in chunks)
         whole |= {_CHUNKS: structs(chunks), _GROUP_BYTES: i64(raw), _GROUP_START: i64(start)}
         return whole | {_GROUP_STORED: i64(out.at - start), _ORDINAL: ThriftValue(I16, ordinal)}
-
-    def _described(self, name: str, size: int, exact: Sequence[ColumnStats]) -> DataFile:
-        target, rows = self.target, sum(self.group_rows)
-        value_stats, value_stats_cols = value_stats_of(target, exact)
-        if target.stores_row_ids:
-            low, high = version_range(exact[-1])
-        else:  # with row tracking the commit puts its snapshot id there
-            low, high = 0, 0 if TableOptions(target.schema.options).row_tracking else rows - 1
-        return DataFile(
-            file_name=name,
-            file_size=size,
-            row_count=rows,
-            min_key=EMPTY_ROW_BYTES,
-            max_key=EMPTY_ROW_BYTES,
-            key_stats=EMPTY_STATS,
-            value_stats=value_stats,
-            min_sequence_number=low,
-            max_sequence_number=high,
-            schema_id=target.schema.id,
-            level=target.level,
-            creation_time_ms=local_millis(),
-            delete_row_count=0,
-            file_source=target.source.value,
-            value_stats_cols=value_stats_cols,
-            write_cols=tuple(f.name for f in target.value_fields) if target.stores_row_ids else None,
-        )
 
 
 def kept_columns(
@@ -230,6 +202,16 @@ def _chunks(group: Struct, column: _ColumnChunk) -> Sequence[Struct]:
     return found[column.first : column.first + column.count]
 
 
+def _without_bounds(chunk: Struct) -> Struct:
+    """Return what a footer says of a chunk with counts alone as its statistics, if it is one of floats."""
+    inside: Struct = chunk[_CHUNK].value
+    if inside[_TYPE].value not in _FLOATS or _STATISTICS not in inside:
+        return chunk
+    counts = {k: v for k, v in inside[_STATISTICS].value.items() if k in _COUNTS}
+    inside = inside | {_STATISTICS: inside[_STATISTICS]._replace(value=counts)}
+    return chunk | {_CHUNK: chunk[_CHUNK]._replace(value=inside)}
+
+
 class _FileOutput:
     """A file that is written, and how far."""
 
@@ -270,8 +252,7 @@ def _footer_of_rows(
         if rows.num_rows:
             writer.write_table(stored_rows(rows, writer.schema), row_group_size=rows.num_rows)
     data = sink.getvalue()
-    footer = footer_of(pa.BufferReader(data), "in memory")
-    return without_nan_bounds(footer, [columns_with_nan(rows)] if rows.num_rows else []), data
+    return footer_of(pa.BufferReader(data), "in memory"), data
 
 
 def _in_groups(batches: Iterable[pa.RecordBatch], counts: Sequence[int], name: str) -> Iterator[pa.Table]:

@@ -36,7 +36,6 @@ from airflow_paimon.data.files.arrow_types import (
     file_fields,
     write_schema,
 )
-from airflow_paimon.data.files.float_bounds import FooterSink, columns_with_nan
 from airflow_paimon.data.merge.versions import is_retract
 
 log = logging.getLogger(__name__)
@@ -209,9 +208,7 @@ class _UnfinishedFile:
         if TableOptions(target.schema.options).flag("data-file.thin-mode"):  # a key is there once, as a value
             self._fields = self._fields[len(target.key_fields) :]
         self._sink = target.store.open_output(path)
-        self._out = FooterSink(self._sink)
-        self._writer = parquet_writer(self._out, self._fields, target.schema, dictionary_columns(sample, self._fields))
-        self._with_nan: list[frozenset[str]] = []
+        self._writer = parquet_writer(self._sink, self._fields, target.schema, dictionary_columns(sample, self._fields))
         self._first_sequence = first_sequence
         self._rows = 0
         self._deletes = 0
@@ -226,9 +223,7 @@ class _UnfinishedFile:
 
     def write(self, rows: pa.Table) -> None:
         self._describe(rows)
-        stored = stored_rows(rows, self._writer.schema)
-        self._with_nan.append(columns_with_nan(stored))
-        self._writer.write_table(stored, row_group_size=max(1, rows.num_rows))
+        self._writer.write_table(stored_rows(rows, self._writer.schema), row_group_size=max(1, rows.num_rows))
         self._rows += rows.num_rows
 
     def _describe(self, rows: pa.Table) -> None:
@@ -253,12 +248,21 @@ class _UnfinishedFile:
         return column
 
     def close(self) -> DataFile:
-        self._out.hold()
         self._writer.close()
-        self._out.finish(self._with_nan, self._path)
         size = self.size
         self._sink.close()
-        return self._data_file(size)
+        count = len(self._target.value_fields)
+        return described_file(
+            self._target,
+            self._path.rsplit("/", 1)[-1],
+            size,
+            self._rows,
+            [merged_stats([(rows, stats[i]) for rows, stats in self._collected]) for i in range(count)],
+            first_sequence=self._first_sequence,
+            sequences=self._sequences,
+            keys=(self._first_keys, self._last_keys),
+            deletes=self._deletes,
+        )
 
     def abandon(self) -> None:
         """Leave the file unfinished; the store discards it."""
@@ -266,60 +270,73 @@ class _UnfinishedFile:
         abandoned = ConnectionAbortedError()
         self._sink.__exit__(type(abandoned), abandoned, None)
 
-    def _data_file(self, size: int) -> DataFile:
-        target, schema = self._target, self._target.schema
-        count = len(target.value_fields)
-        exact = [merged_stats([(rows, stats[i]) for rows, stats in self._collected]) for i in range(count)]
-        value_stats, value_stats_cols = value_stats_of(target, exact)
-        low, high = self._sequence_range(exact)
-        key_types = [f.type for f in target.key_fields]
-        at = [schema.field_names.index(f.name) for f in target.key_fields]
-        keyed = [exact[i] for i in at]
-        return DataFile(
-            file_name=self._path.rsplit("/", 1)[-1],
-            file_size=size,
-            row_count=self._rows,
-            min_key=encode_row(self._first_keys, key_types) if at else EMPTY_ROW_BYTES,
-            max_key=encode_row(self._last_keys, key_types) if at else EMPTY_ROW_BYTES,
-            key_stats=encode_stats([s.minimum for s in keyed], [s.maximum for s in keyed], [0] * len(at), key_types)
-            if at
-            else EMPTY_STATS,
-            value_stats=value_stats,
-            min_sequence_number=low,
-            max_sequence_number=high,
-            schema_id=schema.id,
-            level=target.level,
-            creation_time_ms=local_millis(),
-            delete_row_count=self._deletes,
-            file_source=target.source.value,
-            value_stats_cols=value_stats_cols,
-            write_cols=tuple(f.name for f in target.value_fields) if target.stores_row_ids else None,
-        )
 
-    def _sequence_range(self, exact: Sequence[ColumnStats]) -> tuple[int, int]:
-        target = self._target
-        if self._sequences:
-            low, high = min(self._sequences), max(self._sequences)
-        elif target.stores_row_ids:
-            low, high = version_range(exact[-1])
-        elif TableOptions(target.schema.options).row_tracking:
-            low, high = 0, 0  # the commit puts its snapshot id there
-        else:
-            low, high = self._first_sequence, self._first_sequence + self._rows - 1
-        return (
-            low if target.min_sequence is None else target.min_sequence,
-            high if target.max_sequence is None else target.max_sequence,
-        )
+def described_file(
+    target: FileTarget,
+    name: str,
+    size: int,
+    rows: int,
+    exact: Sequence[ColumnStats],
+    *,
+    first_sequence: int = 0,
+    sequences: Sequence[int] = (),
+    keys: tuple[tuple[Any, ...], tuple[Any, ...]] = ((), ()),
+    deletes: int = 0,
+) -> DataFile:
+    """Describe a written file for the commit. ``exact``: the statistics of ``value_fields``. ``sequences``: numbers of
+    its rows, with the lowest and the highest; without any they begin at ``first_sequence``. ``keys``: the lowest and
+    the highest.
+    """
+    schema = target.schema
+    value_stats, value_stats_cols = value_stats_of(target, exact)
+    if sequences:
+        low, high = min(sequences), max(sequences)
+    elif target.stores_row_ids:
+        versions = exact[-1]  # a commit completes a lowest of 0 if all rows are changed, a highest of 0 if any is
+        low, high = versions.minimum or 0, 0 if versions.null_count else versions.maximum
+    elif TableOptions(schema.options).row_tracking:
+        low, high = 0, 0  # the commit puts its snapshot id there
+    else:
+        low, high = first_sequence, first_sequence + rows - 1
+    key_types = [f.type for f in target.key_fields]
+    at = [schema.field_names.index(f.name) for f in target.key_fields]
+    keyed = [exact[i] for i in at]
+    return DataFile(
+        file_name=name,
+        file_size=size,
+        row_count=rows,
+        min_key=encode_row(keys[0], key_types) if at else EMPTY_ROW_BYTES,
+        max_key=encode_row(keys[1], key_types) if at else EMPTY_ROW_BYTES,
+        key_stats=encode_stats([s.minimum for s in keyed], [s.maximum for s in keyed], [0] * len(at), key_types)
+        if at
+        else EMPTY_STATS,
+        value_stats=value_stats,
+        min_sequence_number=low if target.min_sequence is None else target.min_sequence,
+        max_sequence_number=high if target.max_sequence is None else target.max_sequence,
+        schema_id=schema.id,
+        level=target.level,
+        creation_time_ms=local_millis(),
+        delete_row_count=deletes,
+        file_source=target.source.value,
+        value_stats_cols=value_stats_cols,
+        write_cols=tuple(f.name for f in target.value_fields) if target.stores_row_ids else None,
+    )
 
 
 def parquet_writer(
     sink: Any, fields: Sequence[DataField], schema: TableSchema, dictionaries: Sequence[str]
 ) -> pq.ParquetWriter:
-    """Return a writer of these columns of a table, as its options say. ``dictionaries``: see ``dictionary_columns``."""
+    """Return a writer of these columns of a table, as its options say. ``dictionaries``: see ``dictionary_columns``.
+
+    FLOAT and DOUBLE get no bounds: NaN is the greatest value to Spark and Paimon, but Arrow leaves it out of minimum
+    and maximum, by which readers skip row groups. Nor do nested columns, which may hold them.
+    """
     codec, level = compression(schema)
+    arrow = write_schema(fields)
     return pq.ParquetWriter(
         sink,
-        write_schema(fields),
+        arrow,
+        write_statistics=[f.name for f in arrow if not pa.types.is_floating(f.type) and not pa.types.is_nested(f.type)],
         compression=codec,
         compression_level=level,
         use_dictionary=list(dictionaries),
@@ -344,11 +361,6 @@ def value_stats_of(target: FileTarget, exact: Sequence[ColumnStats]) -> tuple[St
     options = target.schema.options
     kept = [mode.apply(stats) for mode, stats in zip(stats_modes(names, options), exact, strict=True)]
     return encode_value_stats(names, kept, types, dense=TableOptions(options).flag("metadata.stats-dense-store", True))
-
-
-def version_range(versions: ColumnStats) -> tuple[int, int]:
-    """Return what a commit completes: a lowest of 0 if all rows are changed, a highest of 0 if any is."""
-    return versions.minimum or 0, 0 if versions.null_count else versions.maximum
 
 
 def _typed(column: pa.ChunkedArray, data_type: pa.DataType) -> pa.ChunkedArray:
@@ -431,12 +443,8 @@ def compression(schema: TableSchema) -> tuple[str, int | None]:
 
 def needs_int96(schema: TableSchema) -> bool:
     """Whether a timestamp is finer than microseconds: Paimon stores those as INT96."""
-    return any(_is_fine(f) for f in schema.fields)
-
-
-def _is_fine(field: DataField) -> bool:
-    fine = field.type.root in ("TIMESTAMP", "TIMESTAMP_LTZ")
-    return fine and isinstance(field.type, AtomicType) and field.type.args[0] > 6
+    times = (f.type for f in schema.fields if f.type.root in ("TIMESTAMP", "TIMESTAMP_LTZ"))
+    return any(isinstance(t, AtomicType) and t.args[0] > 6 for t in times)
 
 
 def dictionary_columns(sample: pa.Table, fields: Sequence[DataField]) -> list[str]:
