@@ -27,6 +27,7 @@ from airflow_paimon.core.chain.state import (
     gather_chain,
     splits_by_partition,
     state_digests,
+    touched_since,
     vectors_digests,
 )
 from airflow_paimon.core.commit.partition_contents import names_digest
@@ -38,7 +39,7 @@ from airflow_paimon.core.format.records import Record
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_existing
-from airflow_paimon.core.table.history import snapshots_between, touched_buckets
+from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
@@ -348,28 +349,6 @@ def _real_commits(plan: ScanPlan, since: int, passed_over: PassedOver) -> list[t
     return out
 
 
-def touched_since(
-    plan: ScanPlan, since: int | None, identity: str | None, passed_over: PassedOver = is_neutral
-) -> frozenset[Values] | None:
-    """Return the partitions that commits which are not passed over changed after a snapshot (id and, if known,
-    identity); None: unknown, or another snapshot has that id now.
-    """
-    if since is None or plan.snapshot is None or since > plan.snapshot.id:
-        return None
-    if identity is not None:
-        read = plan.table.find_snapshot(since)
-        if read is None or read.identity != identity:
-            return None  # removed by a rollback, and its id was reused
-    commits = snapshots_between(plan.table, since, plan.snapshot.id)
-    if commits is None:
-        return None
-    buckets = touched_buckets(plan.table, [s for s in commits if not passed_over(s)])
-    if buckets is None:
-        return None
-    types = partition_types(plan.schema)
-    return frozenset(decode_row(p, types) for p in {b.partition for b in buckets})
-
-
 def find_stale(state: ChainState, provenances: Mapping[Values, Provenance]) -> tuple[StalePartition, ...]:
     """Check every snapshot partition with known provenance, group by group in chronological order."""
     return _StalenessJudge(state, provenances).all() if provenances else ()
@@ -427,7 +406,7 @@ class LiveParts:
         name = plan.table.branch_name
         key = branch, built.snapshots.get(name), built.identities.get(name)
         if key not in self._touched:
-            self._touched[key] = touched_since(plan, *key[1:], self.passed_over)
+            self._touched[key] = touched_since(plan.table, plan.schema, *key[1:], plan.snapshot, self.passed_over)
         known = self._touched[key]
         return known is not None and part.values not in known
 

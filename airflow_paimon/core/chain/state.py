@@ -13,7 +13,7 @@ from airflow_paimon.core.commit.partition_contents import names_digest
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.table.history import snapshots_between, touched_buckets
 from airflow_paimon.core.table.live_files import BucketSplit
@@ -84,20 +84,11 @@ def gather_chain(table: Table) -> ChainState:
     """Read the newest snapshot of each branch, consistently at one moment.
 
     Raises:
-        ConflictError: as ``plan_consistently``; and what ``chain_views`` raises.
+        ConflictError: as ``heads_consistently``; and what ``chain_views`` raises.
     """
     layout, *others = chain_views(table)
-    main, snapshot, delta = plan_consistently((table, *others))
+    main, snapshot, delta = map(with_planned_files, heads_consistently((table, *others)))
     return ChainState(layout=layout, main=main, snapshot=snapshot, delta=delta)
-
-
-def plan_consistently(views: Sequence[Table]) -> list[ScanPlan]:
-    """Plan the newest snapshots of branches such that all of them were the newest at one moment.
-
-    Raises:
-        ConflictError: as ``heads_consistently``.
-    """
-    return list(map(with_planned_files, heads_consistently(views)))
 
 
 def heads_consistently(views: Sequence[Table]) -> list[ScanPlan]:
@@ -112,7 +103,7 @@ def heads_consistently(views: Sequence[Table]) -> list[ScanPlan]:
     for _ in range(_MAX_LOOKS):
         heads = [view.latest_snapshot() for view in views]
         again = [view.latest_snapshot() for view in views[:-1]]
-        if [_identity(h) for h in again] == [_identity(h) for h in heads[:-1]]:
+        if list(map(SnapshotRef.of, again)) == list(map(SnapshotRef.of, heads[:-1])):
             return [ScanPlan(view, head, view.schema()) for view, head in zip(views, heads, strict=True)]
     label = views[0].label
     raise ConflictError(
@@ -121,8 +112,27 @@ def heads_consistently(views: Sequence[Table]) -> list[ScanPlan]:
     )
 
 
-def _identity(head: Snapshot | None) -> str | None:
-    return None if head is None else head.identity
+def touched_since(
+    table: Table,
+    schema: TableSchema,
+    since: int | None,
+    identity: str | None,
+    head: Snapshot | None,
+    passed_over: Callable[[Snapshot], bool] = lambda snapshot: False,
+) -> frozenset[Values] | None:
+    """Return the partitions that commits after a snapshot (id and, if known, identity) changed up to ``head``, but for
+    those that are passed over; None: unknown, or another snapshot has that id now. Only these commits are read.
+    """
+    if since is None or head is None or since > head.id:
+        return None
+    if identity is not None:
+        read = table.find_snapshot(since)
+        if read is None or read.identity != identity:
+            return None  # removed by a rollback, and its id was reused
+    commits = snapshots_between(table, since, head.id)
+    buckets = None if commits is None else touched_buckets(table, [s for s in commits if not passed_over(s)])
+    types = partition_types(schema)
+    return None if buckets is None else frozenset(decode_row(p, types) for p in {b.partition for b in buckets})
 
 
 def splits_by_partition(plan: ScanPlan) -> dict[Values, tuple[BucketSplit, ...]]:
@@ -168,28 +178,13 @@ class Fence:
 
     def moved(self, head: Snapshot | None) -> list[Values]:
         """Return the partitions with other files at ``head``. No reads for an unmoved branch, few otherwise."""
-        if _same(self.seen, head) or not self._may_have_moved(head):
+        seen = self.seen
+        if SnapshotRef.of(seen) == SnapshotRef.of(head):
+            return []
+        touched = None if seen is None else touched_since(self.table, self.schema, seen.id, seen.identity, head)
+        if touched is not None and not any(map(self.concerns, touched)):
             return []
         concerned = StoredPartitions(self.schema).where(self.concerns)
         now = splits_by_partition(plan_snapshot(self.table, head, self.schema, concerned))
         digests = {v: files_digest(splits) for v, splits in now.items()}
         return sorted((v for v in {*digests, *self.held} if digests.get(v) != self.held.get(v)), key=repr)
-
-    def _may_have_moved(self, head: Snapshot | None) -> bool:
-        """Read only the commits in between, provided that the branch's history continues from ``seen``."""
-        if self.seen is None or head is None or head.id < self.seen.id:
-            return True
-        found = self.table.find_snapshot(self.seen.id)
-        if found is None or found.identity != self.seen.identity:
-            return True
-        between = snapshots_between(self.table, self.seen.id, head.id)
-        buckets = None if between is None else touched_buckets(self.table, between)
-        if buckets is None:
-            return True
-        return any(map(StoredPartitions(self.schema).where(self.concerns), {b.partition for b in buckets}))
-
-
-def _same(seen: Snapshot | None, head: Snapshot | None) -> bool:
-    if seen is None or head is None:
-        return seen is head
-    return seen.id == head.id and seen.identity == head.identity
