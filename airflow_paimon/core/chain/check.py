@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -88,7 +87,7 @@ def find_chain_problems(table: Table) -> ChainCheck:
     views = [table.branch(n) if n and "/" not in n else None for n in names]
     schemas = [view.schema() if view is not None and view.exists() else None for view in views]
     findings = [_settings(p) for p in (*schema_problems(main), *time_column_problems(main))]
-    findings += [_drift(p) for p in branch_problems(main, *schemas) if all(names)]
+    findings += [_drift(*p) for p in branch_problems(main, *schemas).items() if all(names)]
     for name, schema in zip(names, schemas, strict=True):
         if schema is not None:
             findings += [*_other_options(name, main, schema), *_id_clashes(table, name)]
@@ -123,17 +122,6 @@ def _slug(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def _drifting(problem: str) -> str:
-    """The subject of a line of ``branch_problems``: ``delta``, ``delta/columns``, ``delta/bucket``."""
-    branch = re.search(r"branch '([^']+)'", problem)
-    option = re.match(r"option (\S+) is ", problem)
-    if branch is None:
-        return _slug(problem)
-    if "does not exist" in problem:
-        return branch[1]
-    return f"{branch[1]}/{option[1] if option else 'columns' if 'other columns' in problem else 'keys'}"
-
-
 def _listed(layout: ChainLayout, some: Sequence[Values]) -> str:
     return first_few(list(map(layout.text_of, some)), _NAMED)
 
@@ -151,11 +139,11 @@ def _settings(problem: str) -> Finding:
     )
 
 
-def _drift(problem: str) -> Finding:
-    missing = "does not exist" in problem
+def _drift(subject: str, problem: str) -> Finding:
+    missing = "/" not in subject
     return Finding(
         kind="missing-branch" if missing else "branch-drift",
-        subject=_drifting(problem),
+        subject=subject,
         severity=ERROR,
         message=problem,
         at_risk="Paimon fails at every read of main until the three branches agree",

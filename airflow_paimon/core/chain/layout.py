@@ -343,28 +343,32 @@ def _clock(schema: TableSchema) -> tuple[PartitionClock | None, list[str]]:
     ]
 
 
-def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: TableSchema | None) -> list[str]:
-    """Return the rules that the three branches together violate; None = the branch does not exist."""
-    problems = []
+def branch_problems(main: TableSchema, snapshot: TableSchema | None, delta: TableSchema | None) -> dict[str, str]:
+    """Return the rules that the three branches together violate, by what they are about: ``delta`` (it does not exist,
+    None), ``delta/columns``, ``delta/bucket``.
+    """
+    problems: dict[str, str] = {}
     options = TableOptions(main.options)
     for name, schema in ((options.snapshot_branch, snapshot), (options.delta_branch, delta)):
         if name is None:
             continue  # which schema_problems names
         if schema is None:
-            problems.append(f"branch {name!r} does not exist: create it, or reset the option that names it")
+            problems[name] = f"branch {name!r} does not exist: create it, or reset the option that names it"
             continue
         if _columns(schema) != _columns(main):
-            problems.append(
+            problems[f"{name}/columns"] = (
                 f"branch {name!r} has other columns than main: apply the same ALTER to it (alter_chain_table does so)"
             )
         if (schema.partition_keys, schema.primary_keys) != (main.partition_keys, main.primary_keys):
-            problems.append(f"branch {name!r} has another primary key or other partition columns than main")
+            problems[f"{name}/keys"] = f"branch {name!r} has another primary key or other partition columns than main"
         for key, default in SAME_OPTIONS.items():
             ours, theirs = options.text(key, default), TableOptions(schema.options).text(key, default)
             if ours != theirs:
-                problems.append(f"option {key} is {theirs!r} in branch {name!r}, but {ours!r} in main: make them equal")
+                problems[f"{name}/{key}"] = (
+                    f"option {key} is {theirs!r} in branch {name!r}, but {ours!r} in main: make them equal"
+                )
         if _deletes(schema) != _deletes(main):
-            problems.append(
+            problems[f"{name}/deletes"] = (
                 f"branch {name!r} handles deletes differently from main (options ignore-delete, "
                 f"partial-update.remove-record-on-delete), so their rows can't be merged: make them equal"
             )
@@ -394,5 +398,5 @@ def check_chain_branches(
     problems = branch_problems(main, snapshot, delta)
     if problems:
         missing = snapshot is None or delta is None
-        raise _refusal(NotFoundError if missing else InvalidInputError, label, problems)
+        raise _refusal(NotFoundError if missing else InvalidInputError, label, list(problems.values()))
     return layout

@@ -276,4 +276,5 @@ def _problems(branch: Table, main: TableSchema, own: TableSchema) -> list[str]:
         return replace(found, options={**found.options, **dict(zip(CHAIN_BRANCHES, names, strict=True))})
 
     snapshot, delta = map(schema_of, names)
-    return schema_problems(own) + setup_plan.set_up_problems(own) + branch_problems(main, snapshot, delta)
+    problems = branch_problems(main, snapshot, delta)
+    return [*schema_problems(own), *setup_plan.set_up_problems(own), *problems.values()]

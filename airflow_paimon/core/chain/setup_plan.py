@@ -189,7 +189,7 @@ def _check(table: str, main: TableSchema, branches: Mapping[str, TableSchema]) -
     problems = new_chain_problems(main, table)
     if not problems:
         snapshot, delta = branches.values()
-        problems = branch_problems(main, snapshot, delta)
+        problems = list(branch_problems(main, snapshot, delta).values())
     if problems:
         raise InvalidInputError(
             f"{table} can't become a chain table: {'; '.join(problems)}", details={"problems": problems}
@@ -405,7 +405,7 @@ def _check_targets(
     def problems(schemas: Mapping[str, TableSchema]) -> list[str]:
         main_schema = schemas[MAIN]
         own = schema_problems(main_schema) + set_up_problems(main_schema)
-        return own + branch_problems(main_schema, *(schemas[b.name] for b in branches))
+        return [*own, *branch_problems(main_schema, *(schemas[b.name] for b in branches)).values()]
 
     known = problems({b.name: b.current for b in (main, *branches)})
     new = [p for p in problems(targets) if p not in known]

@@ -125,20 +125,21 @@ def test_all_problems_of_the_keys_are_reported_at_once() -> None:
 
 def test_the_branches_must_agree() -> None:
     main = schema_of()
-    assert branch_problems(main, main, schema_of(merge__engine="deduplicate")) == []
+    assert branch_problems(main, main, schema_of(merge__engine="deduplicate")) == {}
     wider = replace(main, fields=(*main.fields, DataField(9, "more", parse_type("INT"))))
     other_key = replace(main, primary_keys=("region", "dt", "hour", "seq"))
-    assert branch_problems(main, wider, main) == [
-        "branch 'snapshot' has other columns than main: apply the same ALTER to it (alter_chain_table does so)"
-    ]
-    assert branch_problems(main, main, other_key) == [
-        "branch 'delta' has another primary key or other partition columns than main"
-    ]
-    assert branch_problems(main, main, schema_of(bucket="3")) == [
-        "option bucket is '3' in branch 'delta', but '2' in main: make them equal"
-    ]
+    assert branch_problems(main, wider, main) == {
+        "snapshot/columns": "branch 'snapshot' has other columns than main: apply the same ALTER to it "
+        "(alter_chain_table does so)"
+    }
+    assert branch_problems(main, main, other_key) == {
+        "delta/keys": "branch 'delta' has another primary key or other partition columns than main"
+    }
+    assert branch_problems(main, main, schema_of(bucket="3")) == {
+        "delta/bucket": "option bucket is '3' in branch 'delta', but '2' in main: make them equal"
+    }
     unset = branch_problems(main, schema_of(scan___fallback__delta__branch=None), main)
-    assert unset == [
+    assert list(unset.values()) == [
         "option scan.fallback-delta-branch is '' in branch 'snapshot', but 'delta' in main: make them equal"
     ]
 
@@ -153,15 +154,15 @@ def test_the_branches_must_agree() -> None:
 )
 def test_deletes_mean_the_same_in_all_branches(engine: str, option: str, ours: str) -> None:
     main, other = schema_of(merge__engine=engine), schema_of(merge__engine=engine, **{option: ours})
-    (problem,) = branch_problems(main, main, other)
+    problem = branch_problems(main, main, other)["delta/deletes"]
     assert "branch 'delta' handles deletes differently from main" in problem
-    assert branch_problems(other, other, other) == []
-    assert branch_problems(other, schema_of(merge__engine=engine, ignore__delete="false"), other) != []
+    assert branch_problems(other, other, other) == {}
+    assert branch_problems(other, schema_of(merge__engine=engine, ignore__delete="false"), other) != {}
 
 
 def test_the_spelling_of_an_option_makes_no_difference() -> None:
     one, other = schema_of(ignore__delete="true"), schema_of(deduplicate___ignore__delete="TRUE")
-    assert branch_problems(one, other, other) == []
+    assert branch_problems(one, other, other) == {}
 
 
 def test_a_missing_branch_is_not_found() -> None:
