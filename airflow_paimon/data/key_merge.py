@@ -41,13 +41,13 @@ from airflow_paimon.data.files.write import ROW_GROUP_BYTES, FileTarget, Rolling
 from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
 from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sort_keys import Keys, sort_keys
-from airflow_paimon.data.merge_changelog import live_rows
+from airflow_paimon.data.merge_changelog import SIDE, live_rows, rows_of_side
 from airflow_paimon.data.net_changelog import BucketState, bucket_states
 from airflow_paimon.data.read import read_stored, read_versions
 from airflow_paimon.data.rewrite import NEW_BUCKET
 from airflow_paimon.data.scan import fitting_rows
 
-_STATE, _BUCKET = internal_column("state"), internal_column("bucket")
+_BUCKET = internal_column("bucket")
 _LISTED = 5
 _MEMORY = 256 << 20
 _MOST_KEPT = 256 << 20
@@ -158,7 +158,7 @@ class _BucketGroup:
 
     def _step(self, base: _StateRows, theirs: _StateRows, ours: _StateRows) -> None:
         """Merge a stretch of keys."""
-        apart = [*self.wanted.schema.trimmed_primary_keys, _STATE, _BUCKET, SEQUENCE_NUMBER, VALUE_KIND]
+        apart = [*self.wanted.schema.trimmed_primary_keys, _BUCKET, SEQUENCE_NUMBER, VALUE_KIND]
         mine, alike = _differing(base, theirs, apart), self.wanted.equal_rows_overlap
         known = apart if alike else [*apart, *self.wanted.columns_of_target]
         gone = np.setdiff1d(mine, theirs.keys, assume_unique=True)  # with all that main has of them
@@ -307,25 +307,15 @@ class _BucketGroup:
 def _run(state: BucketState, at: int) -> Iterator[pa.RecordBatch]:
     read, split = state
     for batch in read_versions(read, split):
-        for name, value, kind in ((_STATE, at, np.int8), (_BUCKET, split.bucket.bucket, np.int64)):
+        for name, value, kind in ((SIDE, at, np.int8), (_BUCKET, split.bucket.bucket, np.int64)):
             batch = batch.append_column(name, pa.array(np.full(batch.num_rows, value, kind)))
         yield batch
 
 
 def _rows_by_state(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> list[_StateRows]:
     """Return the live rows of each state."""
-    found: list[list[tuple[pa.RecordBatch, Keys]]] = [[], [], []]
-    for batch, own in zip(slices, keys, strict=True):
-        found[batch.column(_STATE)[0].as_py()].append((batch, own))
-    none = keys[0][:0]
-    out = []
-    for parts in found:
-        side = _StateRows(None, none)
-        if parts:
-            rows = pa.concat_batches([batch for batch, _ in parts])
-            side = _StateRows(rows, np.concatenate([own for _, own in parts])).at(live_rows(rows))
-        out.append(side)
-    return out
+    states = [_StateRows(*rows_of_side(slices, keys, at)) for at in range(3)]
+    return [state.at(live_rows(state.rows)) for state in states]
 
 
 def _differing(one: _StateRows, other: _StateRows, apart: Sequence[str]) -> Keys:

@@ -127,22 +127,35 @@ def marked(run: Iterator[pa.RecordBatch], side: int) -> Iterator[pa.RecordBatch]
 
 
 def _step(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], names: Sequence[str], changelog: Changelog) -> Merged:
-    sides: dict[int, list[tuple[pa.RecordBatch, Keys]]] = {}
-    for batch, own in zip(slices, keys, strict=True):
-        sides.setdefault(batch.column(SIDE)[0].as_py(), []).append((batch.drop_columns([SIDE]), own))
-    ((after, after_keys),) = sides.get(AFTER, [(None, np.empty(0))])
-    ((before, before_keys),) = sides.get(BEFORE, [(None, np.empty(0))])
-    if _NEW not in sides:
-        return after, None
-    touched = np.unique(np.concatenate([own for _, own in sides[_NEW]]))
-    now, was = _live(after, after_keys, touched), _live(before, before_keys, touched)
+    before, after = states_of(slices, keys)
+    new = rows_of_side(slices, keys, _NEW)[1]
+    if not len(new):
+        return after[0], None
+    sides = [(rows, own, live[np.isin(own[live], new)]) for rows, own, live in (before, after)]
     apart = [*names, *changelog.not_compared]
-    sides_of = (before, before_keys, was), (after, after_keys, now)
-    return after, changelog.told(changes_between(*sides_of, apart, changelog.skips_equal))
+    return after[0], changelog.told(changes_between(sides[0], sides[1], apart, changelog.skips_equal))
+
+
+def rows_of_side(
+    slices: Sequence[pa.RecordBatch], keys: Sequence[Keys], side: int
+) -> tuple[pa.RecordBatch | None, Keys]:
+    """Return the rows of one side of a stretch of keys, without the mark of ``marked``, and their keys."""
+    found = [(b, own) for b, own in zip(slices, keys, strict=True) if b.column(SIDE)[0].as_py() == side]
+    if not found:
+        return None, keys[0][:0]
+    batches = [batch.drop_columns([SIDE]) for batch, _ in found]
+    rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    return rows, np.concatenate([own for _, own in found])
 
 
 State = tuple[pa.RecordBatch | None, Keys, Any]
 """Rows in any order, each key once, their keys, and the positions of those to compare."""
+
+
+def states_of(slices: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> tuple[State, State]:
+    """Return the rows ``BEFORE`` and ``AFTER`` of a stretch of keys; those that are no deletes are compared."""
+    (was, keys_was), (now, keys_now) = (rows_of_side(slices, keys, side) for side in (BEFORE, AFTER))
+    return (was, keys_was, live_rows(was)), (now, keys_now, live_rows(now))
 
 
 def changes_between(before: State, after: State, names: Sequence[str], skips_equal: bool) -> pa.RecordBatch | None:
@@ -157,12 +170,6 @@ def changes_between(before: State, after: State, names: Sequence[str], skips_equ
     sides = [(rows_was, keys_was, was, keys_now[now], (DELETE, UPDATE_BEFORE)),
             (rows_now, keys_now, now, keys_was[was], (INSERT, UPDATE_AFTER))]  # fmt: skip
     return _in_key_order([one for one in sides if len(one[2])])
-
-
-def _live(batch: pa.RecordBatch | None, keys: Keys, touched: Keys) -> Any:
-    """Return which rows are rows of the table, of the touched keys."""
-    found = live_rows(batch)
-    return found[np.isin(keys[found], touched)]
 
 
 def live_rows(batch: pa.RecordBatch | None) -> Any:

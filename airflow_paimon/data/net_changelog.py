@@ -36,18 +36,15 @@ from airflow_paimon.data.files.write import FileTarget, RollingWriter, abandoned
 from airflow_paimon.data.merge.engine import Deduplicate, MergeRules
 from airflow_paimon.data.merge.runs import align_runs
 from airflow_paimon.data.merge.sections import plan_sections
-from airflow_paimon.data.merge.sort_keys import Keys
 from airflow_paimon.data.merge_changelog import (
     AFTER,
     BEFORE,
-    SIDE,
     UPDATE_BEFORE,
     Changelog,
-    State,
     changes_between,
-    live_rows,
     marked,
     producer_of,
+    states_of,
 )
 from airflow_paimon.data.read import read_versions
 from airflow_paimon.data.scan import ReadSplit, TableRead, fitting_rows
@@ -185,12 +182,7 @@ def _changes(
     rules = MergeRules(keys=keys, engine=Deduplicate())
     runs = [_run(state, AFTER, None) for state in after] + [_run(state, BEFORE, told) for state in before]
     for slices, own in align_runs(runs, rules):
-        sides: dict[int, tuple[list[pa.RecordBatch], list[Keys]]] = {AFTER: ([], []), BEFORE: ([], [])}
-        for batch, those in zip(slices, own, strict=True):
-            batches, found = sides[batch.column(SIDE)[0].as_py()]
-            batches.append(batch.drop_columns([SIDE]))
-            found.append(those)
-        changes = changes_between(_state(*sides[BEFORE]), _state(*sides[AFTER]), apart, skips_equal=True)
+        changes = changes_between(*states_of(slices, own), apart, skips_equal=True)
         if changes is not None:
             changes = target.producer.told(_with_updates_together(changes))
         if changes is not None:
@@ -202,13 +194,6 @@ def _run(state: BucketState, side: int, told: Told | None) -> Iterator[pa.Record
     found = read_versions(read, split)
     for batch in marked(found if told is None else map(told, found), side):
         yield batch.append_column(_BUCKET, pa.array(np.full(batch.num_rows, split.bucket.bucket, np.int32)))
-
-
-def _state(batches: Sequence[pa.RecordBatch], keys: Sequence[Keys]) -> State:
-    if not batches:
-        return None, np.empty(0), live_rows(None)
-    rows = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-    return rows, np.concatenate(keys), live_rows(rows)
 
 
 def _with_updates_together(changes: pa.RecordBatch) -> pa.RecordBatch:
