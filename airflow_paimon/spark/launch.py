@@ -91,8 +91,7 @@ def main(operation: str, argv: Sequence[str] | None = None) -> NoReturn:
     outcome = _run_job(operation, arguments, formatter)
     try:
         with os.fdopen(stdout, "w", encoding="utf-8") as stream:
-            # A person reads it in a terminal; programs get one line.
-            stream.write(_as_text(outcome.result, indent=2 if stream.isatty() else None) + "\n")
+            stream.write((_for_reading if stream.isatty() else _as_text)(outcome.result) + "\n")
     except OSError as error:
         log.error("The result can't be printed: %s", error)
         sys.exit(outcome.exit_code or OutcomeUnknownError.exit_code)
@@ -390,6 +389,12 @@ def _without_secrets(result: Mapping[str, Any], storage_options: Mapping[str, An
 def _as_text(result: Mapping[str, Any], indent: int | None = None) -> str:
     """Return a result as strict JSON, on one line. Values that JSON doesn't have, such as NaN, become texts."""
     return json.dumps(_plain(result), ensure_ascii=True, allow_nan=False, default=str, indent=indent)
+
+
+def _for_reading(result: Mapping[str, Any]) -> str:
+    """Return a result for a terminal, whose user sees the end of it: the long ``details`` come first."""
+    details = {name: value for name, value in result.items() if name == "details"}
+    return _as_text({**details, **result}, indent=2)
 
 
 def _plain(value: Any) -> Any:

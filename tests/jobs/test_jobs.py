@@ -255,7 +255,7 @@ def test_a_result_is_indented_in_a_terminal_alone(warehouse: Path) -> None:
     command = [sys.executable, str(job_path("check_table")), *on(warehouse)]
     subprocess.run(command, stdout=writes, stdin=subprocess.DEVNULL, timeout=600, check=True)
     shown = os.read(reads, 100_000).decode().splitlines()
-    assert (shown[0], shown[1]) == ("{", '  "operation": "check_table",')
+    assert (shown[0], shown[1], shown[-1]) == ("{", '  "details": {', "}")
     assert json.loads("".join(shown))["details"]["ok"] is True
 
 
