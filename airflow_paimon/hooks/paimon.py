@@ -103,14 +103,15 @@ class PaimonHook(BaseHook):
 
     @property
     def catalog_type(self) -> str:
-        """One of ``CATALOGS``: the storage option ``metastore``, or the field."""
-        catalog = self._json_object("storage_options").get(METASTORE) or self._extras().get("catalog_type")
-        if (catalog or CATALOGS[0]) not in CATALOGS:
+        """One of ``CATALOGS``: that of the field, or of the storage option ``metastore``."""
+        given = (self._extras().get("catalog_type"), self._json_object("storage_options").get(METASTORE))
+        named = {str(name).strip().lower() for name in given if name} - {CATALOGS[0]}
+        if len(named) > 1 or not named <= set(CATALOGS):
             raise InvalidInputError(
-                f"Connection {self.paimon_conn_id!r}: catalog_type must be one of {', '.join(CATALOGS)}; "
-                f"it is {catalog!r}"
+                f"Connection {self.paimon_conn_id!r}: catalog_type, or {METASTORE} in storage_options, must be one of "
+                f"{', '.join(CATALOGS)}; it is {' and '.join(sorted(named))}"
             )
-        return str(catalog or CATALOGS[0])
+        return named.pop() if named else CATALOGS[0]
 
     @cached_property
     def storage_options(self) -> dict[str, Any] | None:

@@ -139,6 +139,9 @@ def test_a_table_of_a_jdbc_catalog(warehouse: Path, tmp_path: Path, monkeypatch:
     set_connection(monkeypatch, "as_in_file", "paimon", extra=as_in_file)
     same = PaimonHook("as_in_file")
     assert (same.catalog_type, same.storage_options) == ("jdbc", hook.storage_options)
+    set_connection(monkeypatch, "both", "paimon", extra={**as_in_file, "catalog_type": "hive"})
+    with pytest.raises(InvalidInputError, match="it is hive and jdbc"):
+        _ = PaimonHook("both").catalog_type
     good, message = hook.test_connection()
     assert not good
     assert "not a Paimon catalog" in message

@@ -71,7 +71,7 @@ def checked_options(options: Mapping[str, Any] | None) -> str:
     given: dict[str, Any] = {}
     for name, value in (options or {}).items():
         ours = JAVA_OPTIONS.get(name, name)
-        if name in JAVA_OPTIONS and ours == "endpoint_url" and "://" not in str(value):
+        if name in JAVA_OPTIONS and ours == "endpoint_url" and value and "://" not in str(value):
             value = f"https://{value}"
         given[ours] = value
     if str(given.pop("path_style", "")).lower() == "true":
