@@ -20,7 +20,6 @@ from airflow_paimon.core.table.new_snapshots_plan import (
     NewSnapshot,
     SnapshotFilter,
     parse_filter,
-    watermark_of,
 )
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
 from airflow_paimon.hooks.paimon import PaimonHook
@@ -190,7 +189,7 @@ class PaimonSnapshotTrigger(BaseEventTrigger):
             "commit_kind": str(snapshot.commit_kind),
             "commit_user": snapshot.commit_user,
             "commit_time": snapshot.time_millis,
-            "watermark": watermark_of(snapshot),
+            "watermark": snapshot.known_watermark,
             "rows": snapshot.delta_record_count,
             "partitions": None if touched is None else list(touched),
             "expired": None if new.expired is None else list(new.expired),

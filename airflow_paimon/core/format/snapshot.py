@@ -51,6 +51,10 @@ class Operation(StrEnum):
     CREATE_OR_REPLACE_TABLE_AS_SELECT = "CREATE_OR_REPLACE_TABLE_AS_SELECT"
 
 
+NO_WATERMARK = -(2**63)
+"""Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """A snapshot file's content, in the order of its keys. Times are epoch milliseconds, sizes bytes, counts rows.
@@ -86,6 +90,11 @@ class Snapshot:
     next_row_id: int | None = None
     operation: str | None = None
     unknown: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def known_watermark(self) -> int | None:
+        """The watermark, None where its writers gave none."""
+        return None if self.watermark == NO_WATERMARK else self.watermark
 
     @property
     def identity(self) -> str:

@@ -45,7 +45,6 @@ from airflow_paimon.core.plan import Action, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireTags, TriggerTagAutomaticCreation
 from airflow_paimon.core.table.history import existing_snapshots
-from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN, check_tag_name
 from airflow_paimon.core.table.table import Table
@@ -143,9 +142,8 @@ def _period_tags(view: Table, rules: TagRules) -> NewTags:
 
 
 def _timed(rules: TagRules, snapshot: Snapshot) -> TimedSnapshot:
-    millis = snapshot.watermark if rules.mode == WATERMARK else snapshot.time_millis
-    known = millis is not None and millis != NO_WATERMARK
-    return TimedSnapshot(snapshot=snapshot, time=local_time(millis or 0, rules.zone) if known else None)
+    millis = snapshot.known_watermark if rules.mode == WATERMARK else snapshot.time_millis
+    return TimedSnapshot(snapshot=snapshot, time=None if millis is None else local_time(millis, rules.zone))
 
 
 def _batch_tag(view: Table, rules: TagRules) -> NewTags:

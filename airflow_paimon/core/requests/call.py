@@ -16,7 +16,6 @@ from airflow_paimon.core.requests.procedures import MINOR, ONTO, plan_call
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.core.sql_text.call import parse_call
 from airflow_paimon.core.table.history import existing_snapshots, publish_target
-from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
@@ -66,7 +65,7 @@ def read_call(
 
 
 def _first_since(
-    table: Table, values: Mapping[str, Any], argument: str, value_of: Callable[[Snapshot], int]
+    table: Table, values: Mapping[str, Any], argument: str, value_of: Callable[[Snapshot], int | None]
 ) -> dict[str, Any]:
     """Put the first snapshot with that value or a later one, ``value_of`` in epoch milliseconds, in the place of
     ``timestamp``, as Paimon does: of tags as well.
@@ -79,11 +78,10 @@ def _first_since(
     if "snapshot" in values:
         raise InvalidInputError(f"{view.label}: give a snapshot to create_tag; here a time or watermark chooses it")
     known = [*existing_snapshots(view, view.snapshot_ids()), *(tag.snapshot for tag in view.tags())]
-    later = [s for s in known if value_of(s) >= since]
+    later = [(value, s.id) for s in known if (value := value_of(s)) is not None and value >= since]
     if not later:
         raise NotFoundError(f"{view.label}: no snapshot and no tag has a {argument} of {since} ms or later")
-    found = min(later, key=lambda s: (value_of(s), s.id))
-    return {k: v for k, v in values.items() if k != "timestamp"} | {"snapshot": found.id}
+    return {k: v for k, v in values.items() if k != "timestamp"} | {"snapshot": min(later)[1]}
 
 
 def _may_be_missing(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,14 +123,10 @@ def _view(table: Table, values: Mapping[str, Any]) -> Table:
     return table.branch(values.get("branch", table.branch_name)).require()
 
 
-def _watermark(snapshot: Snapshot) -> int:
-    return NO_WATERMARK if snapshot.watermark is None else snapshot.watermark
-
-
 _LOOK_UPS: Mapping[str, Callable[[Table, Mapping[str, Any]], dict[str, Any]]] = {
     "compact": _runs_of_minor,
     "create_tag_from_timestamp": partial(_first_since, argument="timestamp", value_of=attrgetter("time_millis")),
-    "create_tag_from_watermark": partial(_first_since, argument="watermark", value_of=_watermark),
+    "create_tag_from_watermark": partial(_first_since, argument="watermark", value_of=attrgetter("known_watermark")),
     "delete_tag": _may_be_missing,
     "merge_branch": _onto_its_own,
     "reset_consumer": _may_be_missing,

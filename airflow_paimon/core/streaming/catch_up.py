@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.partition_text import parse_partition_text, split_partitions
 from airflow_paimon.core.table.paths import MAIN
@@ -295,9 +294,8 @@ def _unmarked(table: Table, specs: Sequence[str]) -> tuple[str, ...]:
 def _head(view: Table, snapshot: Snapshot | None, condition: CatchUpCondition) -> Head | None:
     if snapshot is None:
         return None
-    watermark = None if snapshot.watermark == NO_WATERMARK else snapshot.watermark
     changed = _newest_change(view, snapshot) if condition.needs_commits else snapshot
-    return Head(snapshot_id=snapshot.id, commit_time_ms=changed.time_millis, watermark_ms=watermark)
+    return Head(snapshot_id=snapshot.id, commit_time_ms=changed.time_millis, watermark_ms=snapshot.known_watermark)
 
 
 def _newest_change(view: Table, head: Snapshot) -> Snapshot:

@@ -20,7 +20,6 @@ from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_chang
 from airflow_paimon.core.table.live_files import Difference as Difference
 from airflow_paimon.core.table.manifest_entries import each_columns, read_entries, read_index_entries, selected_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests, read_delta_lists
-from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
@@ -211,11 +210,11 @@ def snapshot_by_watermark(table: Table, watermark_ms: int) -> Snapshot:
     earliest: int | None = None
     for number in reversed(table.snapshot_ids()):
         snapshot = table.find_snapshot(number)
-        if snapshot is None or snapshot.watermark is None or snapshot.watermark == NO_WATERMARK:
+        if snapshot is None or snapshot.known_watermark is None:
             continue
-        if snapshot.watermark <= watermark_ms:
+        if snapshot.known_watermark <= watermark_ms:
             return snapshot
-        earliest = snapshot.watermark
+        earliest = snapshot.known_watermark
     found = "none of its snapshots has a watermark" if earliest is None else f"its earliest watermark is {earliest} ms"
     raise NotFoundError(f"{table.label} has no snapshot with a watermark of at most {watermark_ms} ms: {found}")
 

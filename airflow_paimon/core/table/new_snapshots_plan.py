@@ -19,8 +19,6 @@ DEFAULT_KINDS = ("APPEND", "OVERWRITE")
 """The kinds that change rows; COMPACT and ANALYZE don't."""
 REMEMBERED = 32
 """Snapshots that are kept to find the point to which another engine's rollback went."""
-NO_WATERMARK = -(2**63)
-"""Java's Long.MIN_VALUE: a writer that has seen no watermark yet stores it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +38,7 @@ class Cursor:
     def then(self, new: NewSnapshot) -> Cursor:
         """Return what has been seen with one more; what a rollback took away is forgotten."""
         kept = [known for known in self.snapshots if known[0] < new.snapshot.id and known[0] <= (new.previous or 0)]
-        marks = [mark for mark in (self.watermark, watermark_of(new.snapshot)) if mark is not None]
+        marks = [mark for mark in (self.watermark, new.snapshot.known_watermark) if mark is not None]
         cursor = (*kept, (new.snapshot.id, new.snapshot.identity))
         return Cursor(cursor[-REMEMBERED:], max(marks, default=None))
 
@@ -93,7 +91,7 @@ class SnapshotFilter:
             return True
         if new.snapshot.commit_kind not in self.kinds:
             return False
-        step, reached, before = self.watermark_step_ms, watermark_of(new.snapshot), cursor.watermark
+        step, reached, before = self.watermark_step_ms, new.snapshot.known_watermark, cursor.watermark
         passed = step is None or (reached is not None and (before is None or reached // step > before // step))
         return passed and (not self.partitions or bool(touched(new.snapshot)))
 
@@ -119,11 +117,6 @@ def parse_filter(
         if step <= 0:
             raise InvalidInputError(f"watermark_step must be longer than {watermark_step!r}")
     return SnapshotFilter(kinds=chosen, partitions=wanted, watermark_step_ms=step)
-
-
-def watermark_of(snapshot: Snapshot) -> int | None:
-    """Return a snapshot's watermark; None when its writers gave none."""
-    return None if snapshot.watermark == NO_WATERMARK else snapshot.watermark
 
 
 def describe_new(new: Sequence[Snapshot], head: Snapshot, cursor: Cursor, base: int | None) -> list[NewSnapshot]:

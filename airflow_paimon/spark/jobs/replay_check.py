@@ -60,7 +60,7 @@ class Replay:
     def heads(self) -> dict[str, tuple[int, int | None]]:
         """Return the newest snapshot id and the watermark of each source."""
         found = {name: table.latest_snapshot() for name, table in self.sources.items()}
-        return {n: (0, None) if s is None else (s.id, s.watermark) for n, s in found.items()}
+        return {n: (0, None) if s is None else (s.id, s.known_watermark) for n, s in found.items()}
 
 
 def plan_replay(context: Context, request: ReplayBranch) -> Replay:

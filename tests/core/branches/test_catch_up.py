@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
-from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.format.snapshot import NO_WATERMARK, CommitKind
 from airflow_paimon.core.streaming.catch_up import (
-    NO_WATERMARK,
     CatchUpCondition,
     CatchUpState,
     Head,

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError, UnsafeOperationError
-from airflow_paimon.core.format.snapshot import Tag
-from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
+from airflow_paimon.core.format.snapshot import NO_WATERMARK, Tag
 from airflow_paimon.core.table.table import Table
 from tests.clock import next_millisecond
 from tests.core.tables import append, commit_time, forget_results, make_table, names, run

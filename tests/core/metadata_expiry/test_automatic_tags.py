@@ -17,9 +17,9 @@ from airflow_paimon.core.errors import (
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
+from airflow_paimon.core.format.snapshot import NO_WATERMARK
 from airflow_paimon.core.metadata_expiry.automatic_tags import needs_automatic_tags
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.table.new_snapshots_plan import NO_WATERMARK
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, copied, cut_off, make_table, run
