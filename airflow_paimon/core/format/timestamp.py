@@ -97,6 +97,14 @@ class Timestamp(NamedTuple):
         return self.to_datetime().date().isoformat()
 
 
+def utc_text(millis: int, timespec: str = "seconds") -> str:
+    """Write epoch milliseconds as ISO time in UTC; those that no calendar has as ``1 ms``."""
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec=timespec)
+    except (OverflowError, ValueError, OSError):
+        return f"{millis} ms"
+
+
 def timestamp_of(value: object, *, local_zone: bool) -> Timestamp:
     """Convert a datetime (a Timestamp stays as it is): aware for TIMESTAMP_LTZ (``local_zone``), naive for TIMESTAMP.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.requests import LEAST_GRACE, EraseRows, Expiry
@@ -23,11 +23,6 @@ def grace_millis(table: Table, request: Expiry | EraseRows) -> int:
             "(--writers-stopped)"
         )
     return grace_ms
-
-
-def iso_time(time_ms: int) -> str:
-    """Write a time of a result: UTC, to the second."""
-    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def duration_ms(text: str, name: str) -> int:

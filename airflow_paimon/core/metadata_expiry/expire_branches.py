@@ -9,7 +9,8 @@ from airflow_paimon.core.branches.delete import check_deletable_branch, gather_r
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time
+from airflow_paimon.core.format.timestamp import utc_text
+from airflow_paimon.core.metadata_expiry.ages import duration_ms
 from airflow_paimon.core.metadata_expiry.expiry_plan import (
     BranchAge,
     BranchRules,
@@ -71,7 +72,7 @@ def _expire_branches(context: Context, request: ExpireBranches, rules: BranchRul
             (expired if why is None else kept).append({**about, "why": due if why is None else why})
             continue
         if (end := expires_soon(age, rules, context.now_ms)) is not None:
-            soon.append(about | {"expires_at": iso_time(end)})
+            soon.append(about | {"expires_at": utc_text(end)})
         if age.record is not None and age.record.retention:
             later.append(about)
     actions = tuple(
@@ -125,8 +126,8 @@ def _described(age: BranchAge) -> dict[str, Any]:
         "owner": record.owner if record is not None else None,
         "reason": record.reason if record is not None else None,
         "created_at": record.created_at if record is not None else None,
-        "expires_at": None if expires is None else iso_time(expires),
-        "last_commit_at": None if age.head_ms is None else iso_time(age.head_ms),
+        "expires_at": None if expires is None else utc_text(expires),
+        "last_commit_at": None if age.head_ms is None else utc_text(age.head_ms),
         "head": age.head,
     }
 

@@ -16,7 +16,8 @@ from typing import Any, TypeVar
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, UnsupportedStorageError
-from airflow_paimon.core.metadata_expiry.ages import grace_millis, iso_time
+from airflow_paimon.core.format.timestamp import utc_text
+from airflow_paimon.core.metadata_expiry.ages import grace_millis
 from airflow_paimon.core.metadata_expiry.representative_snapshots import representative_snapshots
 from airflow_paimon.core.metadata_expiry.root_values import Root, Roots, TrashEntry, Vanished
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
@@ -219,7 +220,7 @@ class _Expiry:
                 f"{files_to_delete.external} data files outside of the table's folder stay; delete them yourself"
             )
         oldest = min((e.in_trash_since_ms for e in waiting), default=None)
-        next_due = None if oldest is None else iso_time(oldest + self.grace_ms)
+        next_due = None if oldest is None else utc_text(oldest + self.grace_ms)
         return {
             **selection.report,
             "deleted": files_to_delete.to_json(),

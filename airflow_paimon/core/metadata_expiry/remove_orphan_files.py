@@ -20,7 +20,8 @@ from airflow_paimon.core.commit.put import delete_files, execute, require_commit
 from airflow_paimon.core.commit.stream_batch import branch_of_stream
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, StorageError
 from airflow_paimon.core.format.records import is_record
-from airflow_paimon.core.metadata_expiry.ages import duration_ms, iso_time, time_before
+from airflow_paimon.core.format.timestamp import utc_text
+from airflow_paimon.core.metadata_expiry.ages import duration_ms, time_before
 from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KINDS,
@@ -222,12 +223,12 @@ def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, a
     folders = by_folder(found.files)
     first = found.young.first_ms
     return {
-        "older_than": iso_time(before_ms),
+        "older_than": utc_text(before_ms),
         "files": len(found.files),
         "bytes": sum(c.size for c in found.files),
         "folders": folders[:_LISTED],
         "folders_left_out": max(len(folders) - _LISTED, 0),
-        "young": found.young.to_json() | {"old_enough_from": None if first is None else iso_time(first + age_ms)},
+        "young": found.young.to_json() | {"old_enough_from": None if first is None else utc_text(first + age_ms)},
         "kept_for_writers": found.of_active_writers.to_json(),
         "unknown": files.unknown.to_json() | {"examples": files.examples},
         "operation_records": records,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.timestamp import utc_text
 from airflow_paimon.core.table.options import requested_duration
 from airflow_paimon.core.table.partition_text import parse_partition_text, split_partitions
 from airflow_paimon.core.table.paths import MAIN
@@ -376,7 +377,4 @@ def _lag(name: str, value: str | timedelta | None) -> int | None:
 
 
 def _iso(time_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    except (OverflowError, ValueError, OSError):
-        return f"{time_ms} ms"
+    return utc_text(time_ms, "milliseconds")

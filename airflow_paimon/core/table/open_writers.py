@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from airflow_paimon.core.errors import UnsafeOperationError, first_few
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
+from airflow_paimon.core.format.timestamp import utc_text
 from airflow_paimon.core.store.base import batches, run_parallel
 from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.history import existing_snapshots, last_shared_snapshot, touched_buckets
@@ -95,10 +95,10 @@ def describe_writers(
     return {
         "effect": harm if users else None,
         "note": _note(harm, users, sorted({names(b.bucket) for b in found}), writers, quiet),
-        "quiet_since": _utc(quiet) if quiet else None,
+        "quiet_since": utc_text(quiet) if quiet else None,
         "jobs": [
             {"commit_user": w.user, **_commit_json(w.newest)}
-            | {"quiet_since": None if w.quiet_since_ms is None else _utc(w.quiet_since_ms)}
+            | {"quiet_since": None if w.quiet_since_ms is None else utc_text(w.quiet_since_ms)}
             for w in writers
         ],
         "open_buckets": [b.to_json(names(b.bucket)) for b in found[:_LISTED]],
@@ -114,8 +114,8 @@ def _note(
     if not users:
         jobs = first_few(sorted(w.user for w in writers), _LISTED)
         return (
-            f"running jobs (commit user {jobs}) have left these buckets alone since {_utc(quiet_ms)}, or longer; rows "
-            f"that they have read and not committed yet don't show"
+            f"running jobs (commit user {jobs}) have left these buckets alone since {utc_text(quiet_ms)}, or longer; "
+            f"rows that they have read and not committed yet don't show"
         )
     who, what = first_few(sorted(users), _LISTED), first_few(names, _LISTED) if names else "these files"
     if harm == "refused":
@@ -136,12 +136,8 @@ def _opened(writers: Sequence[WriterAtBuckets]) -> list[OpenBucket]:
 
 
 def _commit_json(snapshot: Snapshot | None) -> dict[str, Any]:
-    time = None if snapshot is None else _utc(snapshot.time_millis)
+    time = None if snapshot is None else utc_text(snapshot.time_millis)
     return {"snapshot": snapshot.id if snapshot else None, "time": time}
-
-
-def _utc(millis: int) -> str:
-    return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds")
 
 
 def _namer(schema: TableSchema) -> Callable[[BucketKey], str]:
