@@ -428,6 +428,9 @@ def test_a_killed_publish_may_have_landed_where_main_s_history_does_not_tell(tmp
     table.store.delete(table.paths.snapshot(2))
     with pytest.raises(ConflictError, match="cannot determine"):
         run(table, "merge_branch", branch="fix")
+    with pytest.raises(ConflictError, match="cannot determine"):
+        run(table, "rebase_branch", branch="fix", to_branch="rebased")
+    assert table.branch_names() == ["fix"]
 
 
 @pytest.mark.parametrize("operation_id", [None, "op"])

@@ -30,7 +30,7 @@ from airflow_paimon.core.format.snapshot import Operation, Snapshot
 from airflow_paimon.core.plan import Delete, HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
 from airflow_paimon.core.publish.compare import Comparison
-from airflow_paimon.core.publish.hold import conflict_if_gone, drop_hold, put_hold
+from airflow_paimon.core.publish.hold import conflict_if_gone, drop_hold, put_hold, unfinished_publishes
 from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication, plan_publication
 from airflow_paimon.core.publish.publish_branch import branch_head, compare_on_head, plan_checked
@@ -108,7 +108,7 @@ class _Rebase:
             return self._result(None, committed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._recorded(record)
         planner = MergePlanner(self.context, self.merge, self.branch)
-        compared, logs = compare_on_head(planner, self.theirs, head, [])
+        compared, logs = compare_on_head(planner, self.theirs, head, unfinished_publishes(self.branch))
         first = plan_checked(planner, compared, logs)
         check_known([compared.head, self.theirs], table=self.main.name)
         try:
