@@ -241,7 +241,7 @@ ROOMS = (
 )  # fmt: skip
 # Module -> the later rooms that it may import all the same, and why.
 UPWARD = {
-    "core/__init__.py": ({"commit"}, "registers the guards of commits"),
+    "core/__init__.py": ({"commit"}, "registers the guard of commits"),
     "core/catalogs/options.py": ({"table"}, "reads durations"),
     "core/catalogs/rest_statistics.py": ({"table"}, "names partitions"),
     "core/catalogs/rest_store.py": ({"table"}, "knows the paths of metadata, and which branch is being deleted"),

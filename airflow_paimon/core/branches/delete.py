@@ -181,7 +181,10 @@ def gather_removal(
         schemas |= saved_schemas(record)
     ready = record.in_state(READY) if record.state in (DELETING, DELETED) else record
     stored = StoredBranch(record=ready, record_bytes=seen, files=files, schemas=schemas, head=head)
-    protective = {p: data for p, data in protective_tags(table, name).items() if p != keep}
+    # the tags, on main and on other branches, that keep its files
+    others = [v for v in all_views(table) if v.branch_name != name]
+    tags = [v.paths.tag(tag) for v in others for tag in v.tag_names() if protects(tag) == name]
+    protective = read_existing(table.store, [path for path in tags if path != keep])
     return plan_delete_branch(
         operation,
         table.name,
@@ -336,13 +339,6 @@ def _check_copied(table: Table, branch: str, copy: str) -> None:
             f"{table.name}: branch {branch!r} was changed while it was copied to {copy!r} ({missing[0]} differs), and "
             f"both stay. Stop its writers and run it again"
         )
-
-
-def protective_tags(table: Table, branch: str) -> dict[str, bytes]:
-    """Read the tags, on main and on other branches, that keep the files of a branch, by path."""
-    views = [v for v in all_views(table) if v.branch_name != branch]
-    paths = [v.paths.tag(name) for v in views for name in v.tag_names() if protects(name) == branch]
-    return read_existing(table.store, paths)
 
 
 def _tags_for_others(table: Table, branch: str, deleted_tags: Mapping[str, bytes]) -> list[PutNew]:

@@ -135,16 +135,8 @@ def plan_keep_tags(
         ]
         found_beside = run_parallel(view.store, searches)
         kept |= {s.id: s for found in found_beside for s in found}
-    actions = tuple(
-        PutNew(
-            path=view.paths.tag(tag.name),
-            data=tag.to_bytes(),
-            same_ok=True,
-            reason=f"keeps files of snapshot {tag.snapshot.id} that come back",
-        )
-        for tag in map(keep_tag, kept.values())
-        if not _exists(view, tag)
-    )
+    wanted = (tag for tag in map(keep_tag, kept.values()) if not _exists(view, tag))
+    actions = tuple(_put(view, tag, f"keeps files of snapshot {tag.snapshot.id} that come back") for tag in wanted)
     return actions, tuple(kept.values())
 
 
@@ -152,6 +144,10 @@ def _exists(view: Table, tag: Tag) -> bool:
     """Whether the tag exists, perhaps with fewer keys: another engine may have rewritten the snapshot."""
     found = view.find_tag(tag.name)
     return found is not None and found.snapshot.identity == tag.snapshot.identity
+
+
+def _put(view: Table, tag: Tag, reason: str) -> PutNew:
+    return PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
 
 
 def _before_deletions(view: Table, after: int, head: Snapshot, returning: set[str]) -> Iterator[Snapshot]:
@@ -251,23 +247,15 @@ def missing_tags_of_publish(view: Table, snapshot: Snapshot) -> list[PutNew]:
     name = snapshot.properties.get(UNDO_TAG_PROPERTY, "")
     own = (replace(tag, name=publish_tag(name), snapshot=snapshot) for tag in final if tag.name == name)
     wanted += [(tag, f"keeps publish {snapshot.id} for its undo, as long as tag {name!r}") for tag in own]
-    return [
-        PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=reason)
-        for tag, reason in wanted
-        if tag.name not in present
-    ]
+    return [_put(view, tag, reason) for tag, reason in wanted if tag.name not in present]
 
 
 def missing_tags_of_copy(view: Table, branch: str, other: str) -> list[PutNew]:
     """Plan the tags by which another branch keeps what those of a branch keep: it is to share its files."""
     found = [view.find_tag(name) for name in view.tag_names() if protects(name) == branch]
     kept = {tag.snapshot.id: tag.snapshot for tag in found if tag is not None}
-    wanted = [Tag(name=published_tag(other, s.id), snapshot=s) for s in kept.values()]
-    return [
-        PutNew(path=view.paths.tag(tag.name), data=tag.to_bytes(), same_ok=True, reason=f"shared with branch {other}")
-        for tag in wanted
-        if not _exists(view, tag)
-    ]
+    wanted = (Tag(name=published_tag(other, s.id), snapshot=s) for s in kept.values())
+    return [_put(view, tag, f"shared with branch {other}") for tag in wanted if not _exists(view, tag)]
 
 
 def _tags_on(view: Table, snapshot: Snapshot) -> dict[str, str]:

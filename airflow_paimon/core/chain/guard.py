@@ -267,8 +267,8 @@ def check_chain_publish(target: Table, branch: Table, operation: str) -> None:
         )
 
 
-def check_commit(table: Table, head: Snapshot | None, draft: Draft) -> DropCheck | None:
-    """Be the guard of chain tables (``core/commit/guards.py``): check a commit, and write the records that must precede
+def check_commit(table: Table, head: Snapshot | None, draft: Draft, given: object) -> DropCheck | None:
+    """Be the guard of chain tables (``core/commit/guard.py``): check a commit, and write the records that must precede
     it. Returns the check to run once it is committed.
 
     Raises:
@@ -276,7 +276,7 @@ def check_commit(table: Table, head: Snapshot | None, draft: Draft) -> DropCheck
             or the numbers of buckets differ, or a new partition has no partition time. NotFoundError: the other
             branch does not exist.
     """
-    options = draft.guard_options if isinstance(draft.guard_options, ChainOptions) else ChainOptions()
+    options = given if isinstance(given, ChainOptions) else ChainOptions()
     role, is_checked = chain_role(table, draft.schema), options.checked_by_caller
     if role is None or role == ChainBranch.MAIN or draft.kind in NEUTRAL or not draft.entries:
         return None

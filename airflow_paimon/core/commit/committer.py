@@ -10,9 +10,9 @@ import logging
 import random
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -33,7 +33,7 @@ from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
 from airflow_paimon.core.commit.draft import Draft as Draft
 from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
 from airflow_paimon.core.commit.draft import Receipt as Receipt
-from airflow_paimon.core.commit.guards import PostCommitCheck, check_draft
+from airflow_paimon.core.commit.guard import PostCommitCheck, commit_guard
 from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.metadata_files import (
     ChangeFiles,
@@ -83,13 +83,13 @@ def commit(
 def commit_at(table: Table, make_draft: MakeDraft, options: CommitOptions | None = None) -> Receipt:
     """Plan on the newest head and publish one snapshot; plan again when another writer was faster.
 
-    Of every attempt the draft's conditions must hold, and it must pass the guards (``core/commit/guards.py``). Dropped
-    partitions that a post-commit check still needs are restored: an error if the commit only dropped partitions,
+    Of every attempt the draft's conditions must hold, and it must pass the guard (``core/commit/guard.py``). Dropped
+    partitions that its post-commit check still needs are restored: an error if the commit only dropped partitions,
     otherwise a warning in the receipt. ``make_draft`` may raise ``ConflictError``; None = nothing to do.
 
     Raises:
         ConflictError: a condition doesn't hold, or attempts used up. OutcomeUnknownError: it may have been committed.
-        UnsafeOperationError: a guard refuses it, everything that it dropped was restored, or a post-commit check
+        UnsafeOperationError: the guard refuses it, everything that it dropped was restored, or the post-commit check
             failed. All leave the table readable.
     """
     require_committable(table)
@@ -102,7 +102,7 @@ class _Planned:
 
     at: HeadState
     draft: Draft
-    checks: Sequence[PostCommitCheck]
+    check: PostCommitCheck | None
 
 
 @dataclass(eq=False, slots=True)
@@ -162,7 +162,7 @@ class _Commit:
             return None
         before, committed = planned.at.head, written[0].snapshot
         _refresh_hint(table, committed.id)
-        warning = _run_checks(table, before, planned.draft, committed, planned.checks)
+        warning = _run_check(planned, committed)
         verify_at_end(table, committed)
         return Receipt(before=before, snapshot=committed, attempts=attempt, warning=warning)
 
@@ -204,8 +204,8 @@ class _Commit:
         check_known([head], table=table.label)
         for condition in (*self.options.conditions, *draft.conditions):
             condition.check(at)
-        checks = check_draft(table, head, replace(draft, guard_options=self.options.guard_options))
-        return _Planned(at=at, draft=draft, checks=checks)
+        check = commit_guard()(table, head, draft, self.options.guard_options)
+        return _Planned(at=at, draft=draft, check=check)
 
     def _forget_snapshots(self) -> None:
         """Forget what was learned of snapshots, as one of them was not there."""
@@ -338,18 +338,13 @@ def _refresh_hint(table: Table, snapshot_id: int) -> None:
         log.warning("%s: LATEST hint not refreshed (%s); readers list the folder instead", table.label, error)
 
 
-def _run_checks(
-    table: Table, before: Snapshot | None, draft: Draft, committed: Snapshot, checks: Sequence[PostCommitCheck]
-) -> str | None:
+def _run_check(planned: _Planned, committed: Snapshot) -> str | None:
     """Restore dropped partitions that are still needed. It is committed: the caller must not delete its files."""
-    warnings = []
-    for check in checks:
-        problem = check(before, committed)
-        if problem is None:
-            continue
-        if all(e.kind != FileKind.ADD for e in draft.entries):
-            problem.details[COMMITTED] = committed.id
-            raise problem
-        log.warning("%s", problem.message)
-        warnings.append(problem.message)
-    return "; ".join(warnings) or None
+    problem = None if planned.check is None else planned.check(planned.at.head, committed)
+    if problem is None:
+        return None
+    if all(e.kind != FileKind.ADD for e in planned.draft.entries):
+        problem.details[COMMITTED] = committed.id
+        raise problem
+    log.warning("%s", problem.message)
+    return problem.message

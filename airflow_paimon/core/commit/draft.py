@@ -54,7 +54,7 @@ class CommitIdentity:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
     """What a caller may add to a commit. ``properties``: of the snapshot, beside the draft's own; ``guard_options``:
-    for one of the guards; only that guard knows their type. ``written_with``: the schema that its files were written
+    for the guard, which alone knows their type. ``written_with``: the schema that its files were written
     with, which the branch must still have; None: it has no new data files, or the draft looks for itself.
     ``writers_stopped``: no writer of another engine was open when the operation began, so files of any bucket may be
     replaced, unless one has committed since. ``max_attempts``: how often a commit that loses the race for a snapshot id
@@ -130,7 +130,7 @@ class Draft:
     ``on_newer_head``: return this draft for a newer head if none of its inputs has changed; None = plan again.
     ``prepare``: called after the manifests are written, right before the snapshot is put, to write what it depends on
     (a schema version); may be called again. False = an input of the draft has changed: plan again. ``conditions``: what
-    must hold of the head. ``guard_options``: the caller's, see ``CommitOptions``.
+    must hold of the head.
     """
 
     kind: CommitKind
@@ -149,7 +149,6 @@ class Draft:
     on_newer_head: Callable[[Snapshot], Draft | None] | None = None
     prepare: Callable[[], bool] | None = None
     conditions: Sequence[Condition] = ()
-    guard_options: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

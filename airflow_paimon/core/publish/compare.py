@@ -211,7 +211,7 @@ def _by_bucket(s: _ReadSides, on_main: PublishesOnMain, whole: bool) -> Comparis
     sides = Sides(
         theirs=theirs,
         ours=ours,
-        theirs_changed={b for part in parts for b in part.changed_by_branch(s)},
+        theirs_changed={b for p in parts for b in changed_buckets(s.branch, p.history, p.theirs.buckets, s.neutral)},
         ours_changed={b for part in parts for b in part.changed_by_main(s, candidates)},
         main_entries_by_origin={origin(i): e for group in s.our_diff.added.values() for i, e in group.items()},
     )
@@ -285,10 +285,6 @@ class _BucketsOfBase:
         rest = (s.their_diff.buckets | s.our_diff.buckets) - buckets
         theirs, ours = s.their_diff.within(rest), s.our_diff.within(rest)
         return cls(publish=None, buckets=set(), theirs=theirs, ours=ours, history=s.history, between=s.between)
-
-    def changed_by_branch(self, s: _ReadSides) -> set[BucketKey]:
-        """Return the buckets that the branch has changed other than by compaction."""
-        return changed_buckets(s.branch, self.history, self.theirs.buckets, s.neutral)
 
     def changed_by_main(self, s: _ReadSides, candidates: Collection[BucketKey]) -> set[BucketKey]:
         """Return those of some buckets that main has changed other than by compaction."""

@@ -46,7 +46,7 @@ def match_relatives(main: Table, branch: Table, on_main: PublishesOnMain) -> Pub
     for publish in on_main.relatives:
         name, number = _published(publish)
         newest[name] = max(number, newest.get(name, 0))
-    found = {p.main.id: _with_state(main, branch, record, p, newest) for p in on_main.relatives}
+    found = {p.main.id: _with_brought_state(main, branch, record, p, newest) for p in on_main.relatives}
     return replace(
         on_main,
         relatives=tuple(p for p in found.values() if p is not None),
@@ -81,12 +81,14 @@ def _has_other_ids(on_main: DataFile, on_branch: DataFile, space: IdSpace) -> bo
     return on_main.file_name != on_branch.file_name or space.moves(stored_ids(on_branch))
 
 
-def _with_state(
+def _with_brought_state(
     main: Table, branch: Table, record: BranchRecord | None, publish: BranchPublish, newest: Mapping[str, int]
 ) -> BranchPublish | None:
-    """The branch's own states come first; else it is as it began, if that was brought; else what a parent had.
+    """Return a relative's publish with the newest state that main got by it and that the branch has as well; None: it
+    can't be told.
 
-    ``newest``: the newest snapshot that each relative has published.
+    That is one of the branch's own; else what it began with, if the relative brought that; else, where both came from
+    one parent, the older one of what they began with. ``newest``: the newest snapshot that each relative has published.
     """
     brought = _brought(main, publish, newest)
     own = _newest(branch, brought)

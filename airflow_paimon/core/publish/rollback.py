@@ -115,23 +115,16 @@ def rollback_to(
                 publication = _plan(request, target, restored, head, context.now_ms)
                 if required_checks is not None and head is not None:
                     publication = _checked(required_checks, publication, head)
-                publication = (
-                    publication if request.dry_run else _merged_by_key(files, publication, request, target, restored)
-                )
+                if not request.dry_run:
+                    try:
+                        publication = files.merge_by_key(publication, writers_stopped=request.writers_stopped)
+                    except ConflictError as error:
+                        raise _changed_again(target, restored, error) from None
                 return _recorded(publication, request, target, restored)
 
         return plan_on_head
 
     return _with_option(context, target, run_publication(context, target, make_plan_on_head, files))
-
-
-def _merged_by_key(
-    files: WrittenFiles, publication: Publication, request: RollbackTo, target: Table, restored: Snapshot
-) -> Publication:
-    try:
-        return files.merge_by_key(publication, writers_stopped=request.writers_stopped)
-    except ConflictError as error:
-        raise _changed_again(target, restored, error) from None
 
 
 def _recorded(publication: Publication, request: RollbackTo, target: Table, restored: Snapshot) -> Publication:
@@ -194,10 +187,8 @@ def _checked(required_checks: RequiredChecks, publication: Publication, head: Sn
     assert isinstance(request, RollbackTo)
     undone = retained_snapshot(required_checks.branch, restored.id + 1) if request.keep_later else head
     checked = required_checks.check_against(undone, is_main=not request.keep_later)
-    properties = {
-        **checked.properties,
-        **publication.properties,
-    }  # what came back with its own checks says what they said
+    # what came back with its own checks says what they said
+    properties = {**checked.properties, **publication.properties}
     return replace(publication, properties=properties, summary={**publication.summary, **checked.summary})
 
 
