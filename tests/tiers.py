@@ -1,8 +1,8 @@
 """Which tests run when: ``make test``, ``make landing`` or ``make thorough``. Nothing is drawn.
 
 ``make test`` has what neither has the mark ``landing`` nor ``thorough``. ``make landing`` has what a change must pass
-besides: the tests with the mark ``landing``, and those of ``LANDING`` but for one round trip of each oracle, which has
-the mark ``round_trip``. ``make thorough`` has everything.
+besides: the tests with the mark ``landing``, and those of ``LANDING`` but for one round trip of each oracle but Flink,
+whose cluster takes long to start: these have the mark ``round_trip``. ``make thorough`` has everything.
 
 ``every(n)``: of the cases of a test, or of the tests of a class or file, ``make test`` and ``make landing`` have every
 n-th one, as they prove much the same; ``first`` is the place of the first one.

@@ -46,6 +46,7 @@ def warehouse(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return str(tmp_path / "wh") if request.param == "local" else f"memory://{tmp_path.name}/wh"
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("primary", [True, False])
 @pytest.mark.parametrize("commits", [(0, 0), (0, 2), (2, 0), (2, 2), (1, 3)])
 @pytest.mark.parametrize("how", COMMITS)

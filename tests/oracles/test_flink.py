@@ -339,7 +339,6 @@ def test_what_streaming_readers_get_of_a_publish(flink: Flink) -> None:
     world.end()
 
 
-@pytest.mark.round_trip
 def test_the_tutorial(flink: Flink, spark: SparkSession) -> None:
     """Its commands, and the tables that it shows. A publish that is too early is refused; an undo arrives as well."""
     text = (REPO_ROOT / "docs" / "tutorials" / "flink.md").read_text().replace("/data/warehouse", str(flink.warehouse))

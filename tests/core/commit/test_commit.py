@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +29,6 @@ from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.table import Table, open_table
 from tests.core.tables import append, files, make_table, message, names, overwrite, rewrite
-from tests.environment import REPO_ROOT
 from tests.stores import RivalledStore
 
 
@@ -234,36 +231,6 @@ def test_compaction_kind_and_totals(table: Table) -> None:
     receipt = rewrite(table, "a", kind=CommitKind.COMPACT)
     assert receipt.snapshot.commit_kind is CommitKind.COMPACT
     assert receipt.snapshot.total_record_count == 1
-
-
-_WORKER = """
-import sys
-from airflow_paimon.core.table.table import open_table
-from tests.core.tables import append
-table = open_table(path=sys.argv[1])
-print("ready", flush=True)
-sys.stdin.readline()
-for i in range(10):
-    append(table, "w" + sys.argv[2], seq=i)
-"""
-
-
-def test_processes_lose_no_commit(tmp_path: Path) -> None:
-    table = make_table(tmp_path / "wh")
-    path = str(tmp_path / "wh" / "d.db" / "t")
-    command = [sys.executable, "-c", _WORKER, path]
-    pipe = subprocess.PIPE
-    workers = [
-        subprocess.Popen([*command, str(w)], stdin=pipe, stdout=pipe, text=True, cwd=REPO_ROOT) for w in range(3)
-    ]
-    for worker in workers:
-        assert worker.stdout.readline() == "ready\n"
-    for worker in workers:
-        worker.communicate("go\n", timeout=600)
-    assert [w.returncode for w in workers] == [0, 0, 0]
-    assert table.snapshot_ids() == list(range(1, 31))
-    assert len(names(table)) == 30
-    assert table.latest_snapshot().total_record_count == 30
 
 
 def test_threads_share_a_store(table: Table) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 from typing import Any, TypeVar
 
 import pytest
@@ -14,7 +15,7 @@ from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context, open_context
 from airflow_paimon.core.store.base import Store
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.table import Table
+from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform
 from tests.core.tables import append, files, make_table, overwrite, rewrite, run
 from tests.randomness import moments
@@ -101,11 +102,12 @@ def table_with_history(folder: Path, *, old: bool, replaced: bool) -> Table:
 @pytest.mark.parametrize("operation", ["merge_branch", "rollback_to"])
 @pytest.mark.parametrize("rival", [whole_expiry, cut_expiry, tag_deletion])
 def test_nothing_is_taken_for_damage(tmp_path: Path, operation: str, rival: Rival) -> None:
+    made = table_with_history(tmp_path / "made", old=rival is tag_deletion, replaced=operation == "rollback_to")
+    values: dict[str, Any] = {"branch": "fix"} if operation == "merge_branch" else {"tag": "base"}
+    wanted = [files(made), after(made, operation)]
     for moment in moments(MOST):
-        folder = tmp_path / str(moment)
-        table = table_with_history(folder, old=rival is tag_deletion, replaced=operation == "rollback_to")
-        values: dict[str, Any] = {"branch": "fix"} if operation == "merge_branch" else {"tag": "base"}
-        wanted = [files(table), after(table, operation)]
+        folder = copytree(tmp_path / "made", tmp_path / str(moment))
+        table = open_table(str(folder), made.name)
         reached, committed = beside(folder, operation, values, moment, partial(rival, table))
         assert files(table) == wanted[committed]
         details = run(table, "check_table").details

@@ -51,6 +51,7 @@ def test_a_right_hint_saves_the_listing(table: Table) -> None:
     assert append(table, "a").snapshot.id == SNAPSHOTS + 1
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("hint", [b"99", b"1", b"5", b"11", b"", b"garbage", b"-1", None])
 @pytest.mark.parametrize("earliest", [b"1", b"6", b"", None])
 def test_a_lying_hint_changes_nothing(tmp_path: Path, table: Table, hint: bytes | None, earliest: bytes | None) -> None:

@@ -311,6 +311,7 @@ def random_value(chance: Any, kind: str) -> Any:
 
 
 @pytest.mark.random
+@pytest.mark.every(3)
 @pytest.mark.parametrize("flavour", ["plain", "retracts", "late", "removed"])
 @pytest.mark.parametrize(("function", "kind", "options"), CASES, ids=lambda v: str(v).replace(" ", ""))
 def test_a_fold_equals_the_model(function: str, kind: str, options: dict[str, str], flavour: str) -> None:
