@@ -6,26 +6,30 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.check.check_files import file_findings
 from airflow_paimon.core.check.live_states import LiveStates
+from airflow_paimon.core.check.row_checks import RowChecks
 from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.records import RecordKind
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table import record_kinds
+from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.scan import plan_read
@@ -363,6 +367,18 @@ def test_what_states_share_is_read_and_looked_for_once(tmp_path: Path) -> None:
     assert len(manifests) == len(set(manifests)) == 6
     assert [path for method, path in store.tally.log if method == "files"] == [table.store.uri]
     assert not [path for _, path in store.tally.log if "bucket-" in path]
+
+
+def test_the_keys_of_a_table_are_read_once_also_where_one_is_there_twice(tmp_path: Path) -> None:
+    table, read = make_table(tmp_path, **{"merge-engine": "first-row"}), []
+    append(table, "a")
+
+    def keys_twice(view: Table, head: Snapshot) -> Iterator[tuple[BucketKey, str | None]]:
+        read.append(head.id)
+        yield BucketKey(message(table, "a").partition, 0), "k=1"
+
+    findings = find_all(table, 0, verify_files=False, rows=RowChecks(keys_twice=keys_twice))
+    assert [f.kind for f in findings] == ["keys-twice"] and read == [1]
 
 
 @pytest.mark.parametrize("where", ["main", "other"])
