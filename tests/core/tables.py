@@ -20,6 +20,7 @@ from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
+from airflow_paimon.core.format.types import DataField, DataType
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
@@ -27,6 +28,7 @@ from airflow_paimon.core.schema.tables import check_alterable, create_table
 from airflow_paimon.core.store import open_store
 from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.live_entries import live_entries
+from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.execution import perform, run_operation
@@ -45,6 +47,15 @@ def make_table(warehouse: Path | str, name: str = "d.t", *, primary: bool = True
         primary_keys=["dt", "k"] if primary else [],
         options={"bucket": "2" if primary else "-1", **{k.replace("__", "-"): v for k, v in options.items()}},
     )
+
+
+def partition_schema(
+    keys: Sequence[str], types: Sequence[DataType], legacy: bool = True, default: str = DEFAULT_PARTITION
+) -> TableSchema:
+    """A schema with these partition columns alone."""
+    fields = tuple(DataField(at, key, one) for at, (key, one) in enumerate(zip(keys, types, strict=True)))
+    options = {"partition.legacy-name": str(legacy).lower(), "partition.default-name": default}
+    return TableSchema(id=0, fields=fields, highest_field_id=len(fields), partition_keys=tuple(keys), options=options)
 
 
 def copied(table: Table) -> Table:

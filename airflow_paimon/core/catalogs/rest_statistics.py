@@ -11,7 +11,6 @@ from airflow_paimon.core.format.manifest_io import read_manifest, read_manifest_
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store import Store
-from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION
 from airflow_paimon.core.table.partitions import partition_path_texts
 from airflow_paimon.core.table.paths import manifest_path
 
@@ -49,10 +48,5 @@ def _epoch_ms(stored: int | None) -> int:
 
 
 def _spec(partition: bytes, schema: TableSchema) -> dict[str, str]:
-    if not schema.partition_keys:
-        return {}
-    types = [f.type for f in schema.partition_fields]
-    default = schema.options.get("partition.default-name", DEFAULT_PARTITION)
-    legacy = schema.options.get("partition.legacy-name", "true").strip().lower() == "true"
-    values = decode_row(partition, types)
-    return partition_path_texts(values, schema.partition_keys, types, default, legacy)
+    values = decode_row(partition, [f.type for f in schema.partition_fields]) if schema.partition_keys else ()
+    return partition_path_texts(schema, values)

@@ -18,9 +18,7 @@ def bucket_folder(schema: TableSchema, values: Sequence[Any], bucket: int) -> st
     options = TableOptions(schema.options)
     parts = [options.data_path_directory] if options.data_path_directory else []
     if schema.partition_keys:
-        types = partition_types(schema)
-        default, legacy = options.partition_default_name, options.legacy_partition_name
-        parts.append(partition_path(values, schema.partition_keys, types, default, legacy))
+        parts.append(partition_path(schema, values))
     return "/".join([*parts, bucket_dir(bucket)])
 
 

@@ -28,6 +28,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.timestamp import Timestamp, timestamp_of
 from airflow_paimon.core.format.types import AtomicType, DataType
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import (
     DEFAULT_PARTITION,
     escape_path_name,
@@ -87,40 +88,29 @@ def is_blank(text: str) -> bool:
     return all(c.isspace() and c not in "\x85\xa0\u2007\u202f" for c in text)
 
 
-def partition_path(
-    values: Sequence[Any],
-    keys: Sequence[str],
-    types: Sequence[DataType],
-    default_name: str,
-    legacy: bool,
-    zone: tzinfo | None = None,
-) -> str:
-    """Return the directory of a partition relative to the table: ``dt=2025-01-01/h=3``.
+def partition_path(schema: TableSchema, values: Sequence[Any], zone: tzinfo | None = None) -> str:
+    """Return the directory of a partition relative to the table: ``dt=2025-01-01/h=3``; the last values may be left
+    out.
 
-    Null, empty and blank values share the directory ``default_name``. ``legacy`` is ``partition.legacy-name``. ``zone``
-    (None = this process's) matters for TIMESTAMP_LTZ without ``legacy`` only: Paimon then names directories in the time
-    zone of the JVM, so engines that run in different zones don't find each other's files.
+    Null, empty and blank values share the directory ``partition.default-name``. ``zone`` (None = this process's)
+    matters for TIMESTAMP_LTZ without ``partition.legacy-name`` only: Paimon then names directories in the time zone of
+    the JVM, so engines that run in different zones don't find each other's files.
 
     Raises:
         UnsupportedFeatureError: Paimon's name for such a value is unpredictable (it contains a Java object's identity).
     """
-    texts = partition_path_texts(values, keys, types, default_name, legacy, zone)
+    texts = partition_path_texts(schema, values, zone)
     return "/".join(f"{escape_path_name(key)}={escape_path_name(text)}" for key, text in texts.items())
 
 
-def partition_path_texts(
-    values: Sequence[Any],
-    keys: Sequence[str],
-    types: Sequence[DataType],
-    default_name: str,
-    legacy: bool,
-    zone: tzinfo | None = None,
-) -> dict[str, str]:
+def partition_path_texts(schema: TableSchema, values: Sequence[Any], zone: tzinfo | None = None) -> dict[str, str]:
     """Return what ``partition_path`` says of each column, nothing escaped: how catalogs and servers name partitions."""
-    texts = {}
-    for value, key, data_type in zip(values, keys, types, strict=True):
-        text = None if value is None else _directory_text(value, key, data_type, legacy, zone)
-        texts[key] = default_name if text is None or is_blank(text) else text
+    texts, options = {}, TableOptions(schema.options)
+    for value, field in zip(values, schema.partition_fields[: len(values)], strict=True):
+        text = None
+        if value is not None:
+            text = _directory_text(value, field.name, field.type, options.legacy_partition_name, zone)
+        texts[field.name] = options.partition_default_name if text is None or is_blank(text) else text
     return texts
 
 

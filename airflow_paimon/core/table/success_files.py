@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import load_json_object
-from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.store.base import read_existing
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import (
     StoredPartitions,
     format_partition,
@@ -60,8 +58,9 @@ def partition_to_mark(schema: TableSchema, text: str, table: str) -> PartitionTo
             f"{', '.join(schema.partition_keys)}, in this order"
         )
     values = [spec[key] for key in keys]
-    shown, named = format_partition(values, keys, types[: len(keys)]), _naming(schema, len(keys))
-    return PartitionToMark(text=shown, folder=partition_path(values, *named), spec=partition_path_texts(values, *named))
+    shown = format_partition(values, keys, types[: len(keys)])
+    folder, folder_texts = partition_path(schema, values), partition_path_texts(schema, values)
+    return PartitionToMark(text=shown, folder=folder, spec=folder_texts)
 
 
 def unmarked(table: Table, texts: Sequence[str]) -> list[str]:
@@ -74,11 +73,6 @@ def unmarked(table: Table, texts: Sequence[str]) -> list[str]:
     paths = {text: f"{partition_to_mark(schema, text, table.name).folder}/{NAME}" for text in texts}
     there = read_existing(table.store, list(paths.values()))
     return [text for text, path in paths.items() if path not in there]
-
-
-def _naming(schema: TableSchema, count: int) -> tuple[Sequence[str], Sequence[DataType], str, bool]:
-    options, types = TableOptions(schema.options), partition_types(schema)[:count]
-    return schema.partition_keys[:count], types, options.partition_default_name, options.legacy_partition_name
 
 
 def plan_success_files(table: Table, folders: Sequence[str], now_ms: int) -> list[Replace]:
@@ -97,8 +91,8 @@ def plan_unmark(view: Table, partitions: Iterable[bytes], before_ms: int) -> lis
     if not schema.partition_keys:
         return []
     values = StoredPartitions(schema).values
-    naming = _naming(schema, len(schema.partition_keys))  # here also where data-file.path-directory has the data
-    paths = [f"{partition_path(values(p), *naming)}/{NAME}" for p in partitions]
+    # here also where data-file.path-directory has the data
+    paths = [f"{partition_path(schema, values(p))}/{NAME}" for p in partitions]
     there = read_existing(view.store, paths)
     found = []
     for path, data in there.items():

@@ -24,7 +24,7 @@ from airflow_paimon.core.table.partitions import choose_partitions, partition_pa
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions
-from tests.core.tables import run
+from tests.core.tables import partition_schema, run
 
 BOTH = {"dt": "2026-11-18", "region": "eu"}
 
@@ -111,7 +111,7 @@ def test_a_folder_name_of_paimon_names_the_partition(values: list[str]) -> None:
     from airflow_paimon.core.format.types import parse_type
 
     keys = ["dt", "region"][: len(values)]
-    folder = partition_path(values, keys, [parse_type("STRING")] * len(values), "__DEFAULT_PARTITION__", False)
+    folder = partition_path(partition_schema(keys, [parse_type("STRING")] * len(values), legacy=False), values)
     assert parse_partition_text(folder.rstrip("/")) == dict(zip(keys, values, strict=True))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, date, datetime, time, timedelta, timezone
+from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,13 +26,14 @@ from airflow_paimon.core.table.partitions import (
     partition_path,
 )
 from tests.core.format.row_cases import typed_values
+from tests.core.tables import partition_schema
 
 LTZ = "TIMESTAMP(6) WITH LOCAL TIME ZONE"
 NOON = Timestamp.from_datetime(datetime(2024, 1, 2, 3, 4, 5))
 
 
-def _path(type_text: str, value: Any, legacy: bool = True, **options: Any) -> str:
-    return partition_path([value], ["p"], [parse_type(type_text)], DEFAULT_PARTITION, legacy, **options)
+def _path(type_text: str, value: Any, legacy: bool = True, zone: tzinfo | None = None) -> str:
+    return partition_path(partition_schema(["p"], [parse_type(type_text)], legacy), [value], zone)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +75,7 @@ def test_directory_names(type_text: str, value: Any, legacy: str, new: str) -> N
 @pytest.mark.parametrize("value", [None, "", " ", "\t \u2003"])
 def test_blank_values_share_a_directory(value: str | None) -> None:
     assert _path("STRING", value) == "p=__DEFAULT_PARTITION__"
-    assert partition_path([value], ["p"], [parse_type("STRING")], "none", True) == "p=none"
+    assert partition_path(partition_schema(["p"], [parse_type("STRING")], default="none"), [value]) == "p=none"
 
 
 def test_no_break_space_is_not_blank_for_java() -> None:
@@ -86,7 +87,8 @@ def test_escaping() -> None:
     assert escaped == {*map(chr, range(0x20)), "\x7f", *"\"#%'*/:=?\\{}[]^"}
     assert escape_path_name("\n/é") == "%0A%2Fé"
     keys = ["a=b", "c"]
-    assert partition_path([1, 2], keys, [parse_type("INT")] * 2, "x", True) == "a%3Db=1/c=2"
+    schema = partition_schema(keys, [parse_type("INT")] * 2)
+    assert partition_path(schema, [1, 2]) == "a%3Db=1/c=2" and partition_path(schema, [1]) == "a%3Db=1"
 
 
 def test_binary() -> None:
@@ -118,7 +120,7 @@ def test_golden_directories(golden: Callable[[str], Path], archive: str) -> None
         rows = {e.partition for p in manifests for e in read_manifest(p.read_bytes())} if keys else set()
         for row in rows:
             values = decode_row(row, types)
-            path = partition_path(values, keys, types, DEFAULT_PARTITION, legacy, UTC)
+            path = partition_path(partition_schema(keys, types, legacy), values, UTC)
             assert (table / path).is_dir(), path
             assert encode_row(values, types) == row
             human = format_partition(values, keys, types)
