@@ -243,11 +243,12 @@ class PublishTablesOperator(TableSetVersionOperator, EachTableOperator, MergeBra
         """Publish all tables; returns the results."""
         with self._airflow_errors(context):
             self._check_all(context)
-            self._check_versions(context)
         return super().execute(context)
 
     def _check_all(self, context: Context) -> None:
-        """Finish an undo that an earlier try began; else plan every publish, unless an earlier try began to publish."""
+        """Finish an undo that an earlier try began. Unless one began to publish, plan every publish, and check that the
+        versions of table sets can be made.
+        """
         from airflow_paimon.core.publish.required_checks import refuse_unchecked
         from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
         from airflow_paimon.execution import run_operation
@@ -256,7 +257,10 @@ class PublishTablesOperator(TableSetVersionOperator, EachTableOperator, MergeBra
         users = {p.snapshot.commit_user for one in each for p in undoable_publishes(one._main())}
         if mine + UNDO_SUFFIX in users:
             self._finish_undo(context)
-        for one in [] if mine in users else each:
+        if mine in users:
+            return
+        self._check_versions(context)
+        for one in each:
             request = cast(Any, one._restricted_request(PaimonHook(one.paimon_conn_id), context))
             plan = replace(request, dry_run=True, operation_id=None)
             with one._all_or_none(context):

@@ -446,7 +446,7 @@ def _delete_tag(context: Context, request: DeleteTag, view: Table, tried: Attemp
     marks: list[Action] = [*plan_deletions(view, [request.tag])]
     if request.tag.startswith(UNDO_TAG_PREFIX):
         on_publish = view.find_tag(publish_tag(request.tag))
-        if on_publish is not None and _is_deletable(view, on_publish):
+        if on_publish is not None and is_deletable(view, on_publish):
             marks.append(deletion(view, on_publish, f"it is there for an undo by {request.tag}"))
     plan = Plan(operation=request.operation, table=view.name, actions=(action, *marks), summary={"tag": request.tag})
     if not request.dry_run:
@@ -544,11 +544,12 @@ def past_tags(view: Table, now: datetime, prefix: str = "") -> Iterator[Tag]:
         end = tag.expires_at()
         if end is None or end >= now:
             continue
-        if _is_deletable(view, tag):
+        if is_deletable(view, tag):
             yield tag
 
 
-def _is_deletable(view: Table, tag: Tag) -> bool:
+def is_deletable(view: Table, tag: Tag) -> bool:
+    """Whether ``check_deletable`` doesn't refuse it."""
     try:
         check_deletable(view, tag)
     except UnsafeOperationError:

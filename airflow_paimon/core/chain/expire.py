@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from airflow_paimon.core.chain.expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
+from airflow_paimon.core.chain.chain_expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions, TimeLines, Values
 from airflow_paimon.core.chain.provenance import StalePartition, find_stale, gather_provenances
 from airflow_paimon.core.chain.provenance_plan import Provenance

@@ -274,11 +274,6 @@ class StalePartition:
     lost: tuple[Values, ...] = ()
 
 
-def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, ...]:
-    """Find the stale snapshot partitions of a chain table."""
-    return find_stale(state, gather_provenances(table, state.layout, state.snapshot))
-
-
 PassedOver = Callable[[Snapshot], bool]
 """Whether a commit is not looked at, as it leaves what a partition was built from as it was."""
 

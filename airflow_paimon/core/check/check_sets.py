@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_paimon.core.branches.tag_files import deletion
+from airflow_paimon.core.branches.tags import is_deletable
 from airflow_paimon.core.errors import UnsupportedCatalogError
 from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.plan import PutNew
@@ -28,7 +29,7 @@ def set_findings(table: Table) -> Iterator[Finding]:
         for version in versions:
             yield from _missing_tag(main, version)
         for name in folder.left_over_tags(main, versions):
-            if (tag := main.find_tag(name)) is not None and tag.legal_hold is None:
+            if (tag := main.find_tag(name)) is not None and is_deletable(main, tag):
                 yield Finding(
                     kind="table-set-left-over",
                     subject=name,

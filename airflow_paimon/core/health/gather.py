@@ -27,7 +27,7 @@ from airflow_paimon.core.health.health_plan import (
     plan_health,
 )
 from airflow_paimon.core.metadata_expiry.automatic_tags import needs_automatic_tags
-from airflow_paimon.core.metadata_expiry.expiry_plan import SnapshotRule, retention_rule
+from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import SnapshotRule, retention_rule
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
 from airflow_paimon.core.requests.findings import ERROR

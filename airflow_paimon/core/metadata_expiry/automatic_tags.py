@@ -38,8 +38,8 @@ from airflow_paimon.core.metadata_expiry.automatic_tags_plan import (
     plan_new_tags,
 )
 from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import TOO_OLD_OR_MANY, due_tags, select_tags
-from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpiryOutcome, ExpirySelection, expire
+from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import TagRule
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Roots
 from airflow_paimon.core.plan import Action, Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult

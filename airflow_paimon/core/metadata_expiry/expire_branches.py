@@ -11,7 +11,7 @@ from airflow_paimon.core.errors import ConflictError, InvalidInputError, NotFoun
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.timestamp import utc_text
 from airflow_paimon.core.metadata_expiry.ages import duration_ms
-from airflow_paimon.core.metadata_expiry.expiry_plan import (
+from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import (
     BranchAge,
     BranchRules,
     expires_soon,

@@ -14,8 +14,13 @@ from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import (
     expiry_report,
     options_of,
 )
-from airflow_paimon.core.metadata_expiry.expiry_plan import BranchExpiry, SnapshotRule, plan_changelogs, retention_rule
 from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
+from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import (
+    BranchExpiry,
+    SnapshotRule,
+    plan_changelogs,
+    retention_rule,
+)
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, Roots
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ExpireChangelogs

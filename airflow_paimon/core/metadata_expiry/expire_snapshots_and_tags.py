@@ -13,7 +13,8 @@ from airflow_paimon.core.branches.tag_files import plan_deletions
 from airflow_paimon.core.branches.tags import check_deletable, refuse_tag_of_set
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsafeOperationError
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, time_before
-from airflow_paimon.core.metadata_expiry.expiry_plan import (
+from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
+from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import (
     BranchExpiry,
     TagRule,
     branch_point_id,
@@ -24,7 +25,6 @@ from airflow_paimon.core.metadata_expiry.expiry_plan import (
     retainers_of,
     retention_rule,
 )
-from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, TAG, Root, Roots
 from airflow_paimon.core.plan import Action, Delete, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult

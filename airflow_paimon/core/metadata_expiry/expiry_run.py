@@ -19,7 +19,7 @@ from airflow_paimon.core.errors import ConflictError, FormatError, PaimonError, 
 from airflow_paimon.core.format.timestamp import utc_text
 from airflow_paimon.core.metadata_expiry.ages import grace_millis
 from airflow_paimon.core.metadata_expiry.representative_snapshots import representative_snapshots
-from airflow_paimon.core.metadata_expiry.root_values import Root, Roots, TrashEntry, Vanished
+from airflow_paimon.core.metadata_expiry.root_values import TAG, Root, Roots, TrashEntry, Vanished
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_clock import storage_now
 from airflow_paimon.core.metadata_expiry.unreferenced import (
@@ -309,7 +309,9 @@ def _move_in_batches(context: Context, selection: ExpirySelection, moved: list[R
             still = _unchanged(table, few)
             if still is None:
                 return False
-            execute_repeatedly(table, [steps[r.path][1] for r in still], lambda a: moved.append(by_path[a.path]))
+            deletions = [steps[r.path][1] for r in still]
+            groups = [[one] for one in deletions] if all(r.kind == TAG for r in still) else [deletions]
+            execute_groups(table, groups, lambda a: moved.append(by_path[a.path]))
     execute_repeatedly(table, _final_actions(table, selection))
     return True
 

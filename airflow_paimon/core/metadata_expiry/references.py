@@ -173,9 +173,9 @@ _Entries = dict[str, list[tuple[int, FileId]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormerReader:
-    """A root that had all of ``files`` live: with it known, manifests that it shares with others need no reading."""
+    """What a root names that had all of ``files`` live: manifests that it shares with others then need no reading."""
 
-    names: RootReferences
+    references: RootReferences
     files: frozenset[FileId]
 
 
@@ -196,30 +196,32 @@ def readers_of(
         FormatError: a manifest is missing or unreadable.
     """
     predecessors = predecessors_of(living)
-    read = [n for n in living if id(n) not in predecessors]
-    common = _common([h.names for h in former_readers], read)
-    own = {id(n): _own(n, common) for n in (*(h.names for h in former_readers), *read)}
-    changed = [m for n in living for m in (*n.changelog, *(n.delta if id(n) in predecessors else ()))]
+    read = [r for r in living if id(r) not in predecessors]
+    common = _common([f.references for f in former_readers], read)
+    own = {id(r): _own(r, common) for r in (*(f.references for f in former_readers), *read)}
+    changed = [m for r in living for m in (*r.changelog, *(r.delta if id(r) in predecessors else ()))]
     wanted = {m.file_name: m for m in (*(m for found, _ in own.values() for m in found), *changed) if may_be_in(m)}
     entries = _restricted(table, list(wanted.values()), files)
-    # Files that are live by the common manifests alone: what a holder has and doesn't add itself, or deletes itself
-    # (a file that compaction only moved is deleted on one level and added on another one, under the same name).
+    # Files that are live by the common manifests alone: what a former reader has and doesn't add itself, or deletes
+    # itself (a file that compaction only moved is deleted on one level and added on another one, under the same name).
     common_files: set[FileId] = set()
-    for holder in former_readers:
-        added, deleted = _net(entries, own[id(holder.names)][0])
-        common_files |= {f for f in holder.files if f not in added} | deleted
+    for former in former_readers:
+        added, deleted = _net(entries, own[id(former.references)][0])
+        common_files |= {f for f in former.files if f not in added} | deleted
     live: dict[int, Set[str]] = {}
     readers: dict[str, list[Root]] = {}
-    for names in sorted(living, key=lambda n: n.root.snapshot.id):
-        if id(names) in predecessors:
-            live[id(names)] = _after(live[id(predecessors[id(names)])], entries, names.delta)
+    for references in sorted(living, key=lambda r: r.root.snapshot.id):
+        before = predecessors.get(id(references))
+        if before is not None:
+            live_now = _after(live[id(before)], entries, references.delta)
         else:
-            manifests, shares = own[id(names)]
+            manifests, shares = own[id(references)]
             added, deleted = _net(entries, manifests)
-            live[id(names)] = {f.file_name for f in added | (common_files - deleted if shares else set())}
-        for name in live[id(names)] | {f.file_name for f in _net(entries, names.changelog)[0]}:
+            live_now = {f.file_name for f in added | (common_files - deleted if shares else set())}
+        live[id(references)] = live_now
+        for name in live_now | {f.file_name for f in _net(entries, references.changelog)[0]}:
             if len(some := readers.setdefault(name, [])) < MOST_READERS:
-                some.append(names.root)
+                some.append(references.root)
     return readers
 
 
@@ -233,16 +235,16 @@ def predecessors_of(living: Sequence[RootReferences]) -> dict[int, RootReference
     """
     at = {(n.root.branch, n.root.snapshot.id): n for n in living if n.root.kind == SNAPSHOT}
     found = {}
-    for (branch, number), names in at.items():
+    for (branch, number), references in at.items():
         before = at.get((branch, number - 1))
-        base = names.manifests[: len(names.manifests) - len(names.delta)]
-        if before is None or is_based_on_another(names.root.snapshot, before.root.snapshot):
+        base = references.manifests[: len(references.manifests) - len(references.delta)]
+        if before is None or is_based_on_another(references.root.snapshot, before.root.snapshot):
             continue
         if _count(base) == _count(before.manifests):
             known = {m.file_name for m in before.manifests}
-            merged = len(base) < len(before.manifests) and _same_rows(before.root.snapshot, names.root.snapshot)
+            merged = len(base) < len(before.manifests) and _same_rows(before.root.snapshot, references.root.snapshot)
             if merged or all(m.file_name in known for m in base):
-                found[id(names)] = before
+                found[id(references)] = before
     return found
 
 
@@ -273,19 +275,19 @@ def _common(former_readers: Sequence[RootReferences], living: Sequence[RootRefer
         return set()
     sizes = {m.file_name: m.file_size for m in former_readers[0].state}
     common = set(sizes)
-    for names in former_readers:
-        common &= {m.file_name for m in names.state}
-    for names in living:
-        shared = common & {m.file_name for m in names.state}
+    for references in former_readers:
+        common &= {m.file_name for m in references.state}
+    for references in living:
+        shared = common & {m.file_name for m in references.state}
         if 2 * sum(sizes[n] for n in shared) >= sum(sizes[n] for n in common):
             common = shared
     return common
 
 
-def _own(names: RootReferences, common: set[str]) -> tuple[list[ManifestFile], bool]:
+def _own(references: RootReferences, common: set[str]) -> tuple[list[ManifestFile], bool]:
     """The manifests of a root to be read, and whether it has all the common ones besides."""
-    shares = common <= {m.file_name for m in names.state}
-    return [m for m in names.state if not (shares and m.file_name in common)], shares
+    shares = common <= {m.file_name for m in references.state}
+    return [m for m in references.state if not (shares and m.file_name in common)], shares
 
 
 def referenced_among(table: Table, files: Set[str], living: Sequence[RootReferences]) -> set[str]:
@@ -297,14 +299,16 @@ def referenced_among(table: Table, files: Set[str], living: Sequence[RootReferen
     Raises:
         FormatError: a manifest is missing or unreadable.
     """
-    manifests = {m.file_name: m for names in living for m in (*names.state, *names.changelog)}
+    manifests = {m.file_name: m for references in living for m in (*references.state, *references.changelog)}
     entries = _restricted(table, list(manifests.values()), files)
     counts, before = Counter[FileId](), set[str]()
     held, found = set[FileId](), set[str]()
-    for names in living:
-        found |= names.manifest_names | {e.file_name for e in names.index} | {names.statistics or ""}
-        held |= {key for m in names.changelog for kind, key in entries.get(m.file_name, ()) if kind == FileKind.ADD}
-        now = {m.file_name for m in names.state}
+    for references in living:
+        found |= references.manifest_names | {e.file_name for e in references.index} | {references.statistics or ""}
+        held |= {
+            key for m in references.changelog for kind, key in entries.get(m.file_name, ()) if kind == FileKind.ADD
+        }
+        now = {m.file_name for m in references.state}
         changes = [(-1, name) for name in before - now] + [(1, name) for name in now - before]
         changed = [(by, entry) for by, name in changes for entry in entries.get(name, ())]
         for by, (kind, key) in changed:

@@ -62,7 +62,7 @@ def find_unreferenced(table: Table, expired: Sequence[Root], living: Sequence[Ro
             unreadable.append(one)
         else:
             candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), change.values())
-            former_readers.append(FormerReader(names=one, files=frozenset(change)))
+            former_readers.append(FormerReader(references=one, files=frozenset(change)))
     _add_changelog(table, candidates, found, names, schema_of)
     files = set(candidates.files) - candidates.maybe_in_states
     stored = StoredPartitions(table.branch(MAIN).schema())

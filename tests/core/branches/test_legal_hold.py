@@ -15,7 +15,7 @@ import pytest
 from airflow_paimon.core.branches import delete, tag_files, tags
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Tag
-from airflow_paimon.core.metadata_expiry import expiry_run
+from airflow_paimon.core.metadata_expiry import unreferenced
 from airflow_paimon.core.plan import Delete, Replace
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
@@ -337,13 +337,13 @@ def test_no_hold_is_acknowledged_that_somebody_takes_away_who_has_looked_before(
 
 def test_a_hold_that_is_set_while_the_tag_expires_stays(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     run(table, "create_tag", tag="month", time_retained="1 d")
-    known, told = expiry_run.execute_repeatedly, []
+    known, told = unreferenced.execute_repeatedly, []
 
     def late(on: Table, actions: Any, *more: Any) -> None:
         if not told and any(isinstance(a, Delete) and a.path == "tag/tag-month" for a in actions):
             told.append(hold(table, tag="month", if_exists="skip"))
         known(on, actions, *more)
 
-    monkeypatch.setattr(expiry_run, "execute_repeatedly", late)
+    monkeypatch.setattr(unreferenced, "execute_repeatedly", late)
     result = run(table, "expire_tags", now=LATER)
     assert told and table.tag("month").legal_hold == "case 17" and result.details["expired"] == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow_paimon.core.chain.layout import ChainBranch, Values
-from airflow_paimon.core.chain.provenance import gather_provenances, record_provenance
+from airflow_paimon.core.chain.provenance import StalePartition, find_stale, gather_provenances, record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, files_digest, gather_chain, state_digests
 from airflow_paimon.core.commit.committer import Receipt
@@ -174,3 +174,8 @@ def as_another_engine(table: Table, what: Callable[[], object]) -> None:
 
 def provenances(table: Table, state: ChainState, asked: Set[Values] | None = None) -> dict[Values, Provenance]:
     return gather_provenances(table, state.layout, state.snapshot, asked)
+
+
+def stale_partitions(table: Table, state: ChainState) -> tuple[StalePartition, ...]:
+    """The stale snapshot partitions of a chain table."""
+    return find_stale(state, gather_provenances(table, state.layout, state.snapshot))

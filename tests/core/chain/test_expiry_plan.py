@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_paimon.core.chain.expiry_plan import plan_chain_expiry
+from airflow_paimon.core.chain.chain_expiry_plan import plan_chain_expiry
 from airflow_paimon.core.chain.layout import Partitions, Values
 from airflow_paimon.core.chain.read_plan import plan_chain_read
 from airflow_paimon.core.errors import InvalidInputError

@@ -14,14 +14,13 @@ from airflow_paimon.core.chain.provenance import (
     group_folder,
     prune_records,
     record_provenance,
-    stale_partitions,
 )
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance, has_too_many, superfluous
 from airflow_paimon.core.chain.state import files_digest, gather_chain, splits_by_partition
 from airflow_paimon.core.errors import StorageError
 from airflow_paimon.core.table.record_kinds import CHAIN
 from airflow_paimon.core.table.table import Table
-from tests.core.chain.tables import DAILY, add, build, make_chain, provenances
+from tests.core.chain.tables import DAILY, add, build, make_chain, provenances, stale_partitions
 from tests.core.chain.test_write_plan import day, days
 from tests.stores import CountingStore, FaultStore
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.chain.provenance import StalePartition, stale_partitions
+from airflow_paimon.core.chain.provenance import StalePartition
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.table.table import Table
 from tests.core.chain.tables import (
@@ -19,6 +19,7 @@ from tests.core.chain.tables import (
     make_chain,
     overwrite,
     provenances,
+    stale_partitions,
 )
 from tests.stores import CountingStore
 

@@ -10,7 +10,7 @@ import pytest
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import Tag
-from airflow_paimon.core.metadata_expiry.expiry_plan import TagRule, expired_tags
+from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import TagRule, expired_tags
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import Context

@@ -574,6 +574,8 @@ def test_a_legal_hold_that_is_set_while_a_version_expires_stays(
     monkeypatch.setattr(versions, "execute", late)
     make(warehouse, keep=1, retention="0 s")
     assert told and table.tag(tag).legal_hold == "case 17"
+    assert run(table, "check_table").details["ok"], "a tag that may not be deleted is not offered for repair"
+    assert not run(table, "check_table").details["findings"]
     run(table, "delete_tag", tag=tag, release_hold=True)
     make(warehouse, keep=1, retention="0 s")
     assert tag not in set_tags(warehouse)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.table.scan import plan_scan, scan_without_files, with_planned_files
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.chain.compact import MAX_ROUNDS
 from airflow_paimon.data.compaction_tasks import CompactionTask, RunTasks, TaskOutput, run_here
+from tests.core.chain.tables import stale_partitions
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, drop, full, outcomes
 from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.commit.committer import Draft, commit
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
@@ -19,6 +18,7 @@ from airflow_paimon.core.table.data_file_paths import bucket_folder
 from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
+from tests.core.chain.tables import stale_partitions
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, outcomes
 from tests.data.chain.compactions import drop as drop_unseen

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 import pytest
 
-from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
@@ -15,7 +14,7 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
-from tests.core.chain.tables import as_another_engine
+from tests.core.chain.tables import as_another_engine, stale_partitions
 from tests.core.tables import run
 from tests.data.chain.compactions import change, compact, outcomes
 from tests.data.chain.expiries import OLD, both, made, rows_of

@@ -8,14 +8,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.table.record_kinds import CHAIN
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data import drop_partitions, write_arrow
-from tests.core.chain.tables import as_another_engine
+from tests.core.chain.tables import as_another_engine, stale_partitions
 from tests.core.tables import run
 from tests.data.chain.compactions import compact, outcomes
 from tests.data.chain.tables import Row, Writes, chain_table, day_is, on, seen, set_options

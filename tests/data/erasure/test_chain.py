@@ -11,10 +11,10 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.chain.provenance import stale_partitions
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.errors import UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.table.table import Table, open_table
+from tests.core.chain.tables import stale_partitions
 from tests.core.metadata_expiry.test_remove_orphan_files import Aged, sound
 from tests.data.chain.compactions import change, compact, outcomes
 from tests.data.chain.tables import DAYS, Row, Writes, chain_table, seen
