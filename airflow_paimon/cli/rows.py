@@ -21,7 +21,6 @@ def head(
     table: Table,
     limit: int,
     version: int | str | None = None,
-    timestamp: int | str | None = None,
     columns: Sequence[str] | None = None,
     where: str | pc.Expression | None = None,
 ) -> Listing:
@@ -32,8 +31,8 @@ def head(
     """
     if isinstance(limit, bool) or not isinstance(limit, int) or limit < 0:
         raise InvalidInputError(f"{table.label}: limit is a whole number from 0 on, not {limit!r}")
-    condition = where_argument(table, where, version, timestamp)
-    reader = read_batches(table, version, timestamp, columns, condition, limit=limit or None)
+    condition = where_argument(table, where, version)
+    reader = read_batches(table, version, columns=columns, where=condition, limit=limit or None)
     found = pa.Table.from_batches(reader, reader.schema)
     masks = masks_of((table.branch(MAIN).schema(), table.schema()))
     rows = [tuple(masks.row(row).values()) for row in json_rows(found)]

@@ -210,12 +210,12 @@ def text(value: object) -> Cell:
     return Cell(shown) if shown else Cell(_NOTHING, mark="muted")
 
 
-def shortened(value: object, most: int = 22, tail: int = 0) -> Cell:
-    """A name that may be long, such as a commit user's, without digests; ``tail``: characters to keep at its end."""
+def shortened(value: object, most: int = 22) -> Cell:
+    """A name that may be long, such as a commit user's, without digests."""
     shown = "" if value is None else str(value)
     short = _DIGEST.sub("-…", shown)
     if len(short) > most:
-        short = f"{short[: most - tail - 1].rstrip('…')}…{short[len(short) - tail :]}"
+        short = f"{short[: most - 1].rstrip('…')}…"
     return text(shown) if short == shown else Cell(short, title=shown)
 
 
