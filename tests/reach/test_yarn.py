@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import tarfile
 import threading
 import uuid
@@ -32,6 +33,7 @@ from tests.airflow.conftest import RunDag, set_connection
 from tests.airflow.processes import running, wait_until
 from tests.core.tables import make_table, run
 from tests.environment import QUICK_JVM
+from tests.oracles import layout
 from tests.reach.lost_workers import lose_worker
 from tests.spark.cluster import bare_python
 from tests.yarn_cluster import YarnCluster, yarn_cluster
@@ -192,11 +194,31 @@ def waiting_request(warehouse: str, operation_id: str) -> Request:
     return build_request("correct_branch", values | {"operation_id": operation_id})
 
 
-@pytest.mark.parametrize("connection", ["cluster", "bare"])
+@pytest.fixture
+def no_login(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing can log in at the resource manager's REST interface, as with a keytab; there is Hadoop's program."""
+    import pyspark
+
+    def refuse(hook: SparkJobHook) -> None:
+        raise RuntimeError("requests-kerberos is not installed")
+
+    monkeypatch.setattr(SparkJobHook, "_resolved_yarn_rm_auth", property(refuse))
+    java, program = layout.java_executable(), tmp_path / "yarn"
+    jars, main = Path(pyspark.__file__).parent / "jars", "org.apache.hadoop.yarn.client.cli.ApplicationCLI"
+    program.write_text(f'#!/bin/sh\nexec {java} -cp "$HADOOP_CONF_DIR:{jars}/*" {main} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("connection", ["cluster", "bare", "no_login"])
 def test_a_killed_task_ends_its_application(
-    cluster: YarnCluster, warehouse: str, waits: dict[str, Any], tmp_path: Path, connection: str
-) -> None:
-    """``bare`` names no address of the resource manager; there is no program ``yarn`` here."""
+    cluster: YarnCluster, warehouse: str, waits: dict[str, Any], tmp_path: Path, connection: str,
+    request: pytest.FixtureRequest,
+) -> None:  # fmt: skip
+    """``bare`` names no address of the resource manager; without ``no_login`` there is no program ``yarn`` here."""
+    if connection == "no_login":
+        request.getfixturevalue(connection)
+        connection = "bare"
     main = table_with_branches(warehouse, "b")
     hook, failures, before = SparkJobHook(connection, **waits), [], set(cluster.applications())
 
