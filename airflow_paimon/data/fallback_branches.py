@@ -134,8 +134,7 @@ def _other_state(state: ScanPlan, table: Table, version: int | str | None, times
             f"scan.primary-branch), which does not exist: create it, or reset the option"
         )
     if isinstance(version, int) and state.snapshot is not None:
-        found = snapshot_at_time_of(table, state.snapshot)
-        return ScanPlan(table, None, table.schema()) if found is None else scan_without_files(table, found)
+        return state_at_time_of(table, state.snapshot)
     if isinstance(version, str) and state.snapshot is not None and ("/" in version or table.find_tag(version) is None):
         version, timestamp = None, state.snapshot.time_millis
     if timestamp is not None and had_no_snapshot_at(table, timestamp):
@@ -196,13 +195,14 @@ def visible_in_own(plan: ScanPlan, other: ScanPlan) -> ScanPlan:
     return _without_partitions(plan, other) if TableOptions(plan.schema.options).primary_branch else plan
 
 
-def snapshot_at_time_of(table: Table, snapshot: Snapshot) -> int | None:
-    """Return the branch's newest snapshot at the commit time of the other branch's; else its earliest."""
+def state_at_time_of(table: Table, snapshot: Snapshot) -> ScanPlan:
+    """Choose the branch's newest snapshot at the commit time of the other branch's; else its earliest, if any."""
     try:
         found = resolve_version(table, timestamp=snapshot.time_millis)[1]
+        number = None if found is None else found.id
     except NotFoundError:
-        return min(table.snapshot_ids(), default=None)
-    return None if found is None else found.id
+        number = min(table.snapshot_ids(), default=None)
+    return ScanPlan(table, None, table.schema()) if number is None else scan_without_files(table, number)
 
 
 def with_common_schema(plans: Sequence[ScanPlan], *, newest: bool) -> list[ScanPlan]:

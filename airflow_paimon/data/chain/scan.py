@@ -18,7 +18,6 @@ from airflow_paimon.core.chain.read_plan import (
 from airflow_paimon.core.chain.state import ChainState, chain_views, heads_consistently
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.requests import GAP_POLICIES
 from airflow_paimon.core.table.features import is_chain_main
 from airflow_paimon.core.table.live_entries import live_buckets
@@ -31,7 +30,7 @@ from airflow_paimon.data.fallback_branches import (
     PinnedState,
     check_types,
     no_snapshot_as_early,
-    snapshot_at_time_of,
+    state_at_time_of,
     with_common_schema,
 )
 from airflow_paimon.data.files.pruning import Filter, bind_where, keep, partition_bounds
@@ -122,7 +121,7 @@ def _pinned(
     main = scan_without_files(table, version)
     if main.snapshot is None:
         return [main, *heads_consistently(others)]
-    return [main, *(_state_then(t, main.snapshot) for t in others)]
+    return [main, *(state_at_time_of(t, main.snapshot) for t in others)]
 
 
 def _state_or_nothing(table: Table, timestamp: int | str) -> ScanPlan:
@@ -131,11 +130,6 @@ def _state_or_nothing(table: Table, timestamp: int | str) -> ScanPlan:
         return scan_without_files(table, timestamp=timestamp)
     except NotFoundError:
         return ScanPlan(table, None, table.schema())
-
-
-def _state_then(table: Table, snapshot: Snapshot) -> ScanPlan:
-    found = snapshot_at_time_of(table, snapshot)
-    return ScanPlan(table, None, table.schema()) if found is None else scan_without_files(table, found)
 
 
 def with_bare_buckets(state: ScanPlan) -> tuple[ScanPlan, Counts]:

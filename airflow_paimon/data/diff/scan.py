@@ -21,7 +21,6 @@ from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import (
-    BucketOf,
     PartitionChoice,
     Selection,
     StoredPartitions,
@@ -253,7 +252,8 @@ class _Buckets:
         self._column_files = TableOptions(schema.options).data_evolution
         self.index_before, self.index_after = read_index_entries(branch, before), read_index_entries(branch, after)
         diff = difference(branch, before, after)
-        moved = diff.buckets | _moved_vectors(self.index_before, self.index_after, self._stored.bucket)
+        vectors = _vectors(self.index_before) ^ _vectors(self.index_after)
+        moved = diff.buckets | {self._stored.bucket(key) for key, _, _ in vectors}  # rows can go without their files
         changed = self._stored.those({key.partition for key in moved})
         counted = None if choice.specs else self._counted_rows(branch, after, changed)
         chosen = choice.selection(schema) if choice.specs else changed if counted is not None else None
@@ -377,11 +377,6 @@ def _vectors(entries: Iterable[IndexEntry]) -> set[tuple[BucketKey, str, Any]]:
         for where in e.deletion_vector_ranges or ()
         if where is not None
     }
-
-
-def _moved_vectors(before: Iterable[IndexEntry], after: Iterable[IndexEntry], bucket_of: BucketOf) -> set[BucketKey]:
-    """Find buckets with the same files that lost rows only by deletion vectors."""
-    return {bucket_of(key) for key, _, _ in _vectors(before) ^ _vectors(after)}
 
 
 def _untouched(

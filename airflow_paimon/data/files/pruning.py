@@ -258,7 +258,10 @@ def with_filled_literals(where: pc.Expression, fields: Sequence[DataField]) -> p
     found = dict(_compared(_PART.findall(text.partition("-- schema metadata --")[2]), lengths))
     if not found:
         return where
-    columns = [_filled_literals(column, found[i]) if i in found else column for i, column in enumerate(batch.columns)]
+    columns = [
+        pa.array([_value(v, found[i]) for v in column.to_pylist()], column.type) if i in found else column
+        for i, column in enumerate(batch.columns)
+    ]
     out = pa.BufferOutputStream()
     with pa.ipc.new_file(out, batch.schema) as writer:
         writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=batch.schema))
@@ -287,10 +290,6 @@ def _compared(parts: Sequence[tuple[str, str]], lengths: Mapping[str, int]) -> I
             known = [lengths[c] for c in columns if c in lengths]
             if known and name in _COMPARISONS | _MEMBERSHIPS:
                 yield from ((i, known[0]) for i in literals)
-
-
-def _filled_literals(column: pa.Array, length: int) -> pa.Array:
-    return pa.array([_value(v, length) for v in column.to_pylist()], column.type)
 
 
 def _value(value: Any, length: int) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -247,13 +246,9 @@ def _merged(held: Entries, own: Entries, times: Indices | None) -> Entries:
 
 def _map_array(records: Records, entries: Elements, maps: list[Entries | None]) -> pa.Array:
     present: Flags = np.array([one is not None for one in maps], bool)
-    at = np.array(list(_chained(one or {} for one in maps)), np.int64)
+    at = np.array([entry for one in maps if one for entry in one.values()], np.int64)
     group = np.repeat(np.arange(len(maps)), [len(one or {}) for one in maps])
     return implode(records.values, entries.at[at], group, present)
-
-
-def _chained(maps: Iterable[Entries]) -> Iterable[int]:
-    return (entry for one in maps for entry in one.values())
 
 
 Row = tuple[int, ...]
