@@ -220,8 +220,10 @@ def _groups(
         files = split.bucket.files
         top = top_level(files, options.num_levels)
         marked = {d.data_file for _, d in split.deletions} | _with_expired(read, files, expiry)
-        bucket = replace(split.bucket, partition=canonical(split.bucket.partition))  # in the end all files' form
-        marked |= {f.file_name for f in files if forms.get(f.file_name, split.bucket.partition) != bucket.partition}
+        own = {f.file_name: forms.get(f.file_name, split.bucket.partition) for f in files}
+        # of several forms one is left; a single one stays, as the engine that writes there goes on with it
+        form = canonical(split.bucket.partition) if len({*own.values()}) > 1 else split.bucket.partition
+        marked |= {name for name, stored in own.items() if stored != form}
         parts = plan_parts(
             split.sections,
             top=top,
@@ -230,7 +232,7 @@ def _groups(
             keep_deletes=options.chain_table,
         )
         if parts:
-            groups.append(FileGroup(bucket, parts, top))
+            groups.append(FileGroup(replace(split.bucket, partition=form), parts, top))
     return groups
 
 
