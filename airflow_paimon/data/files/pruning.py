@@ -231,7 +231,7 @@ def row_group_bounds(
             try:
                 kind = arrow_type(target[1])
                 low, high = value_of(pa.scalar(found.min, kind)), value_of(pa.scalar(found.max, kind))
-            except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):
+            except (ValueError, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError):  # or text that is none
                 low, high = None, None
         out[target[0]] = Bounds(low, high, nulls, chunk.num_rows)
     return out

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -32,6 +33,7 @@ from airflow_paimon.core.table.predicate import (
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.data.files.pruning import row_group_bounds
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import plan_read
 from tests.core.tables import alter_table
@@ -294,3 +296,13 @@ def test_floats_and_strange_literals_never_prune() -> None:
     assert may_match(Condition("a", "=", aware), known, {"a": stamp})
     assert not may_match(Condition("a", "=", aware.replace(tzinfo=None)), known, {"a": stamp})
     assert may_match(Condition("zzz", "=", 1), known, {"a": stamp})
+
+
+def test_values_that_python_does_not_have_bound_no_row_group(tmp_path: Path) -> None:
+    """Text that is no UTF-8, and a date outside of the years 1 to 9999, of another engine."""
+    offsets = pa.array([0, 2], pa.int32()).buffers()[1]
+    text = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+    pq.write_table(pa.table({"s": text, "day": pa.array([4_000_000], pa.int32()).cast(pa.date32())}), tmp_path / "file")
+    columns = {name: (name, parse_type(COLUMNS[name])) for name in ("s", "day")}
+    found = row_group_bounds(pq.ParquetFile(tmp_path / "file").metadata, 0, columns)
+    assert found == dict.fromkeys(columns, Bounds(None, None, 0, 1))
