@@ -162,8 +162,9 @@ def test_the_installed_package_shows_every_page_that_dags_messages_and_the_ui_po
     code = """
         import json
         from airflow_paimon.bundled import docs_folder
-        from airflow_paimon.plugin.documents import page_names, render
-        print(json.dumps([str(docs_folder()), {name: render(name, "/paimon/_docs").title for name in page_names()}]))
+        from airflow_paimon.plugin.documents import render
+        pages = [path.relative_to(docs_folder()).with_suffix("").as_posix() for path in docs_folder().rglob("*.md")]
+        print(json.dumps([str(docs_folder()), {name: render(name, "/paimon/_docs").title for name in pages}]))
     """
     folder, titles = installed.run(code, blocked=("airflow", "pyspark"))
     assert Path(folder).is_relative_to(installed.site)
