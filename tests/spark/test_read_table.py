@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError, PaimonError
@@ -25,7 +26,6 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.arrow_write import write_arrow
-from airflow_paimon.data.files import write
 from airflow_paimon.data.planner import plan_rows
 from airflow_paimon.data.read import read_split
 from airflow_paimon.data.scan import with_positions
@@ -402,7 +402,8 @@ def test_nan_is_the_greatest_value_also_where_bounds_leave_it_out(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in files that Arrow wrote before; -0.0 is 0.0, which dictionaries tell apart."""
-    monkeypatch.setattr(write, "columns_with_nan", lambda rows: frozenset())
+    writer = pq.ParquetWriter
+    monkeypatch.setattr(pq, "ParquetWriter", lambda *given, **more: writer(*given, **more | {"write_statistics": True}))
     columns = [("k", "INT"), ("d", "DOUBLE"), ("f", "FLOAT"), ("r", "ROW<x DOUBLE>"), ("z", "DOUBLE")]
     table = create_table(str(tmp_path), "d.t", columns, options={"bucket": "-1"})
     kinds, nan = read_arrow(table).schema, float("nan")
