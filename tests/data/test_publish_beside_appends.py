@@ -292,6 +292,7 @@ def test_a_bucket_that_keeps_its_order_stays_a_conflict(tmp_path: Path, partitio
     with pytest.raises(ConflictError, match=r"both changed .* stop a job that writes there") as refused:
         run(table, "merge_branch", branch="fix")
     assert ("publish the other partitions alone" in refused.value.message) == partitioned
+    assert refused.value.code == "not-mergeable"
 
 
 @pytest.mark.parametrize("expired", [False, True])

@@ -216,7 +216,7 @@ def check_bucket_counts(
             raise ConflictError(
                 f"{table}: the number of buckets of {listed(where)} changed since the branch point, and both sides "
                 f"wrote there; create a new branch from {target}'s head",
-                code="branch-conflict",
+                code="not-mergeable",
                 details={"conflicts": where[:MAX_LISTED]},
             )
 

@@ -87,7 +87,7 @@ def check_columns(
     raise ConflictError(
         f"{table}: both sides changed the same columns of the same rows since the branch was made: "
         f"{'; '.join(texts[:_LISTED])}. Make a new branch of main and correct them again there",
-        code="branch-conflict",
+        code="not-mergeable",
         details={"conflicts": texts[:_LISTED], "conflict_count": len(texts), "cause": "columns"},
     )
 
@@ -130,7 +130,7 @@ def came_otherwise(table: str, bucket: BucketKey, name_bucket: Callable[[BucketK
     return ConflictError(
         f"{table}: rows of {name_bucket(bucket)} came to main from another branch, and have other row ids there than "
         f"on this one, which changed them then. Make a new branch of main and correct them again there",
-        code="branch-conflict",
+        code="not-mergeable",
         details={"conflicts": [name_bucket(bucket)], "conflict_count": 1, "cause": "row-ids"},
     )
 
@@ -160,7 +160,7 @@ def check_ranges(
             raise ConflictError(
                 f"{table}: the branch compacted files of {name_bucket(change.bucket)} and changed their rows then, so "
                 f"that its files don't fit to main's. Make a new branch of main and correct them again there",
-                code="branch-conflict",
+                code="not-mergeable",
                 details={"conflicts": [name_bucket(change.bucket)], "conflict_count": 1, "cause": "compaction"},
             )
 

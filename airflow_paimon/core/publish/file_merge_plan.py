@@ -457,7 +457,7 @@ _REASONS = {
 }
 
 
-_CODES = {Cause.ROWS: "branch-conflict", Cause.COMPACTION: "compaction-conflict", Cause.APPENDED: "appended-rows"}
+_CODES = {Cause.ROWS: "not-mergeable", Cause.COMPACTION: "compaction-conflict", Cause.APPENDED: "appended-rows"}
 
 
 def _conflict(table: str, found: Mapping[BucketKey, Cause], name_bucket: Name) -> ConflictError:

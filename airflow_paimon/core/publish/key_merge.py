@@ -162,7 +162,7 @@ def not_by_key(
     return ConflictError(
         f"{table}: {target} and the branch both changed {listed(names)} since the branch point, and they can't be "
         f"merged by key: {why}; nothing was published. {ways_out(names, target)}",
-        code="branch-conflict",
+        code="not-mergeable",
         details={"conflicts": names[:MAX_LISTED], "conflict_count": len(names)},
     )
 

@@ -323,7 +323,7 @@ def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared:
             f"{main.name}: cannot determine what main still has of an earlier publish of {request.branch!r} or of its "
             "parent branch. Rows could be doubled or lost, so nothing was published. Create a new branch from main's "
             "head and correct it again",
-            code="branch-conflict",
+            code="not-mergeable",
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )
     keep, revert = (

@@ -210,6 +210,8 @@ def _actions(request: Publish, d: Publication) -> Sequence[Action]:
         return ()
     source = d.source_snapshot.id
     reason = f"back to snapshot {source}" if d.is_rollback else f"publishes branch {d.source.branch_name}"
+    if d.summary.get("keep_later"):
+        reason = f"reverts snapshot {source + 1} only"
     snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=d.schema.id, reason=reason)
     undo = SetTag(
         path=d.target.paths.tag(f"{UNDO_TAG_PREFIX}{name_part(request.operation_id) if request.operation_id else '*'}"),

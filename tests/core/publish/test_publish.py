@@ -81,6 +81,7 @@ def test_both_changed_a_bucket(table: Table, fix: Table) -> None:
     before = files(table)
     with pytest.raises(ConflictError) as caught:
         run(table, "merge_branch", branch="fix")
+    assert caught.value.code == "not-mergeable"
     assert caught.value.details["conflicts"] == ["dt=a/bucket-0"]
     assert files(table) == before
     assert table.tag_names() == ["airflow-paimon-branch-fix", "base"]

@@ -32,6 +32,8 @@ def test_what_came_later_elsewhere_stays() -> None:
     assert [s.id for s in found.later] == list(range(27, 7, -1))
     assert (found.figures["rows_deleted"], found.figures["rows_added"], found.figures["partitions"]) == (1, 3, 1)
     assert table.store.walk("") == before
+    planned = run(table, "rollback_to", tag=found.tag, keep_later=True, dry_run=True).details["plan"]["actions"]
+    assert [a["reason"] for a in planned][-1] == "reverts snapshot 2 only"
     done = run(table, "rollback_to", tag=found.tag, keep_later=True).details
     assert {name: done[name] for name in found.figures} == found.figures
 
