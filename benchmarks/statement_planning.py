@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.committer import Draft, commit
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import CommitOptions, Draft
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind

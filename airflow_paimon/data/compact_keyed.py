@@ -22,9 +22,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.commit.committed import find_committed
-from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.copy_on_write import commit_compaction
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
 from airflow_paimon.core.commit.idempotency import commit_identity
 from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import DataFile, FileKind, FileSource

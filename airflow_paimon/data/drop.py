@@ -9,9 +9,9 @@ from typing import Any
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.commit import files as commit_files
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Receipt
 from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.arguments import check_operation_id, check_table, partitions_argument
 from airflow_paimon.data.arrow_write import WriteRequest, write_once, write_result

@@ -134,7 +134,7 @@ def _without(details: Mapping[str, Any], tables: Collection[str]) -> dict[str, A
 
 def _of(params: Mapping[str, Any], one: PipelineTable) -> Table:
     """Open a table that will be written: a correction replaces whole buckets, a replay may append as well."""
-    from airflow_paimon.core.commit.committer import require_committable
+    from airflow_paimon.core.commit.put import require_committable
     from airflow_paimon.core.table.features import check_writable, is_chain_main
     from airflow_paimon.core.table.options import TableOptions
 

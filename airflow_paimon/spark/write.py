@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt, require_committable
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Receipt
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import running_in_spark
 from airflow_paimon.core.table.merge_options import combines_rows

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_paimon.core.commit.committer import CommitIdentity
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.requests.arguments import build_request

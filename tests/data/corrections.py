@@ -10,8 +10,7 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.committer import CommitIdentity, Receipt
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Receipt
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
@@ -86,5 +85,5 @@ def change(table: Table, rows: Sequence[Row], branch: str = MAIN, operation: str
     outcome = keyed.outcome_of(plan, write, list(correct_buckets(correction, arrow(view, rows).to_batches())))
     asked: Any = SimpleNamespace(kind=operation)
     tables: Any = None
-    with patch.object(run, "evaluate", lambda *asked, **how: outcome):
+    with patch.object(run, "compute_changes", lambda *asked, **how: outcome):
         return run.commit_statement(NO_SESSION, asked, view, tables, CommitOptions(), lambda found: {}, limits)[0]

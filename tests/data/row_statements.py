@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.draft import Receipt
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow
 from airflow_paimon.data.copy_on_write import (

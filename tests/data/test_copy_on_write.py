@@ -14,8 +14,9 @@ import pyarrow.orc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import ConflictError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, FileKind
 from airflow_paimon.core.format.snapshot import CommitKind

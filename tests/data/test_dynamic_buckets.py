@@ -15,8 +15,8 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.check.check import rebuild_hash_indexes
-from airflow_paimon.core.commit.committer import Draft, commit
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import CommitOptions, Draft
 from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
 from airflow_paimon.core.commit.restore import restore_partitions
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.snapshot import CommitKind

@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.committer import put_new
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
 from airflow_paimon.core.commit.files import commit_append
+from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,

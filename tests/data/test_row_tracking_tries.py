@@ -99,7 +99,7 @@ def given_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         kind = "MERGE"
 
     real = statements._commit
-    monkeypatch.setattr(statements, "evaluate", evaluated)
+    monkeypatch.setattr(statements, "compute_changes", evaluated)
     monkeypatch.setattr(statements, "_commit", lambda table, _, *rest: real(table, Named, *rest))  # type: ignore[arg-type]
 
 

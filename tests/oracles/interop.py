@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.committer import Receipt
+from airflow_paimon.core.commit.draft import Receipt
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult

@@ -21,7 +21,7 @@ from airflow_paimon.spark.jobs import query_views
 from airflow_paimon.spark.statements import tables, target_files
 from airflow_paimon.spark.statements.outcome import StatementOutcome
 from airflow_paimon.spark.statements.parse import parse_statement
-from airflow_paimon.spark.statements.run import evaluate
+from airflow_paimon.spark.statements.run import compute_changes
 from airflow_paimon.spark.statements.tables import NamedTables
 from tests.core.table.test_stored_partitions import manifests_read
 from tests.core.tables import run
@@ -74,7 +74,7 @@ def make(warehouse: Path, kind: str) -> Table:
 def planned(spark: SparkSession, warehouse: Path, table: Table, text: str) -> StatementOutcome:
     statement = parse_statement(spark, text)
     assert statement is not None
-    return evaluate(spark, statement, table, NamedTables(spark, str(warehouse), None, text, table), dry_run=True)
+    return compute_changes(spark, statement, table, NamedTables(spark, str(warehouse), None, text, table), dry_run=True)
 
 
 @pytest.mark.every(2)

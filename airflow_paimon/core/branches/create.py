@@ -32,9 +32,8 @@ from airflow_paimon.core.branches.ownership import (
     refuse_protected,
     stored_record,
 )
-from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.commit.put import execute_at_once
+from airflow_paimon.core.commit.put import execute, execute_at_once
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

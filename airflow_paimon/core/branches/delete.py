@@ -23,9 +23,8 @@ from airflow_paimon.core.branches.ownership import (
     take_lock,
 )
 from airflow_paimon.core.branches.tags import relying_branches
-from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.commit.put import delete_one
+from airflow_paimon.core.commit.put import delete_one, execute
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

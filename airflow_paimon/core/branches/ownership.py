@@ -10,7 +10,7 @@ import json
 from dataclasses import replace
 
 from airflow_paimon.core.branches.branch_plan import lock, protection_text
-from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Action, Delete, Plan, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult

@@ -25,8 +25,8 @@ from airflow_paimon.core.branches.ownership import (
     take_lock,
 )
 from airflow_paimon.core.branches.retention_tags import missing_tags_of_copy
-from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError
 from airflow_paimon.core.plan import PutNew
 from airflow_paimon.core.requests.context import Context, OperationResult

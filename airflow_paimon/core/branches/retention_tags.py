@@ -20,8 +20,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
-from airflow_paimon.core.commit.committer import execute
-from airflow_paimon.core.commit.put import execute_at_once
+from airflow_paimon.core.commit.put import execute, execute_at_once
 from airflow_paimon.core.errors import LostMetadataError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot, Tag

@@ -17,8 +17,8 @@ from airflow_paimon.core.branches.tag_files import (
     put_replacement,
     replacement,
 )
-from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of
+from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

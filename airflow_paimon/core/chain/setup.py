@@ -14,8 +14,8 @@ from typing import Any
 from airflow_paimon.core.chain import setup_plan
 from airflow_paimon.core.chain.layout import ChainLayout, branch_problems, chain_layout, schema_problems
 from airflow_paimon.core.chain.setup_plan import BranchNow
-from airflow_paimon.core.commit.committer import execute, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.put import execute, require_committable
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Plan

@@ -32,7 +32,7 @@ from airflow_paimon.core.check.check_keys import (
 )
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.check.row_checks import NO_ROWS, TOLD_BY_ROWS, RowChecks
-from airflow_paimon.core.commit.committer import execute
+from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import (
     FormatError,
     InvalidInputError,

@@ -10,9 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from airflow_paimon.core.check.row_checks import ReadKeyHashes
-from airflow_paimon.core.commit.committer import Draft, Receipt, commit, execute, put_new
+from airflow_paimon.core.commit.committer import commit
 from airflow_paimon.core.commit.conditions import has_dynamic_buckets, has_moving_keys
+from airflow_paimon.core.commit.draft import Draft, Receipt
 from airflow_paimon.core.commit.idempotency import REFUSALS
+from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,

@@ -19,6 +19,7 @@ from typing import Any
 from airflow_paimon.core.commit.cache import CommitCache
 from airflow_paimon.core.commit.committed import (
     check_not_built_upon,
+    find_committed,
     head_is_unchanged,
     is_still_there,
     read_back,
@@ -26,13 +27,8 @@ from airflow_paimon.core.commit.committed import (
     unknown_outcome,
     verify_at_end,
 )
-from airflow_paimon.core.commit.committed import find_committed as find_committed
 from airflow_paimon.core.commit.conditions import HeadState
-from airflow_paimon.core.commit.draft import CommitIdentity as CommitIdentity
-from airflow_paimon.core.commit.draft import CommitOptions as CommitOptions
-from airflow_paimon.core.commit.draft import Draft as Draft
-from airflow_paimon.core.commit.draft import MakeDraft as MakeDraft
-from airflow_paimon.core.commit.draft import Receipt as Receipt
+from airflow_paimon.core.commit.draft import CommitOptions, Draft, MakeDraft, Receipt
 from airflow_paimon.core.commit.guard import PostCommitCheck, commit_guard
 from airflow_paimon.core.commit.lost_races import count_lost_race
 from airflow_paimon.core.commit.metadata_files import (
@@ -43,9 +39,7 @@ from airflow_paimon.core.commit.metadata_files import (
     new_snapshot,
     write,
 )
-from airflow_paimon.core.commit.put import execute as execute
-from airflow_paimon.core.commit.put import put_new as put_new
-from airflow_paimon.core.commit.put import require_committable as require_committable
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from airflow_paimon.core.branches.branch_plan import StoredBranch, plan_delete_branch
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, Receipt, commit_at, execute
+from airflow_paimon.core.commit.committer import commit_at
 from airflow_paimon.core.commit.conditions import HeadState
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Draft, Receipt
+from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,

@@ -19,8 +19,8 @@ from airflow_paimon.core.branches.tags import (
     refuse_own_name,
     refuse_tag_of_set,
 )
-from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.put import execute
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

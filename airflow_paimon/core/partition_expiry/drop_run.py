@@ -17,18 +17,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol
 
-from airflow_paimon.core.commit.committer import (
-    CommitIdentity,
-    execute,
-    find_committed,
-    put_new,
-    require_committable,
-)
+from airflow_paimon.core.commit.committed import find_committed
 from airflow_paimon.core.commit.conditions import Condition
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
 from airflow_paimon.core.commit.files import drop_if_unchanged
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity, name_of_try
 from airflow_paimon.core.commit.partition_contents import PartitionContent
+from airflow_paimon.core.commit.put import execute, put_new, require_committable
 from airflow_paimon.core.commit.restore import restore_partitions
 from airflow_paimon.core.errors import (
     AlreadyExistsError,

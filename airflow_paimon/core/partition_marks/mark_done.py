@@ -6,9 +6,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from airflow_paimon.core.catalogs.base import PartitionCatalog
-from airflow_paimon.core.commit.committer import execute
 from airflow_paimon.core.commit.idempotency import attempt_of
-from airflow_paimon.core.commit.put import require_committable
+from airflow_paimon.core.commit.put import execute, require_committable
 from airflow_paimon.core.errors import (
     InvalidInputError,
     PaimonError,

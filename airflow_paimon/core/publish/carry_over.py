@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import make_branch
 from airflow_paimon.core.branches.tag_files import replacement
-from airflow_paimon.core.commit.committer import execute, put_new
+from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import AlreadyExistsError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, PutNew

@@ -78,13 +78,13 @@ def gather_sides(
     head: Snapshot,
     theirs: Snapshot,
     schema: TableSchema,
-    whole: bool,
+    takes_all: bool,
     unfinished: Sequence[Hold] = (),
     scope: PartitionScope = WHOLE,
 ) -> Comparison:
     """Compare ``theirs`` of the branch and ``head`` of main with their ``base``.
 
-    ``whole``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
+    ``takes_all``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
     ``unfinished``: other publishes of the branch, which may have been committed. ``scope``: see ``Comparison``.
 
     Raises:
@@ -120,8 +120,8 @@ def gather_sides(
     for damaged in seen.since.damaged.values():
         raise damaged
     on_main = _find_publishes(seen)
-    by_file = merges_by_file(schema) and not whole
-    found = _by_file(seen, on_main, unfinished) if by_file else _by_bucket(seen, on_main, whole)
+    by_file = merges_by_file(schema) and not takes_all
+    found = _by_file(seen, on_main, unfinished) if by_file else _by_bucket(seen, on_main, takes_all)
     return replace(
         found, sides=_only(found.sides, scope), on_main=on_main,
         branch_rolled_back=_goes_back(history, on_main),
@@ -202,12 +202,12 @@ def _by_file(s: _ReadSides, on_main: PublishesOnMain, unfinished: Sequence[Hold]
     )
 
 
-def _by_bucket(s: _ReadSides, on_main: PublishesOnMain, whole: bool) -> Comparison:
+def _by_bucket(s: _ReadSides, on_main: PublishesOnMain, takes_all: bool) -> Comparison:
     schema = s.compared.schema
     parts = [_BucketsOfBase.since(s, on_main, publish, counts) for publish, counts in on_main.each()]
     parts.append(_BucketsOfBase.of_the_rest(s, {b for part in parts for b in part.buckets}))
     theirs, ours = together(p.theirs for p in parts), together(p.ours for p in parts)
-    candidates = ours.buckets if whole else sharing_keys(ours.buckets, theirs.buckets, schema)
+    candidates = ours.buckets if takes_all else sharing_keys(ours.buckets, theirs.buckets, schema)
     sides = Sides(
         theirs=theirs,
         ours=ours,

@@ -72,7 +72,7 @@ def appended_on_main(
     base = base or branch_point(main, branch)
     if base is None:
         return None
-    compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, whole=False)
+    compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, takes_all=False)
     if not compared.earlier_publishes_known:
         return None
     sides = _comparable(main, _sides_of(main, branch, compared), schema)

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
 from airflow_paimon.core.branches.tags import expire_undo_tags
 from airflow_paimon.core.chain.guard import check_chain_publish, refuse_chain_branch, report_write
-from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.audit_properties import changes_property
@@ -242,7 +242,7 @@ def compare_on_head(
         head=head,
         theirs=branch_snapshot,
         schema=schemas[-1],
-        whole=planner.takes_all,
+        takes_all=planner.takes_all,
         unfinished=[one for one in unfinished if one.user != own],
         scope=planner.scope,
     )

@@ -16,8 +16,10 @@ from typing import Any
 from airflow_paimon.core.branches.branch_plan import Parent
 from airflow_paimon.core.branches.create import make_branch
 from airflow_paimon.core.branches.retention_tags import missing_tags_of_copy
-from airflow_paimon.core.commit.committer import CommitOptions, commit, execute, require_committable
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import attempt_of, commit_identity
+from airflow_paimon.core.commit.put import execute, require_committable
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

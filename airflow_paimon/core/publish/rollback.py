@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from airflow_paimon.core.commit.committer import require_committable
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,

@@ -24,19 +24,11 @@ from airflow_paimon.core.branches.retention_tags import (
     staged_tag_names,
     try_name,
 )
-from airflow_paimon.core.commit.committer import (
-    COMMITTED,
-    CommitIdentity,
-    CommitOptions,
-    Draft,
-    MakeDraft,
-    Receipt,
-    commit_at,
-    execute,
-)
+from airflow_paimon.core.commit.committer import COMMITTED, commit_at
 from airflow_paimon.core.commit.conditions import BucketsAreClosed, Condition, HeadState
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Draft, MakeDraft, Receipt
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, name_part
-from airflow_paimon.core.commit.put import delete_files
+from airflow_paimon.core.commit.put import delete_files, execute
 from airflow_paimon.core.errors import FormatError, InvalidInputError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
@@ -270,11 +262,11 @@ def _writers(run: _PublishRun, publication: Publication) -> dict[str, Any]:
     return describe_writers(publication.target, schema, buckets, publication.head, run.context.now_ms)
 
 
-def _finish(run: _PublishRun, committed: Snapshot, *, is_whole: bool = False) -> list[str]:
+def _finish(run: _PublishRun, committed: Snapshot, *, was_finished: bool = False) -> list[str]:
     """Let the staged tags of a committed publish become what its properties name, and do what follows it. Returns
     warnings.
 
-    A retry with the same operation id does the same. ``is_whole``: no staged tag was left: what is missing now was
+    A retry with the same operation id does the same. ``was_finished``: no staged tag was left: what is missing now was
     taken away since.
 
     Raises:
@@ -284,7 +276,7 @@ def _finish(run: _PublishRun, committed: Snapshot, *, is_whole: bool = False) ->
     try:
         kept = [keep_record] if is_read_with_main(target) else []
         run_parallel(target.store, [partial(f, target, committed) for f in (protect_published, restore_schema, *kept)])
-        warnings = [] if is_whole else carry_over_tags_and_consumers(run.context, target, committed)
+        warnings = [] if was_finished else carry_over_tags_and_consumers(run.context, target, committed)
         delete_staged_tags(target, committed)
         if run.tried.retried:
             drop_holds_of(target, run.identity.user)
@@ -399,7 +391,7 @@ def _put_schemas_before(run: _PublishRun, publication: Publication, schema: Tabl
 
 def _committed_before(run: _PublishRun, committed: Snapshot) -> OperationResult:
     """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
-    _finish(run, committed, is_whole=not staged_tag_names(committed, run.target.tag_names()))
+    _finish(run, committed, was_finished=not staged_tag_names(committed, run.target.tag_names()))
     details = dict(
         _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v)
         for k, v in committed.properties.items()

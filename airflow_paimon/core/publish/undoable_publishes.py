@@ -247,14 +247,16 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
                 f"it, or it is not a publish of {branch!r}"
             )
     before, schema = main.snapshot(snapshot_id - 1), main.schema()
-    whole = published.properties.get(OPERATION_PROPERTY) in WHOLE_STATE
+    takes_all = published.properties.get(OPERATION_PROPERTY) in WHOLE_STATE
     scope = publish_scope(schema, published, main.label)
-    compared = gather_sides(main, view, base=base, head=before, theirs=theirs, schema=schema, whole=whole, scope=scope)
+    compared = gather_sides(
+        main, view, base=base, head=before, theirs=theirs, schema=schema, takes_all=takes_all, scope=scope
+    )
     sides = compared.sides
-    if merges_by_file(schema) and not whole:
+    if merges_by_file(schema) and not takes_all:
         merge = merge_branch_files(main, view, compared, keep_appended=True, revert_compaction=True)
         return _verify_files(main, published, merge)
-    wanted = sides.theirs.buckets | sides.ours.buckets if whole else sides.theirs_changed
+    wanted = sides.theirs.buckets | sides.ours.buckets if takes_all else sides.theirs_changed
     keyed = overlapping_buckets(sides, schema) if MERGED_KEYS_PROPERTY in published.properties else set()
     return _verify(main, source=theirs, published=published, wanted=wanted, keyed=keyed)
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from airflow_paimon.core.commit.committer import Draft, execute, put_new
+from airflow_paimon.core.commit.draft import Draft
+from airflow_paimon.core.commit.put import execute, put_new
 from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema

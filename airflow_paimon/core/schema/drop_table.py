@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from airflow_paimon.core.catalogs.filesystem import FilesystemCatalog
-from airflow_paimon.core.commit.committer import execute, require_committable
-from airflow_paimon.core.commit.put import delete_files
+from airflow_paimon.core.commit.put import delete_files, execute, require_committable
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

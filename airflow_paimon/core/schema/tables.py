@@ -8,8 +8,8 @@ from itertools import pairwise
 from typing import Any
 
 from airflow_paimon.core.chain.setup import check_new_table, check_one_branch
-from airflow_paimon.core.commit.committer import put_new, require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.put import put_new, require_committable
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -21,8 +21,8 @@ from airflow_paimon.core.chain.compaction_plan import (
 from airflow_paimon.core.chain.layout import ChainBranch, Values
 from airflow_paimon.core.chain.provenance import find_stale, prune_records, read_provenances, read_staleness
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, state_digests
-from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, PaimonError
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.snapshot import Snapshot

@@ -14,9 +14,9 @@ from typing import Any
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.chain.state import ChainState, gather_chain
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
-from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_identity, digest_of
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.erasure.end_tags import end_tags
 from airflow_paimon.core.erasure.proofs import keep_proof
 from airflow_paimon.core.erasure.reach_plan import PROTECTIVE_TAG, ReachingRoots

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.chain.write_plan import ChainOptions
-from airflow_paimon.core.commit.committer import CommitIdentity
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -37,7 +36,7 @@ from airflow_paimon.spark.progress import progress
 from airflow_paimon.spark.statements.insert import insert_rows, is_dynamic, overwritten
 from airflow_paimon.spark.statements.outcome import StatementOutcome, notes_of
 from airflow_paimon.spark.statements.parse import TAKEN, is_command_plan, parse_plan, parse_statement
-from airflow_paimon.spark.statements.run import commit_statement, evaluate
+from airflow_paimon.spark.statements.run import commit_statement, compute_changes
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows
 from airflow_paimon.spark.statements.target_files import Limits
@@ -140,7 +139,7 @@ def _change(
 ) -> OperationResult:
     limits, made = _limits(context, base), made_of(request, base.table, statement.text)
     if request.dry_run:
-        outcome = evaluate(spark, statement, base.table, tables, limits=limits, dry_run=True)
+        outcome = compute_changes(spark, statement, base.table, tables, limits=limits, dry_run=True)
         return base.result(context, request, _details(statement, base, outcome), changed=bool(outcome.rows))
 
     def described(outcome: StatementOutcome) -> Mapping[str, str]:

@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.write_plan import ChainOptions
-from airflow_paimon.core.commit.committer import CommitIdentity
 from airflow_paimon.core.commit.conditions import KEYS_STAY
+from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.staging import Staging, Taken, take_over, unpublished, unpublished_snapshots
 from airflow_paimon.core.errors import ConflictError, PaimonError, UnsupportedFeatureError

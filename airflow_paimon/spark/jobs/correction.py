@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_paimon.core.chain.guard import report_write
-from airflow_paimon.core.commit.committer import CommitIdentity, require_committable
+from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.idempotency import digest_of
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.publish.approval import refuse_unapproved

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.commit.committer import Receipt
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import CommitMessage
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -33,7 +32,7 @@ from airflow_paimon.spark.rows_in import check_frame
 from airflow_paimon.spark.spark_types import paimon_type
 from airflow_paimon.spark.statements.select import query
 from airflow_paimon.spark.statements.sql_request import SqlRequest, parts_of
-from airflow_paimon.spark.statements.written import write_query, write_statement
+from airflow_paimon.spark.statements.write_statement import write_query, write_statement
 from airflow_paimon.spark.truncated_times import lossy, truncated_columns
 from airflow_paimon.spark.write import write_files
 

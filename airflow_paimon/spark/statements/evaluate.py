@@ -170,7 +170,7 @@ class Evaluation:
         if statement.condition is not None:
             rows = named.where(self._column(statement.condition.node))
             condition = analyzed(rows).condition()
-            self._refuse_chance(condition, statement.condition)
+            self._require_deterministic(condition, statement.condition)
             self._refuse_inexact(condition, rows, statement.condition)
             predicate = condition_predicate(condition, with_row_columns(self._schema), ids_of(analyzed(named).output()))
             uses = frozenset(str(a.name()) for a in references(condition))
@@ -203,7 +203,7 @@ class Evaluation:
         while kind_of(plan) != "Join":
             plan = plan.child()
         condition = plan.condition().get()
-        self._refuse_chance(condition, statement.condition)
+        self._require_deterministic(condition, statement.condition)
         self._refuse_inexact(condition, joined, statement.condition)
         actions = [(c, joined) for c in statement.matched]
         actions += [(c, source) for c in inserts]
@@ -357,7 +357,7 @@ class Evaluation:
             return sf.lit(True)
         rows = base.where(self._column(clause.condition.node))
         condition = analyzed(rows).condition()
-        self._refuse_chance(condition, clause.condition)
+        self._require_deterministic(condition, clause.condition)
         self._refuse_inexact(condition, rows, clause.condition)
         return self._column(condition)
 
@@ -394,7 +394,7 @@ class Evaluation:
     def _column(self, expression: Any) -> Column:
         return column_of_node(self._spark, expression)
 
-    def _refuse_chance(self, expression: Any, at: Fragment) -> None:
+    def _require_deterministic(self, expression: Any, at: Fragment) -> None:
         if not expression.deterministic():
             raise InvalidInputError(f"{self._statement.title}: a condition must be deterministic{at.where}")
 

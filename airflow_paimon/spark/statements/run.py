@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from airflow_paimon.core.chain.guard import is_chain_rows
-from airflow_paimon.core.commit.committer import Receipt
 from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
 from airflow_paimon.core.commit.copy_on_write import commit_rewrite
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import ConflictError
@@ -47,7 +46,7 @@ _OPERATIONS = {
 Properties = Callable[[StatementOutcome], Mapping[str, str]]
 
 
-def evaluate(
+def compute_changes(
     spark: SparkSession,
     statement: Statement,
     table: Table,
@@ -99,7 +98,7 @@ def commit_statement(
         UnsafeOperationError: a running job may have a bucket open, and the options don't say that writers are stopped.
     """
     for number in range(1, ATTEMPTS + 1):
-        outcome = evaluate(spark, statement, table, tables, limits=limits)
+        outcome = compute_changes(spark, statement, table, tables, limits=limits)
         try:
             stay = has_moving_keys(outcome.write.schema)  # without a new key, all that are left stay in their buckets
             if outcome.inserted:

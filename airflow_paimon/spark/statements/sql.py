@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import parse_on_stale
-from airflow_paimon.core.commit.committer import Receipt, require_committable
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitOptions, Receipt
 from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import running_in_spark
 from airflow_paimon.core.sql_text.call import is_call, parse_show_list
@@ -35,7 +35,7 @@ from airflow_paimon.spark.statements.sql_request import SqlRequest, qualified
 from airflow_paimon.spark.statements.statement_plan import Statement, check_statement, table_of
 from airflow_paimon.spark.statements.tables import NamedTables, names_of, own_rows
 from airflow_paimon.spark.statements.views import check_view_names, registered
-from airflow_paimon.spark.statements.written import write_query, write_statement
+from airflow_paimon.spark.statements.write_statement import write_query, write_statement
 from airflow_paimon.spark.truncated_times import refuse_truncated_times
 from airflow_paimon.spark.write import write_files
 

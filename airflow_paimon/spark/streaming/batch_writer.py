@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.commit.committed import verified_commits
-from airflow_paimon.core.commit.committer import require_committable
 from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.commit.stream_batch import begin_batch, check_same_batch
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.merge_options import combines_rows

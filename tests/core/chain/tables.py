@@ -12,7 +12,7 @@ from airflow_paimon.core.chain.layout import ChainBranch, Values
 from airflow_paimon.core.chain.provenance import StalePartition, find_stale, gather_provenances, record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, files_digest, gather_chain, state_digests
-from airflow_paimon.core.commit.committer import Receipt
+from airflow_paimon.core.commit.draft import Receipt
 from airflow_paimon.core.commit.files import (
     CommitMessage,
     commit_append,

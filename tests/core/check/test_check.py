@@ -17,8 +17,7 @@ from airflow_paimon.core.check.check import find_all
 from airflow_paimon.core.check.check_files import file_findings
 from airflow_paimon.core.check.live_states import LiveStates
 from airflow_paimon.core.check.row_checks import RowChecks
-from airflow_paimon.core.commit.committer import CommitIdentity
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
 from airflow_paimon.core.format.records import RecordKind

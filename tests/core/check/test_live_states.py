@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.check.live_states import LiveStates, entry_digests, live_entries_of
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, EntryColumns, ManifestEntry

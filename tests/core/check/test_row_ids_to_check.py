@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from airflow_paimon.core.check.check_row_ids import files_to_check, sharing
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.commit.committed import verify_committed
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_committed
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.committed import find_committed, verify_committed
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Draft
 from airflow_paimon.core.commit.files import (
     CommitMessage,
     commit_append,

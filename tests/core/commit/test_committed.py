@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.committed import take_back_misplaced, verified_commits
-from airflow_paimon.core.commit.committer import CommitIdentity, Draft, commit, find_committed
-from airflow_paimon.core.commit.draft import CommitOptions
+from airflow_paimon.core.commit.committed import find_committed, take_back_misplaced, verified_commits
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Draft
 from airflow_paimon.core.commit.files import commit_append, commit_overwrite
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.commit.restore import restore_partitions

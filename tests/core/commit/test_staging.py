@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from airflow_paimon.core.commit.committer import CommitIdentity
+from airflow_paimon.core.commit.draft import CommitIdentity
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.commit.staging import Staging, Taken, discard_staging, open_staging, staging_schema, take_over
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.check.check import find_all
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.idempotency import attempt
 from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, PaimonError

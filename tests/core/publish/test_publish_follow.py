@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.snapshot import CommitKind

@@ -11,7 +11,8 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import FormatError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DataFile, FileKind, ManifestEntry, Stats

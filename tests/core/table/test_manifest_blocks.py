@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.commit.manifest_merge_plan import in_order
 from airflow_paimon.core.errors import FormatError, PaimonError
 from airflow_paimon.core.format import manifest_blocks

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 import pytest
 
 from airflow_paimon.core.chain.state import gather_chain
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind

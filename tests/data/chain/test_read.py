@@ -14,7 +14,8 @@ import pytest
 
 from airflow_paimon.core.chain.read_plan import Source
 from airflow_paimon.core.chain.state import gather_chain
-from airflow_paimon.core.commit.committer import Draft, commit
+from airflow_paimon.core.commit.committer import commit
+from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DeletionVectorRange, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind
