@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 CORRECTING_TASKS = ("correct", "replay")
 """The tasks whose commits on a run's branch are the run's own."""
 PUBLISHING_TASKS = ("merge", "fast_forward", "publish")
-"""Kinds of errors after which nothing was committed, and nothing still may be."""
+"""The tasks that publish: one that failed otherwise than by a refusal may still be committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,8 +7,6 @@ then refreshes the LATEST hint. A loser re-plans on the new head. After an unkno
 from __future__ import annotations
 
 import logging
-import random
-import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,7 +28,7 @@ from airflow_paimon.core.commit.committed import (
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions, Draft, MakeDraft, Receipt
 from airflow_paimon.core.commit.guard import PostCommitCheck, commit_guard
-from airflow_paimon.core.commit.lost_races import count_lost_race
+from airflow_paimon.core.commit.lost_races import count_lost_race, wait_after_lost_race
 from airflow_paimon.core.commit.metadata_files import (
     ChangeFiles,
     NewSnapshot,
@@ -62,7 +60,6 @@ log = logging.getLogger(__name__)
 
 _TRIES_OF_LOST = 5
 """How often metadata that is missing may be taken for expired: what an older head needs, the newest may do without."""
-_FIRST_WAIT_S, _MAX_WAIT_S = 0.005, 1.0
 COMMITTED = "committed_snapshot"
 """Of an error's details: the snapshot that was published, and was found wrong only then."""
 
@@ -131,8 +128,7 @@ class _Commit:
                 if receipt is not None:
                     return receipt
                 count_lost_race()
-                # full jitter, so that writers spread out
-                time.sleep(random.uniform(0, min(_MAX_WAIT_S, _FIRST_WAIT_S * 2 ** min(attempt, 20))))
+                wait_after_lost_race(attempt)
             raise ConflictError(
                 f"{self.table.label}: {most} attempts to commit lost to other writers; nothing was "
                 f"written. Run it again when fewer writers commit",

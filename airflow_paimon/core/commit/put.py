@@ -44,7 +44,7 @@ def require_committable(table: Table) -> None:
         scheme = table.store.uri.partition(":")[0]
         raise UnsupportedStorageError(
             f"{table.label}: storage {scheme!r} offers no put-if-absent here, so a commit could be lost; "
-            f"keep the table on a local disk, HDFS, S3, GCS or Azure, or commit through that catalog's own engine"
+            f"keep the table on a local disk, HDFS, S3, GCS, Azure or OSS, or commit through that catalog's own engine"
         )
 
 

@@ -1,7 +1,7 @@
 """Which snapshots, changelogs, tags and branches expire: decisions over what was read of them. Pure.
 
-Of snapshots always the oldest ones expire, up to the first that something needs. Times of tags are local ones without a
-zone, as Paimon stores them.
+Of snapshots always the oldest ones expire, up to the first that something needs: readers rely on no gaps, so what is to
+stay longer (one a day) gets an automatic tag. Times of tags are local ones without a zone, as Paimon stores them.
 """
 
 from __future__ import annotations

@@ -139,7 +139,8 @@ class _BranchPublisher:
     what both sides changed.
 
     ``unfinished``: as they were before the first head: what was committed since is in main's history. ``properties``:
-    what the snapshot says of the branch. ``first_free_ids``: main's, at each try.
+    what the snapshot says of the branch. ``branch_is_folded``: ``branch_snapshot`` is the fold's. ``first_free_ids``:
+    main's, at each try.
     """
 
     planner: MergePlanner
@@ -148,9 +149,11 @@ class _BranchPublisher:
     required_checks: RequiredChecks
     properties: Mapping[str, str]
     files: WrittenFiles
+    branch_is_folded: bool = False
     first_free_ids: list[int] = field(default_factory=list)
 
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
+        """Plan; may write: rows merged by key, and on the branch the commit that folds it."""
         planner, request, rows = self.planner, self.planner.request, self.files.rows
         # all of main goes, what it got since the base included, so checks have to look at that too
         whole = isinstance(request, FastForward | ReplaceMain) and request.discard_main
@@ -164,9 +167,10 @@ class _BranchPublisher:
         if request.dry_run:
             return replace(publication, summary=summary)
         if high:
-            if rows.fold is None or self.branch_snapshot is not self.required_checks.snapshot:
+            if rows.fold is None or self.branch_is_folded:
                 raise sequences_too_high(planner.main.name, high, compared.schema)
             self.branch_snapshot = fold_branch(planner.branch, self.branch_snapshot, high, rows.fold)
+            self.branch_is_folded = True
             return self.plan_on_head(head, put_schema_ids)
         properties = {**self.properties, **publication.properties, **checked.properties}
         if publication.changes_anything:

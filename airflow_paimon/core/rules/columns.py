@@ -8,7 +8,17 @@ from difflib import get_close_matches
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.rules.rules import AcceptedValues, Drift, NotNull, Relationships, Rule, Sql, Unique
+from airflow_paimon.core.rules.rules import (
+    AcceptedValues,
+    Drift,
+    Function,
+    NotNull,
+    Relationships,
+    RowLimits,
+    Rule,
+    Sql,
+    Unique,
+)
 
 
 def check_columns(rules: Sequence[Rule], schema: TableSchema, label: str) -> None:
@@ -39,7 +49,9 @@ def columns_of(rule: Rule) -> tuple[str, ...]:
         return (rule.column,)
     if isinstance(rule, Drift):
         return tuple(name for name in (rule.column, rule.date) if name is not None)
-    return ()
+    if isinstance(rule, Sql | Function | RowLimits):
+        return ()
+    raise TypeError(f"the columns of rules of kind {rule.kind!r} are not defined here")
 
 
 def may_name(rule: Rule, column: str) -> bool:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.snapshot import parse_json
@@ -202,7 +202,7 @@ def _parse(raw: Any, where: str) -> Rule:
     return _KINDS[kind](raw[kind], f"{where} ({kind})", common)
 
 
-_CHOOSES_ROWS = ("not_null", "unique", "accepted_values", "relationships")
+_CHOOSES_ROWS = tuple(rule.kind for rule in get_args(ColumnRule))
 _Common = Mapping[str, Any]
 
 

@@ -18,6 +18,7 @@ from airflow_paimon.core.branches.tag_files import deletion
 from airflow_paimon.core.branches.tags import check_deletable, is_held
 from airflow_paimon.core.catalogs import Catalog, open_catalog
 from airflow_paimon.core.commit.idempotency import attempt_of
+from airflow_paimon.core.commit.lost_races import wait_after_lost_race
 from airflow_paimon.core.commit.put import execute, put_new, require_committable
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
@@ -37,6 +38,7 @@ from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import SET_KEEP, SET_RETENTION, CreateTableSet
 from airflow_paimon.core.table.history import retained_snapshot
 from airflow_paimon.core.table.options import TableOptions, requested_duration
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, split_version
 from airflow_paimon.core.table.table_sets import (
     VERSION_PREFIX,
@@ -85,7 +87,7 @@ class WritableSet:
                 readers see lies on several branches.
         """
         view = self.table(name)
-        if view.label != view.name:
+        if view.branch_name != MAIN:
             raise InvalidInputError(f"{view.label}: table sets have snapshots of main; name no branch")
         options = TableOptions(view.require().schema().options)
         if options.chain_table or options.fallback_branch or options.primary_branch:
@@ -263,7 +265,7 @@ def _make_version(
         ConflictError: snapshots expired, or others were faster, again and again.
     """
     lost = None
-    for _ in range(_TRIES):
+    for attempt in range(1, _TRIES + 1):
         latest = table_set.folder.latest()
         made = _next(table_set, latest, choose(latest), operation_id, now_ms)
         try:
@@ -276,6 +278,7 @@ def _make_version(
         except AlreadyExistsError:
             if (found := _version_of(table_set, operation_id)) is not None:  # another try of this operation was faster
                 return found
+            wait_after_lost_race(attempt)
     raise lost or ConflictError(
         f"Table set {table_set.name!r}: other operations kept creating new versions; run it again when they have ended"
     )

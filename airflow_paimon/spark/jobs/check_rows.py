@@ -8,6 +8,7 @@ from operator import and_, or_
 from typing import TYPE_CHECKING, Any, assert_never
 
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.rules.columns import columns_of
 from airflow_paimon.core.rules.rules import (
     ALL,
     VIEWS,
@@ -48,8 +49,7 @@ def broken_by_columns(rule: ColumnRule, views: CheckViews) -> DataFrame | None:
     breaks = _breaking(rule, views)
     if rule.rows == ALL:
         return breaks(views.branch())
-    columns = (rule.column,) if isinstance(rule, AcceptedValues) else rule.columns
-    if breaks(views.differing_buckets(list(dict.fromkeys(columns)))).isEmpty():
+    if breaks(views.differing_buckets(list(dict.fromkeys(columns_of(rule))))).isEmpty():
         return None
     return breaks(_changed(views))
 
