@@ -89,7 +89,7 @@ def find_all(
     memory_bytes: int = MEMORY_BYTES,
 ) -> list[Finding]:
     """Gather the findings of a table, errors first. ``memory_bytes``: for what is known of all files."""
-    views, states = all_views(table), LiveStates(table, memory_bytes)
+    views, states = all_views(table), LiveStates(table, memory_bytes, verify_files)
     records = check_branches.unfinished_branches(table)
     checks: list[_Check] = [
         check_history.history_findings,

@@ -19,7 +19,6 @@ from airflow_paimon.core.format.manifest import EntryColumns, FileKind, Manifest
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.metadata_expiry.listed_files import list_in_parts
-from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.manifest_entries import each_columns
 from airflow_paimon.core.table.manifest_lists import all_manifests
@@ -46,6 +45,7 @@ _PATHS = 1 << 15
 _TYPES = (np.uint64, np.uint64, bool, bool)
 _Mask = npt.NDArray[np.bool_]
 _FolderNaming = tuple[object, ...]
+_Manifest = tuple[_FolderNaming, str]
 
 
 class EntryDigests(NamedTuple):
@@ -62,20 +62,18 @@ class EntryDigests(NamedTuple):
     entries: npt.NDArray[np.int32]
 
 
-class _Manifest(NamedTuple):
-    """What was read of a manifest. ``values``: partition, number of buckets and schema of its entries."""
-
-    files: SortedColumns
-    values: frozenset[tuple[bytes, int, int]]
-
-
 @dataclass
 class LiveStates:
-    """What a check has read so far. ``main``: any view of the table."""
+    """What a check has read so far. ``main``: any view of the table; ``verify_files``: whether ``missing`` is asked.
+
+    ``_values``: partition, number of buckets and schema of a manifest's entries.
+    """
 
     main: Table
     memory_bytes: int = MEMORY_BYTES
-    _manifests: dict[tuple[_FolderNaming, str], _Manifest] = field(default_factory=dict)
+    verify_files: bool = True
+    _values: dict[_Manifest, frozenset[tuple[bytes, int, int]]] = field(default_factory=dict)
+    _files: dict[_Manifest, SortedColumns] = field(default_factory=dict)
     _listed: list[SortedColumns] | None = None
     _complete: set[tuple[_FolderNaming, tuple[str, ...]]] = field(default_factory=set)
 
@@ -88,7 +86,7 @@ class LiveStates:
         state = _folder_naming(schema), tuple(m.file_name for m in manifests)
         if state in self._complete:
             return []
-        lost = self._lost([m.files for m in self._read(view, schema, manifests)])
+        lost = self._lost([self._files[m] for m in self._read(view, schema, manifests)])
         if lost is None:
             return missing_at(view, schema, list(column_places(live_columns(view, snapshot))))
         if len(lost):
@@ -99,20 +97,21 @@ class LiveStates:
     def has_schemas(self, view: Table, snapshot: Snapshot, ids: Container[int]) -> bool:
         """Whether its manifests name no other schemas than these."""
         manifests = self._read(view, view.schema(), all_manifests(view, snapshot))
-        return all(schema_id in ids for m in manifests for _, _, schema_id in m.values)
+        return all(schema_id in ids for m in manifests for _, _, schema_id in self._values[m])
 
     def totals(self, view: Table, snapshot: Snapshot) -> set[tuple[bytes, int]]:
         """Return the partitions and numbers of buckets of a snapshot's files, also of those that are deleted since."""
         manifests = self._read(view, view.schema(), all_manifests(view, snapshot))
-        return {(partition, total) for m in manifests for partition, total, _ in m.values}
+        return {(partition, total) for m in manifests for partition, total, _ in self._values[m]}
 
     def _read(self, view: Table, schema: TableSchema, manifests: Sequence[ManifestFile]) -> list[_Manifest]:
-        naming, known = _folder_naming(schema), self._manifests
-        for manifest, c in each_columns(view, [m for m in manifests if (naming, m.file_name) not in known]):
-            files = self._runs.add(entry_digests(schema, c)[: len(_TYPES)])
+        naming = _folder_naming(schema)
+        for manifest, c in each_columns(view, [m for m in manifests if (naming, m.file_name) not in self._values]):
+            if self.verify_files:  # not every value of a partition has a path
+                self._files[naming, manifest.file_name] = self._runs.add(entry_digests(schema, c)[: len(_TYPES)])
             values = frozenset(zip(c.partitions, c.total_buckets, c.schema_ids, strict=True))
-            known[naming, manifest.file_name] = _Manifest(files, values)
-        return [known[naming, m.file_name] for m in manifests]
+            self._values[naming, manifest.file_name] = values
+        return [(naming, m.file_name) for m in manifests]
 
     def _lost(self, manifests: Sequence[SortedColumns]) -> Digests | None:
         """Return the live files that were not listed; None: the entries contradict each other."""
@@ -156,10 +155,6 @@ def entry_digests(schema: TableSchema, c: EntryColumns) -> EntryDigests:
     is_beside = np.r_[False, rows[1:] == rows[:-1]][: len(rows)]
     files = ((identities[rows] + is_beside) * _FACTOR ^ places) * _FACTOR
     return EntryDigests(places, files, added[rows], inside[rows], rows)
-
-
-def _path_digests(files: Sequence[FileInfo]) -> Digests:
-    return digests_of([f.name for f in files])
 
 
 def _folder_naming(schema: TableSchema) -> _FolderNaming:

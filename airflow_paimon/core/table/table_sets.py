@@ -73,7 +73,7 @@ class SetMember:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSet(Record):
     """One version of a set, in ``version-<N>.json``. ``tables``: by ``db.table``; ``tag``: the tag that the snapshot of
-    each has; ``created_ms``: epoch milliseconds by the maker's clock.
+    each has; ``created_ms``: epoch milliseconds by the maker's clock; ``previous``: ``digest`` of the version before.
     """
 
     name: str
@@ -82,12 +82,17 @@ class TableSet(Record):
     tag: str
     created_ms: int
     operation_id: str | None = None
+    previous: str | None = None
     KIND = SETS
 
     @property
     def version(self) -> str:
         """What a read takes as ``version``: ``set:nightly@7``."""
         return f"{VERSION_PREFIX}{self.name}@{self.number}"
+
+    @property
+    def digest(self) -> str:
+        return _digest(self.to_bytes().decode(), 16)
 
     def pin(self, table: str) -> SetMember:
         """Return the snapshot of a table.
@@ -143,6 +148,11 @@ class SetFolder:
     def find(self, number: int) -> TableSet | None:
         """Read a version; None = there is none, or it has expired."""
         return TableSet.find(self.store, version_file(number), f"Table set {self.name!r}")
+
+    def following(self, number: int) -> TableSet | None:
+        """Read the oldest version after a number; None = there is none."""
+        later = (found for at in self.numbers() if at > number and (found := self.find(at)) is not None)
+        return next(later, None)
 
     def latest(self) -> TableSet | None:
         """Read the newest version; None = there is none yet."""

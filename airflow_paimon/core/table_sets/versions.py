@@ -235,8 +235,11 @@ def _newer(table_set: WritableSet, latest: TableSet | None, name: str, pin: SetM
     before = latest.tables.get(name) if latest else None
     if before is None or before.snapshot_id <= pin.snapshot_id:
         return pin
-    found = table_set.table(name).find_snapshot(before.snapshot_id)
-    return before if found is not None and found.identity == before.identity else pin
+    try:
+        _pinned(table_set.table(name), before)
+    except ConflictError:
+        return pin
+    return before
 
 
 def sets_made_by(catalog: Catalog, operations: Collection[str]) -> list[str]:
@@ -272,7 +275,9 @@ def _make_version(
             for name, pin in made.tables.items():
                 _tag(table_set.table(name), made.tag, pin)
             put_new(table_set.files, version_file(made.number), made.to_bytes())
-            return made
+            if _is_newest_or_followed(table_set, made):
+                return made
+            execute(table_set.files, [Delete(path=version_file(made.number), reason="the number was another's")])
         except ConflictError as error:
             lost = error
         except AlreadyExistsError:
@@ -290,7 +295,15 @@ def _next(
     number = 1 if latest is None else latest.number + 1
     tag = table_set.folder.tag(number, pins)
     return TableSet(name=table_set.name, number=number, tables=pins, tag=tag, created_ms=now_ms,
-                    operation_id=operation_id)  # fmt: skip
+                    operation_id=operation_id, previous=None if latest is None else latest.digest)  # fmt: skip
+
+
+def _is_newest_or_followed(table_set: WritableSet, made: TableSet) -> bool:
+    """Whether the version that was put just now took a new number, not that of one which others have made and expired
+    while this operation slept.
+    """
+    following = table_set.folder.following(made.number)
+    return following is None or following.previous == made.digest
 
 
 def _version_of(table_set: WritableSet, operation_id: str | None) -> TableSet | None:
@@ -355,7 +368,8 @@ def _expire(table_set: WritableSet, keep: int, retained_ms: int, now_ms: int) ->
         kept = [one for one in versions if one not in gone]
         for name in dict.fromkeys(name for one in versions for name in one.tables):
             view = table_set.table(name)
-            for tag in table_set.folder.left_over_tags(view, kept):
+            known = [one.tag for one in gone if name in one.tables]  # the maker may call the warehouse otherwise
+            for tag in dict.fromkeys([*known, *table_set.folder.left_over_tags(view, kept)]):
                 _delete_tag(view, tag)
         return [one.number for one in gone]
     except (StorageError, OutcomeUnknownError, FormatError) as error:

@@ -20,15 +20,18 @@ from airflow_paimon.core.check.row_checks import RowChecks
 from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
 from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, NotFoundError
+from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.records import RecordKind
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.health.gather import read_health
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.schema.schema_plan import AddColumn, SetOption
+from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table import record_kinds
 from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.partitions import partition_types
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.scan import plan_read
@@ -378,6 +381,17 @@ def test_the_keys_of_a_table_are_read_once_also_where_one_is_there_twice(tmp_pat
 
     findings = find_all(table, 0, verify_files=False, rows=RowChecks(keys_twice=keys_twice))
     assert [f.kind for f in findings] == ["keys-twice"] and read == [1]
+
+
+def test_no_paths_are_made_where_no_files_are_verified(tmp_path: Path) -> None:
+    """Not every value of a partition has one."""
+    columns, options = (("k", "BIGINT NOT NULL"), ("p", "BYTES NOT NULL")), {"bucket": "-1"}
+    table = create_table(str(tmp_path), "d.t", columns, partition_keys=["p"], primary_keys=[], options=options)
+    stored = encode_row((b"x",), partition_types(table.schema()))
+    commit_append(
+        table, [replace(message(make_table(tmp_path, "d.o", primary=False), "a"), partition=stored)], planned_on=None
+    )
+    assert run(table, "check_table", verify_files=False).details["ok"]
 
 
 @pytest.mark.parametrize("where", ["main", "other"])

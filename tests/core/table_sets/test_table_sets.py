@@ -246,6 +246,39 @@ def test_a_snapshot_that_expires_before_it_is_tagged_is_replaced_by_a_newer_one(
     assert set_tags(warehouse) == {made.details["tag"]}, "the tag of the first attempt is gone"
 
 
+@pytest.mark.parametrize("operation", [None, "slow"])
+def test_a_maker_that_sleeps_while_its_number_is_made_and_expires_makes_the_next_one(
+    warehouse: str, monkeypatch: pytest.MonkeyPatch, operation: str | None
+) -> None:
+    original = versions.put_new
+
+    def slow(*arguments: Any) -> None:
+        monkeypatch.setattr(versions, "put_new", original)
+        for _ in range(3):
+            load(warehouse)
+            make(warehouse, keep=1, retention="0 s")
+        original(*arguments)
+
+    monkeypatch.setattr(versions, "put_new", slow)
+    made = make(warehouse, operation_id=operation).details
+    assert (made["number"], made["tables"]) == (4, {"d.a": 4, "e.b": 4})
+    assert set_tags(warehouse) == {one.tag for one in folder(warehouse).versions()}
+    assert folder(warehouse).numbers()[-1] == 4 and 1 not in folder(warehouse).numbers()
+
+
+def test_the_tags_of_an_expired_version_go_also_where_its_maker_named_the_warehouse_otherwise(tmp_path: Path) -> None:
+    warehouse, link = tmp_path / "wh", tmp_path / "link"
+    warehouse.mkdir()
+    link.symlink_to(warehouse)
+    for name in NAMES:
+        append(make_table(warehouse, name, primary=False), "1")
+    first = make(str(warehouse)).details["tag"]
+    for _ in range(3):
+        load(str(warehouse))
+        made = make(str(link), keep=1, retention="0 s").details["tag"]
+    assert first not in set_tags(str(warehouse)) and made in set_tags(str(warehouse))
+
+
 def test_only_tags_of_this_set_go_that_belong_to_none_of_its_versions(warehouse: str) -> None:
     """Other tags may have such names: those of users, and of a set of this name in another warehouse."""
     known = make(warehouse).details["tag"]
@@ -433,6 +466,12 @@ def test_a_publish_keeps_the_other_tables_and_takes_none_back(warehouse: str) ->
     table_set = open_set(warehouse, "nightly", None)
     made = make_published_version(table_set, {NAMES[0]: 2}, "slow")
     assert (made["number"], seen(warehouse)) == (3, [3, 2]), "snapshot 3 holds what was published as 2"
+    run(open_table(warehouse, NAMES[0]), "create_tag", tag="keep", snapshot=2)
+    for name in NAMES:
+        load(warehouse)
+        run(open_table(warehouse, name), "expire_snapshots", retain_max=1, older_than="0 s", grace="0 s",
+            writers_stopped=True, retry_window="0 s")  # fmt: skip
+    assert make_published_version(table_set, {NAMES[0]: 2}, "late")["tables"][NAMES[0]] == 3, "its tag holds it"
 
 
 def test_a_set_that_lost_a_snapshot_is_named_before_anything_is_published(warehouse: str) -> None:
