@@ -190,7 +190,7 @@ def _spark_type(hook: PaimonHook, conn_id: str) -> str:
 
 def _store(hook: PaimonHook) -> Store:
     """Open the warehouse, a remote one with few tries: who waits here wants the reason soon."""
-    options = dict(hook.storage_options or {})
+    options = dict(storage_only(hook.storage_options) or {})
     if hook.storage == "s3":
         options["config_kwargs"] = {**(options.get("config_kwargs") or {}), **_ONE_TRY}
     elif hook.storage in _OVER_HTTP:

@@ -157,6 +157,12 @@ class TableSetVersionOperator(EachTableOperator):
         hook = PaimonHook(self.paimon_conn_id)
         return [open_set(hook.warehouse, name, hook.storage_options) for name in self._set_names(context)]
 
+    def _writers(self) -> set[str]:
+        """Return the operations that published to the tables' mains or gave them earlier files back."""
+        from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
+
+        return {p.snapshot.commit_user for one in self._each() for p in undoable_publishes(one._main())}
+
     def _check_versions(self, context: Context) -> None:
         """Check that the versions can be made, before anything is published."""
         from airflow_paimon.core.table_sets.versions import check_next_version
@@ -250,17 +256,15 @@ class PublishTablesOperator(TableSetVersionOperator, EachTableOperator, MergeBra
         versions of table sets can be made.
         """
         from airflow_paimon.core.publish.required_checks import refuse_unchecked
-        from airflow_paimon.core.publish.undoable_publishes import undoable_publishes
         from airflow_paimon.execution import run_operation
 
-        mine, each = operation_id(context), self._each()
-        users = {p.snapshot.commit_user for one in each for p in undoable_publishes(one._main())}
-        if mine + UNDO_SUFFIX in users:
+        mine, writers = operation_id(context), self._writers()
+        if mine + UNDO_SUFFIX in writers:
             self._finish_undo(context)
-        if mine in users:
+        if mine in writers:
             return
         self._check_versions(context)
-        for one in each:
+        for one in self._each():
             request = cast(Any, one._restricted_request(PaimonHook(one.paimon_conn_id), context))
             plan = replace(request, dry_run=True, operation_id=None)
             with one._all_or_none(context):
@@ -392,7 +396,8 @@ class UndoTablesOperator(TableSetVersionOperator, EachTableOperator, RollbackOpe
     def execute(self, context: Context) -> list[dict[str, Any]]:
         """Undo all tables; returns the results."""
         with self._airflow_errors(context):
-            self._check_versions(context)
+            if operation_id(context) not in self._writers():
+                self._check_versions(context)
         return super().execute(context)
 
     def _set_names(self, context: Context) -> list[str]:

@@ -98,6 +98,19 @@ def test_a_publish_and_its_undo_are_versions_of_the_set(
     assert pins(warehouse, 2) == PUBLISHED
 
 
+def test_an_undo_that_began_goes_on_though_its_set_has_lost_a_snapshot(
+    warehouse: Path, mains: dict[str, Table], run_dag: RunDag, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose_and_die() -> None:
+        lose_a_snapshot(mains["d.other"])
+        killed()
+
+    undo = [{"table": one["table"], "tag": one["details"]["undo_tag"]} for one in reversed(publish(run_dag).xcom("t"))]
+    before_each(monkeypatch, "d.up", lose_and_die)
+    run_dag(dag_of(UndoTablesOperator, tables=undo, keep_later=True, **RETRY))
+    assert [mains[name].latest_snapshot_id() for name in NAMES[:2]] == [3, 3]
+
+
 def test_a_publish_without_a_set_makes_no_version(warehouse: Path, mains: dict[str, Table], run_dag: RunDag) -> None:
     done = publish(run_dag, table_set=None)
     undo = [{"table": one["table"], "tag": one["details"]["undo_tag"]} for one in reversed(done.xcom("t"))]
@@ -117,6 +130,14 @@ def before_each(monkeypatch: pytest.MonkeyPatch, table: str, act: Any) -> None:
         return original(operator, context)
 
     monkeypatch.setattr(PaimonOperator, "_perform", patched)
+
+
+def lose_a_snapshot(table: Table) -> None:
+    """Lose the snapshot 1 that the versions of the set have."""
+    append(table, "1")
+    for tag in table.tag_names():
+        run(table, "delete_tag", tag=tag)
+    table.store.delete(table.paths.snapshot(1))
 
 
 def killed() -> None:
@@ -161,10 +182,7 @@ def test_a_publish_that_was_killed_for_good_ends_when_it_is_cleared(
 def test_nothing_is_published_if_the_set_has_lost_a_snapshot(
     warehouse: Path, mains: dict[str, Table], run_dag: RunDag
 ) -> None:
-    other = mains["d.other"]
-    append(other, "1")
-    run(other, "delete_tag", tag=open_table_set(str(warehouse), "nightly").tag)
-    other.store.delete(other.paths.snapshot(1))
+    lose_a_snapshot(mains["d.other"])
     done = publish(run_dag)
     assert done.tasks == {"t": ("failed", 1)}
     assert "Nothing was published" in done.xcom("t", "paimon_error")["message"]

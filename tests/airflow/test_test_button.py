@@ -80,6 +80,8 @@ def test_azure(monkeypatch: pytest.MonkeyPatch) -> None:
         uri, options = f"{azure_server.make_container(endpoint)}/wh", azure_server.storage_options(endpoint)
         append(make_table_at(uri, options), "1")
         assert press(monkeypatch, warehouse=uri, storage_options=options) == (True, f"1 database in {uri}: d")
+        by_name = {**options, "metastore": "filesystem"}
+        assert press(monkeypatch, warehouse=uri, storage_options=by_name) == (True, f"1 database in {uri}: d")
         nowhere = {"endpoint_url": "http://127.0.0.1:1", "account_key": azure_server.KEY}
         faults = [
             ({"warehouse": f"abfss://no-such@{azure_server.HOST}/wh"}, "Correct the container's name in Warehouse"),

@@ -87,7 +87,7 @@ def find_chain_problems(table: Table) -> ChainCheck:
     views = [table.branch(n) if n and "/" not in n else None for n in names]
     schemas = [view.schema() if view is not None and view.exists() else None for view in views]
     findings = [_settings(p) for p in (*schema_problems(main), *time_column_problems(main))]
-    findings += [_drift(*p) for p in branch_problems(main, *schemas).items() if all(names)]
+    findings += [_drift(s, p, s in names) for s, p in branch_problems(main, *schemas).items() if all(names)]
     for name, schema in zip(names, schemas, strict=True):
         if schema is not None:
             findings += [*_other_options(name, main, schema), *_id_clashes(table, name)]
@@ -139,8 +139,7 @@ def _settings(problem: str) -> Finding:
     )
 
 
-def _drift(subject: str, problem: str) -> Finding:
-    missing = "/" not in subject
+def _drift(subject: str, problem: str, missing: bool) -> Finding:
     return Finding(
         kind="missing-branch" if missing else "branch-drift",
         subject=subject,

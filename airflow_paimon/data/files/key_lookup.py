@@ -142,7 +142,7 @@ def _proven_values(where: pc.Expression, field: DataField, schema: pa.Schema) ->
     An expression is opaque. The literals in its text are only candidates; Arrow decides whether the expression can
     match below, between and above them.
     """
-    guesses = sorted(v for v in _literals(str(where), field.type) if _is_value(v, field.type))
+    guesses = sorted(v for v in _literals(expression_text(where), field.type) if _is_value(v, field.type))
     if not guesses or len(guesses) > _MAX_PROVEN:
         return None
     column = pc.field(field.name)
@@ -153,6 +153,14 @@ def _proven_values(where: pc.Expression, field: DataField, schema: pa.Schema) ->
         return None
     kept = possible(where, [column == v for v in values], schema)
     return tuple(v for v, k in zip(guesses, kept, strict=True) if k)
+
+
+def expression_text(where: pc.Expression) -> str:
+    """Return what Arrow shows of an expression. It leaves out a part of long literals."""
+    try:
+        return str(where)
+    except UnicodeDecodeError as error:  # it may cut them within a character
+        return bytes(error.object).decode(errors="replace")
 
 
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')

@@ -31,7 +31,7 @@ from airflow_paimon.data.files.arrow_types import (
     scalar_of,
     value_of,
 )
-from airflow_paimon.data.files.key_lookup import Points, possible
+from airflow_paimon.data.files.key_lookup import Points, expression_text, possible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ def bind_where(
         why = "" if unknown else f": {problem.splitlines()[0]}{_zones(where, schema) if 'timezone' in problem else ''}"
         raise InvalidInputError(f"{label}: where {what}{why} {known}")
     where = with_filled_literals(where, fields)
-    text = str(where)  # Arrow does not expose the columns of an expression; its text contains at least those
+    text = expression_text(where)  # it has the names of all columns that are used, which Arrow doesn't tell
     some = pa.schema([f for f in schema if f.name in text])
     names = some.names if _binding_problem(where, some) is None else schema.names
     return Filter(where=where, predicate=predicate, columns=frozenset(names))
@@ -84,7 +84,8 @@ def bind_where(
 
 def _zones(where: pc.Expression, schema: pa.Schema) -> str:
     """Say with which times the columns that an expression names are compared."""
-    times = [f for f in schema if pa.types.is_timestamp(f.type) and f.name in str(where)]
+    text = expression_text(where)
+    times = [f for f in schema if pa.types.is_timestamp(f.type) and f.name in text]
     said = [f"{f.name} takes times {'without' if f.type.tz is None else 'with'} a time zone" for f in times]
     return f"; {', '.join(said)}" if said else ""
 

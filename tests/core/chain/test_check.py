@@ -111,6 +111,8 @@ def test_a_missing_branch(table: Table) -> None:
     assert (finding["severity"], finding["repair"]) == ("error", "run create_chain_table without columns")
     run(table, "create_chain_table")
     assert found(table) == {}
+    alter_alone(table, SetOption(key="scan.fallback-delta-branch", value="a/b"))
+    assert found(table)["missing-branch"]["id"] == "missing-branch:a/b"
 
 
 def test_drift_of_columns_options_and_schema_ids(table: Table) -> None:

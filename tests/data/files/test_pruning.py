@@ -288,6 +288,14 @@ def test_conditions_on_text(condition: Condition, low: str, high: str, expected:
     assert may_match(condition, {"a": Bounds(low, high, 0, 2)}, {"a": TEXT}) is expected
 
 
+def test_a_literal_that_arrow_shows_without_a_part_of_a_character(tmp_path: Path) -> None:
+    table = make_table(tmp_path, {"k": "INT NOT NULL", "s": "STRING NOT NULL"}, primary_keys=["k", "s"], bucket="1")
+    long = "a" + "é" * 49
+    rows = pa.table({"k": pa.array([1, 2], pa.int32()), "s": [long, "b"]})
+    write_arrow(table, rows)
+    assert read_arrow(table, where=pc.field("s").isin([long])).to_pylist() == rows.to_pylist()[:1]
+
+
 def test_floats_and_strange_literals_never_prune() -> None:
     double, stamp = parse_type("DOUBLE"), parse_type("TIMESTAMP(6)")
     assert may_match(Condition("a", ">", 5.0), {"a": Bounds(1.0, 2.0, 0, 2)}, {"a": double})  # NaN, in Spark
