@@ -181,7 +181,7 @@ class YarnSubmission:
             return None
         try:
             self.drivers().kill(self.driver)
-        except InvalidInputError:
+        except InvalidInputError as error:
             if (program := shutil.which("yarn")) is None:
                 raise
             # In a session of its own: it takes seconds to start, and Airflow doesn't wait for this process so long.
@@ -191,7 +191,9 @@ class YarnSubmission:
                 check=False,
             )  # fmt: skip
             if ended.returncode:
-                raise RuntimeError(f"{program} application -kill failed: {ended.stdout.strip()}") from None
+                raise RuntimeError(
+                    f"{error.message}; {program} application -kill failed, too: {ended.stdout.strip()}"
+                ) from None
         return self.driver
 
 

@@ -215,6 +215,9 @@ def test_a_driver_dies_by_the_program_yarn_where_nothing_can_log_in_at_the_resou
     hook.cluster.notice("YarnClientImpl: Submitted application application_1_0007")
     hook.on_kill()
     assert (tmp_path / "ended").read_text() == f"application -kill application_1_0007 {tmp_path}/ticket\n"
+    (tmp_path / "yarn").write_text("#!/bin/sh\necho of JavaScript; exit 1\n")
+    with pytest.raises(RuntimeError, match=r"webapp_address.* failed, too: of JavaScript"):
+        hook.cluster.kill()
 
 
 @pytest.mark.thorough
