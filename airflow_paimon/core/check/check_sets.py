@@ -34,8 +34,8 @@ def set_findings(table: Table) -> Iterator[Finding]:
                     kind="table-set-left-over",
                     subject=name,
                     severity=INFO,
-                    message=f"Tag {name!r} belongs to no version of table set {folder.name!r}: who set it was killed, "
-                    "or the version has expired",
+                    message=f"Tag {name!r} belongs to no version of table set {folder.name!r}: the task that set it "
+                    "was killed, or the version has expired",
                     at_risk=f"nothing; it keeps the files of snapshot {tag.snapshot.id}. The next version of the set "
                     "that has this table deletes it",
                     repair=f"delete tag {name!r}",

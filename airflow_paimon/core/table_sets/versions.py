@@ -1,7 +1,8 @@
 """New versions of table sets: a tag of one name on each table, then the record that lists them; old versions expire.
 
-The put of the record decides: it takes the number after the newest version's, if nobody else has. Who is too late
-chooses its snapshots again. Tags that belong to no version then go with the next expiry, as those of expired ones.
+The put of the record decides: it takes the number after the newest version's, if nobody else has. An operation that is
+too late chooses its snapshots again. Tags that belong to no version are deleted by the next expiry, as those of expired
+versions.
 """
 
 from __future__ import annotations

@@ -231,16 +231,14 @@ def test_the_tag_of_a_version_keeps_its_name_and_is_missed_when_it_is_gone(wareh
 def test_a_snapshot_that_expires_before_it_is_tagged_is_replaced_by_a_newer_one(
     warehouse: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, original = open_table(warehouse, NAMES[1]), versions.execute
+    table, results = open_table(warehouse, NAMES[1]), list[OperationResult]()
 
-    def put(*arguments: Any) -> None:
-        original(*arguments)
-        monkeypatch.setattr(versions, "execute", original)
+    def expire() -> None:
         append(table, "1")
         table.store.delete(table.paths.snapshot(1))
 
-    monkeypatch.setattr(versions, "execute", put)
-    made = make(warehouse)
+    assert at_change(monkeypatch, lambda: results.append(make(warehouse)), "tag/tag-set-", expire, after=True)
+    (made,) = results
     assert made.details["version"] == "set:nightly@1"
     assert seen(warehouse) == [1, 2]
     assert set_tags(warehouse) == {made.details["tag"]}, "the tag of the first attempt is gone"
@@ -250,17 +248,16 @@ def test_a_snapshot_that_expires_before_it_is_tagged_is_replaced_by_a_newer_one(
 def test_a_maker_that_sleeps_while_its_number_is_made_and_expires_makes_the_next_one(
     warehouse: str, monkeypatch: pytest.MonkeyPatch, operation: str | None
 ) -> None:
-    original = versions.put_new
+    results = list[OperationResult]()
 
-    def slow(*arguments: Any) -> None:
-        monkeypatch.setattr(versions, "put_new", original)
+    def be_faster() -> None:
         for _ in range(3):
             load(warehouse)
             make(warehouse, keep=1, retention="0 s")
-        original(*arguments)
 
-    monkeypatch.setattr(versions, "put_new", slow)
-    made = make(warehouse, operation_id=operation).details
+    act = lambda: results.append(make(warehouse, operation_id=operation))  # noqa: E731
+    assert at_change(monkeypatch, act, "version-1.json", be_faster, after=False)
+    made = results[0].details
     assert (made["number"], made["tables"]) == (4, {"d.a": 4, "e.b": 4})
     assert set_tags(warehouse) == {one.tag for one in folder(warehouse).versions()}
     assert folder(warehouse).numbers()[-1] == 4 and 1 not in folder(warehouse).numbers()
@@ -300,21 +297,24 @@ def test_only_tags_of_this_set_go_that_belong_to_none_of_its_versions(warehouse:
 
 
 def at_change(
-    monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], step: int, then: Callable[[], Any], *, after: bool
+    monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any], step: int | str, then: Callable[[], Any], *, after: bool
 ) -> bool:
-    """Act, and do something else before or after the n-th change of any storage; False = it has fewer changes."""
-    changes = 0
+    """Act, and do something else before or after the n-th change of any storage, or the first one of a path with this
+    text; False = there is none.
+    """
+    changes, met = 0, False
 
     def wrapped(name: str) -> Callable[..., None]:
         original: Callable[..., None] = getattr(MemoryStore, name)
 
-        def change(store: MemoryStore, *arguments: Any) -> None:
-            nonlocal changes
+        def change(store: MemoryStore, path: str, *arguments: Any) -> None:
+            nonlocal changes, met
             changes += 1
-            now = changes == step
+            now = not met and (step in path if isinstance(step, str) else changes == step)
+            met = met or now
             if now and not after:
                 then()
-            original(store, *arguments)
+            original(store, path, *arguments)
             if now and after:
                 then()
 
@@ -324,7 +324,7 @@ def at_change(
         for name in ("create", "delete", "replace"):
             patched.setattr(MemoryStore, name, wrapped(name))
         act()
-    return changes >= step
+    return met
 
 
 def die() -> None:
