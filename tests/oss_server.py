@@ -9,8 +9,6 @@ with oss_server() as server:
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import threading
 import uuid
 from bisect import bisect_left
@@ -21,7 +19,6 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
-from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
 from alibabacloud_oss_v2.signer import SignerV4
@@ -84,9 +81,7 @@ class OssServer:
             with self.lock:
                 if bucket not in self.buckets:
                     raise Refused(404, "NoSuchBucket")
-                return self._object(method, bucket, key, query, headers, body) if key else (
-                    self._delete_many(bucket, headers, body) if "delete" in query else self._list(bucket, query)
-                )  # fmt: skip
+                return self._object(method, bucket, key, query, headers, body) if key else self._list(bucket, query)
         except Refused as refused:
             return refused.reply
 
@@ -132,17 +127,6 @@ class OssServer:
             parts = self.uploads.pop(number)
             objects[key] = _Object(b"".join(parts[part] for part in sorted(parts)), {})
         return Reply(204 if method == "DELETE" else 200)
-
-    def _delete_many(self, bucket: str, headers: Mapping[str, str], body: bytes) -> Reply:
-        if headers.get("content-md5") != base64.b64encode(hashlib.md5(body).digest()).decode():
-            raise Refused(400, "InvalidDigest")
-        keys = [entry.text or "" for entry in ElementTree.fromstring(body).iterfind("Object/Key")]
-        if len(keys) > 1000:
-            raise Refused(400, "MalformedXML")
-        for key in keys:
-            self.buckets[bucket].pop(key, None)
-        told = "".join(f"<Deleted><Key>{quote(key, safe='')}</Key></Deleted>" for key in keys)
-        return Reply(200, f"<DeleteResult>{told}</DeleteResult>".encode())
 
     def _list(self, bucket: str, query: dict[str, str]) -> Reply:
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")

@@ -13,7 +13,14 @@ from airflow_paimon.core.store.failures import from_os_error
 from airflow_paimon.core.store.wrapper import StoreWrapper
 
 T = TypeVar("T")
-MUTATIONS = frozenset({"create", "replace", "delete", "delete_tree", "open_output"})
+MUTATIONS = frozenset({"create", "replace", "delete", "delete_empty", "open_output"})
+
+
+def delete_tree(store: Store, folder: str) -> None:
+    """Delete a folder with all that is in it, as another engine does."""
+    for path in store.walk(folder):
+        store.delete(path)
+    store.delete_empty(folder)
 
 
 class Crash(BaseException):
@@ -79,10 +86,7 @@ class _Wrapper(StoreWrapper):
         return self._call("replace", path, lambda: self.inner.replace_same(path, data, expected))
 
     def delete_empty(self, path: str) -> None:
-        self._call("delete_tree", path, lambda: self.inner.delete_empty(path))
-
-    def delete_tree(self, path: str) -> None:
-        self._call("delete_tree", path, lambda: self.inner.delete_tree(path))
+        self._call("delete_empty", path, lambda: self.inner.delete_empty(path))
 
     def open_input(self, path: str) -> Any:
         return self._call("open_input", path, lambda: self.inner.open_input(path))
@@ -295,7 +299,7 @@ class _FaultState:
 
     def fail(self, method: str, where: str) -> None:
         if isinstance(self.error, OSError):
-            doing = {"create": "creating", "delete": "deleting", "delete_tree": "deleting"}.get(method, "writing")
+            doing = {"create": "creating", "delete": "deleting", "delete_empty": "deleting"}.get(method, "writing")
             raise from_os_error(self.error, doing, where, applied=self.after) from self.error
         self._dead = isinstance(self.error, Crash)
         raise self.error

@@ -24,8 +24,7 @@ STORAGE_LIBRARIES = (
 # The hook asks it, too, where Java is; a test below holds that it brings no Spark with it.
 JAVA_SEARCH = "airflow_paimon.spark.java"
 MUTATIONS = {
-    "create", "create_many", "delete", "delete_empty", "delete_same", "delete_tree", "hint", "open_output", "replace",
-    "replace_same",
+    "create", "create_many", "delete", "delete_empty", "delete_same", "hint", "open_output", "replace", "replace_same",
 }  # fmt: skip
 
 
@@ -446,7 +445,7 @@ def test_a_module_that_is_resolved_by_its_name_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["store.create(p, b)", "self._store.delete(p)", "table.store.child(p).delete_tree('')"]
+    "call", ["store.create(p, b)", "self._store.delete(p)", "table.store.child(p).delete_empty('')"]
 )
 def test_a_forbidden_mutation_is_found(call: str) -> None:
     assert len(mutation_faults(f"def f(self):\n    {call}", Path("x.py"))) == 1

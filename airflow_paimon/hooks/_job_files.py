@@ -142,7 +142,10 @@ def delete_job_files(folder: str, storage_options: Mapping[str, Any] | None) -> 
         return
     parent, _, name = folder.rstrip("/").rpartition("/")
     try:
-        open_store(parent, storage_only(storage_options)).delete_tree(name)
+        store = open_store(parent, storage_only(storage_options))
+        for path in store.walk(name):
+            store.delete(path)
+        store.delete_empty(name)
     except PaimonError as error:
         log.warning("The job's files in %s can't be deleted, among them its storage options: %s", folder, error.message)
 

@@ -23,6 +23,7 @@ from airflow_paimon.shown.listing import Listing, limited, size_text
 from tests.core.chain.tables import add, as_another_engine, make_stale_chain
 from tests.core.tables import append, make_table, rewrite
 from tests.core.tables import run as operate
+from tests.stores import delete_tree
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +318,7 @@ def test_a_chain_table_that_is_broken(warehouse: Path, capsys: pytest.CaptureFix
     as_another_engine(table, lambda: add(table.branch("delta"), "US/oops"))
     reads = data(capsys, "chain", *on(warehouse, "d.c"))["reads"]
     assert [r["partition"] for r in reads if r["read_from"] == "refused"] == ["region=US"]
-    table.store.delete_tree("branch/branch-delta")
+    delete_tree(table.store, "branch/branch-delta")
     shown = data(capsys, "chain", *on(warehouse, "d.c"))
     assert shown["table"] == "d.c: not a sound chain table"
     assert "branch 'delta' does not exist" in shown["findings"][0]["message"]

@@ -22,6 +22,7 @@ from tests.core.tables import alter_table
 from tests.data.tables import make_table, rows_of
 from tests.data.test_changes import Follower
 from tests.oracles.canonical import assert_same_rows
+from tests.stores import delete_tree
 
 COLUMNS = {"dt": "STRING", "k": "INT", "v": "STRING"}
 
@@ -88,7 +89,7 @@ def test_a_missing_branch_is_an_error_not_half_of_the_rows(pair: tuple[Table, Ta
     main, _ = pair
     put(main, "main", a=[9])
     alter_table(main, [SetOption(key="scan.fallback-branch", value="other")])
-    main.store.delete_tree("branch/branch-other")
+    delete_tree(main.store, "branch/branch-other")
     with pytest.raises(NotFoundError, match=r"d\.t is read together with branch 'other'.*does not exist"):
         seen(main)
 

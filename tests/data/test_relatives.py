@@ -18,6 +18,7 @@ from tests.data.row_statements import with_ids
 from tests.data.test_compact import run as run_compact
 from tests.data.test_rebase import insert, update
 from tests.randomness import chance, lives
+from tests.stores import delete_tree
 
 COLUMNS = [("k", "INT"), ("v", "STRING"), ("dt", "STRING")]
 
@@ -130,7 +131,7 @@ def test_rows_come_once_without_a_record_that_says_who_is_related(
     relate(table, how)
     if how != "rebase":
         act(table, "insert fix 12")
-    table.store.delete_tree(f"_airflow_paimon/{lost}") if not lost else table.store.delete(f"_airflow_paimon/{lost}")
+    delete_tree(table.store, f"_airflow_paimon/{lost}") if not lost else table.store.delete(f"_airflow_paimon/{lost}")
     for step in (f"publish {first}", "insert main 6", "compact main"):
         act(table, step)
     before = rows(table)

@@ -417,6 +417,3 @@ def test_nothing_of_the_metadata_is_written_beside_the_server(server: RestServer
     for refused in ("snapshot/snapshot-1", "schema/schema-0", "consumer/consumer-a", "branch/branch-b/tag/tag-a"):
         with pytest.raises(UnsupportedCatalogError, match="manages the table's metadata"):
             store.delete(refused)
-    for tree in ("snapshot", "branch/branch-b"):
-        with pytest.raises(UnsupportedCatalogError):
-            store.delete_tree(tree)

@@ -32,6 +32,7 @@ from tests.randomness import chance
 from tests.reach.local_copies import assert_readable, local_copy
 from tests.reach.mortal import COMMITTED, Mortal, mortal
 from tests.soundness import files_on_disk, named_files
+from tests.stores import delete_tree
 
 COLUMNS = [("dt", "STRING NOT NULL"), ("k", "INT NOT NULL"), ("v", "STRING")]
 ROUNDS = 60
@@ -152,7 +153,7 @@ def clean(life: Life) -> None:
     life.dies_and_ends(0, "create_branch", branch="live", snapshot=head, operation_id="live")
     life.write(life.table.branch("live"), ("a", 2, "only here"))
     living = life.seen("live")
-    life.table.store.delete_tree(HOLDS.folder)  # the week of those who died is over
+    delete_tree(life.table.store, HOLDS.folder)  # the week of those who died is over
     life.dies_and_ends(0, "expire_snapshots", **EXPIRED, keep_undo=False, operation_id="last")
     request = build_request("remove_orphan_files", life.place.request("t"))
     context = open_context(request)

@@ -204,14 +204,6 @@ class RestTableStore(StoreWrapper):
         if path.split("/")[0] not in _SERVERS:
             self.inner.delete_empty(path)
 
-    def delete_tree(self, path: str) -> None:
-        branch = path.removeprefix(f"{BRANCH_DIR}/{BRANCH_PREFIX}")
-        if branch != path and self._is_being_deleted(branch):
-            return
-        if path.split("/")[0] in _SERVERS:
-            self._refuse(f"delete {path}")
-        self.inner.delete_tree(path)
-
     def _drop_deleted(self, path: str, data: bytes) -> None:
         """Delete a branch, and the tags that kept its files, before its record says that it is deleted.
 

@@ -47,12 +47,5 @@ class AzureStore(ObjectStore):
     def delete_empty(self, path: str) -> None:
         super().delete_empty(path)
         if not self._listed(path, "")[0]:
-            self._delete_folder(path)
-
-    def delete_tree(self, path: str) -> None:
-        super().delete_tree(path)
-        self._delete_folder(path)
-
-    def _delete_folder(self, path: str) -> None:
-        key = join(self._prefix, folder_name(path))
-        self._run("deleting", path, lambda _: self._client.delete_folder(self._bucket, key), mutating=True)
+            key = join(self._prefix, folder_name(path))
+            self._run("deleting", path, lambda _: self._client.delete_folder(self._bucket, key), mutating=True)

@@ -194,10 +194,6 @@ class Store(Protocol):
         """Delete a folder with the folders below it, as far as no object is in them, where a storage has folders."""
         ...
 
-    def delete_tree(self, path: str) -> None:
-        """Delete a folder that nobody else uses (a unique name) and its contents; a missing one is not an error."""
-        ...
-
     def open_input(self, path: str) -> Any:
         """Open for random reads: something that ``pyarrow.parquet.ParquetFile`` and ``pyarrow.orc`` accept.
 

@@ -121,7 +121,7 @@ class FsspecStore(Store):
             f"conditional put is implemented for that storage and a commit could be lost. {_WRITABLE}"
         )
 
-    create = replace = delete = delete_same = delete_empty = delete_tree = open_output = _refuse
+    create = replace = delete = delete_same = delete_empty = open_output = _refuse
 
     def open_input(self, path: str) -> Any:
         key = self._key(object_name(path))

@@ -168,13 +168,6 @@ class HdfsStore(Store):
                 if not self._listed(path, folder):
                     self._client.delete(folder, recursive=False)
 
-    def delete_tree(self, path: str) -> None:
-        """Delete a folder: one step for whoever reads."""
-        key = self._key(inner_folder_name(path))
-        found = self._status(path, key)
-        if found is not None and found.isdir:
-            self._run("deleting", path, lambda client: client.delete(key, recursive=True), mutating=True)
-
     def open_input(self, path: str) -> Any:
         """Open for random reads. The file's blocks are looked up once, here."""
         key = self._key(object_name(path))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -275,19 +274,6 @@ class LocalStore(Store):
         for parent, _, _ in os.walk(folder, topdown=False):
             with contextlib.suppress(OSError):  # something is in it
                 os.rmdir(parent)
-
-    def delete_tree(self, path: str) -> None:
-        folder = self._folder(inner_folder_name(path))
-        for _ in range(_TRIES):  # a file that another process deletes meanwhile ends rmtree early
-            try:
-                shutil.rmtree(folder)
-                return
-            except (FileNotFoundError, NotADirectoryError):
-                if not os.path.isdir(folder):
-                    return
-            except OSError as error:
-                raise self._failed(error, "deleting", path) from error
-        raise StorageError(f"Deleting {join(self.uri, path)} failed: other processes are changing it; retry later")
 
     def open_input(self, path: str) -> Any:
         """Open for random reads (``pread``, no lock, no copy through Python)."""

@@ -175,11 +175,6 @@ class MemoryStore(Store):
     def delete_empty(self, path: str) -> None:
         inner_folder_name(path)  # there are no folders
 
-    def delete_tree(self, path: str) -> None:
-        prefix = self._prefix(inner_folder_name(path))
-        with _lock:
-            _forget(prefix)
-
     def open_input(self, path: str) -> Any:
         return io.BytesIO(self.read(path))
 

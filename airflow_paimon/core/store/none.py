@@ -41,9 +41,6 @@ class RefusingStore(Store):
     def delete_empty(self, path: str) -> None:
         self._refuse()
 
-    def delete_tree(self, path: str) -> None:
-        self._refuse()
-
     def open_input(self, path: str) -> Any:
         self._refuse()
 

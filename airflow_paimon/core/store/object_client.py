@@ -100,9 +100,6 @@ class ObjectClient(Protocol):
         """Delete an object if it is still this one; else ``EXISTS``, or 404 where there is none."""
         raise RequestError(501, "deletions take no condition here")
 
-    def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
-        map_parallel(lambda key: self.delete(bucket, key), keys, AT_ONCE)
-
     def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         """List the objects that start with ``prefix``, and, with a ``delimiter``, the folders.
 

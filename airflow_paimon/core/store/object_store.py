@@ -52,7 +52,6 @@ _Change = Callable[[ObjectClient, str, str, str], None]
 """Changes a version of an object of a bucket."""
 _conditional: dict[tuple[str, str, str, _Change], bool] = {}
 """(options, server, bucket, change): whether this process has seen that such a change takes a condition there."""
-_SCHEMAS = "schema/"
 
 
 class ObjectStore(Store):
@@ -244,14 +243,7 @@ class ObjectStore(Store):
         marks = sorted((info.name for info in objects if _marks_a_folder(info)), reverse=True)
         for mark in marks:
             if not any(name.startswith(f"{mark.rstrip('/')}/") for name in files):
-                self._run("deleting", path, partial(_delete_mark, bucket=self._bucket, key=mark), mutating=True)
-
-    def delete_tree(self, path: str) -> None:
-        """Delete all objects below a folder, its schemas last: without them what is left of a branch is no branch."""
-        prefix = self._folder_prefix(inner_folder_name(path))
-        objects, _ = self._run("deleting", path, lambda client: client.list_all(self._bucket, prefix, ""))
-        for keys in _stages(objects, prefix + _SCHEMAS):
-            self._delete_many(path, keys)
+                self._run("deleting", path, partial(delete_mark, bucket=self._bucket, key=mark), mutating=True)
 
     def open_input(self, path: str) -> Any:
         """Open for random reads: its size and tail now, then one request per range that is not cached."""
@@ -294,9 +286,6 @@ class ObjectStore(Store):
     def _listed(self, path: str, delimiter: str, limit: int | None = None) -> Listing:
         prefix = self._folder_prefix(folder_name(path))
         return self._run("listing", path, lambda client: client.list_all(self._bucket, prefix, delimiter, limit))
-
-    def _delete_many(self, path: str, keys: Sequence[str]) -> None:
-        self._run("deleting", path, lambda client: client.delete_many(self._bucket, keys), mutating=True)
 
     def _is_ours(self, path: str, key: str, token: str, data: bytes, error: RequestError) -> bool:
         """Look whose object this is after a put that failed: True if this call's, False if there is none.
@@ -371,7 +360,7 @@ def _refuses_other(client: ObjectClient, bucket: str, key: str, change: _Change)
     return refused
 
 
-def _delete_mark(client: ObjectClient, bucket: str, key: str) -> None:
+def delete_mark(client: ObjectClient, bucket: str, key: str) -> None:
     try:
         client.delete(bucket, key)
     except RequestError as error:
@@ -386,11 +375,3 @@ def _below(prefix: str, objects: Sequence[FileInfo]) -> list[FileInfo]:
 
 def _marks_a_folder(info: FileInfo) -> bool:
     return info.is_dir or info.name.endswith("/")
-
-
-def _stages(objects: Sequence[FileInfo], schemas: str) -> list[list[str]]:
-    """Divide what is to be deleted: schemas after everything else, and what stands for a folder when it is empty."""
-    keys = [info.name for info in objects if not info.is_dir]
-    folders = sorted((info.name for info in objects if info.is_dir), reverse=True)
-    files = [[key for key in keys if key.startswith(schemas) is last] for last in (False, True)]
-    return [some for some in (*files, *([name] for name in folders)) if some]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import datetime
 from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
 from xml.etree import ElementTree
-from xml.sax.saxutils import escape
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.base import FileInfo
@@ -33,7 +30,6 @@ JAVA_OPTIONS = {
 _BY_LOWER_NAME = {name.lower(): ours for name, ours in JAVA_OPTIONS.items()}
 _REGION = re.compile(r"oss-([a-z0-9-]+?)(-internal)?[.]")
 _TOKEN = "x-oss-meta-airflow-paimon-create"
-_DELETE_BATCH = 1000
 _PAGE = 1000
 
 
@@ -149,20 +145,6 @@ class OssClient(HttpClient):
     def drop_upload(self, upload: str) -> None:
         address, _, number = upload.partition("?uploadId=")
         self.send("DELETE", address, {"uploadId": unquote(number)})
-
-    def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
-        for start in range(0, len(keys), _DELETE_BATCH):
-            self._delete_batch(bucket, keys[start : start + _DELETE_BATCH])
-
-    def _delete_batch(self, bucket: str, keys: Sequence[str]) -> None:
-        listed = "".join(f"<Object><Key>{escape(key)}</Key></Object>" for key in keys)
-        body = f"<?xml version='1.0' encoding='UTF-8'?><Delete><Quiet>false</Quiet>{listed}</Delete>".encode()
-        digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
-        query = {"delete": "", "encoding-type": "url"}
-        answer = self.send("POST", self.object(bucket, ""), query, {"Content-MD5": digest}, body)
-        deleted = {unquote(key.text or "") for key in _parsed(answer.body, "DeleteResult").iterfind("Deleted/Key")}
-        if left := [key for key in keys if key not in deleted]:
-            raise RequestError(answer.status, f"{len(left)} objects were not deleted, {left[0]} among them")
 
     def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         objects: list[FileInfo] = []

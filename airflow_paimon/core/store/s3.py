@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from airflow_paimon.core.store import s3_client
 from airflow_paimon.core.store.base import inner_folder_name, join
+from airflow_paimon.core.store.object_store import delete_mark
 from airflow_paimon.core.store.put_probe import ProbedStore
 
 
@@ -41,25 +43,18 @@ class S3Store(ProbedStore):
         return s3_client.server_of(self._options)
 
     def delete_empty(self, path: str) -> None:
+        """Delete the folders as well that a server goes on listing empty, as SeaweedFS does for minutes."""
         super().delete_empty(path)
-        self._delete_folders(path, [join(self._prefix, name) for name in self.walk(path)])
-
-    def delete_tree(self, path: str) -> None:
-        super().delete_tree(path)
-        self._delete_folders(path)
-
-    def _delete_folders(self, path: str, files: Sequence[str] = ()) -> None:
-        """Delete a folder and those below, but for those of ``files``, where a server goes on listing them empty, as
-        SeaweedFS does for minutes.
-        """
         folder = f"{join(self._prefix, inner_folder_name(path))}/"
         if folder not in self._folders(path, folder.removesuffix("/")):
             return
+        files = [join(self._prefix, name) for name in self.walk(path)]
         levels = [[folder]]
         while below := [name for above in levels[-1] for name in self._folders(path, above)]:
             levels.append(below)
-        for level in reversed(levels):  # the server keeps a folder that is not empty
-            self._delete_many(path, [name for name in level if not any(file.startswith(name) for file in files)])
+        for name in (name for level in reversed(levels) for name in level):  # a folder after those in it
+            if not any(file.startswith(name) for file in files):
+                self._run("deleting", path, partial(delete_mark, bucket=self._bucket, key=name), mutating=True)
 
     def _folders(self, path: str, prefix: str) -> list[str]:
         return self._run("listing", path, lambda client: client.list_all(self._bucket, prefix, "/"))[1]

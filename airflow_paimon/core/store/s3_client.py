@@ -6,13 +6,13 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any, BinaryIO, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
-from airflow_paimon.core.store.base import FileInfo, batches
+from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.failures import Output
 from airflow_paimon.core.store.object_client import (
     IN_CONFLICT,
@@ -54,7 +54,6 @@ _CONFIG = {
     "retries": {"mode": "standard", "total_max_attempts": 4},
 }
 _BODY_TRIES = 3
-_DELETE_BATCH = 1000
 _UNKNOWN = 401
 _MISSING = 404
 _DENIED = 403
@@ -281,14 +280,6 @@ class S3Client(ObjectClient):
 
     def delete_version(self, bucket: str, key: str, version: str) -> None:
         self._call("DeleteObject", Bucket=bucket, Key=key, IfMatch=version)
-
-    def delete_many(self, bucket: str, keys: Sequence[str]) -> None:
-        for some in batches(keys, _DELETE_BATCH):
-            objects = [{"Key": key} for key in some]
-            answer = self._call("DeleteObjects", Bucket=bucket, Delete={"Objects": objects, "Quiet": True})
-            if errors := answer.get("Errors"):
-                first = f"{errors[0].get('Key')}: {errors[0].get('Code')}"
-                raise RequestError(200, f"{len(errors)} objects are left behind ({first}); retry")
 
     def list_all(self, bucket: str, prefix: str, delimiter: str, limit: int | None = None) -> Listing:
         objects: list[FileInfo] = []

@@ -6,7 +6,7 @@ import io
 from collections.abc import Sequence
 from typing import Any, BinaryIO
 
-from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.store.base import FileInfo, Store, folder_name, object_name
 from airflow_paimon.core.store.wrapper import StoreWrapper
 
@@ -91,9 +91,6 @@ class Unpublished(StoreWrapper):
 
     def replace_same(self, path: str, data: bytes, expected: bytes) -> bool | None:
         return Store.replace_same(self, path, data, expected)
-
-    def delete_tree(self, path: str) -> None:
-        raise InvalidInputError(f"{self.uri}/{path}: no folder is deleted before what is new is published")
 
     def open_input(self, path: str) -> Any:
         held = self._held.get(object_name(path))

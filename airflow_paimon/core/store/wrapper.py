@@ -95,9 +95,6 @@ class StoreWrapper(Store):
     def delete_empty(self, path: str) -> None:
         self.inner.delete_empty(path)
 
-    def delete_tree(self, path: str) -> None:
-        self.inner.delete_tree(path)
-
     def open_input(self, path: str) -> Any:
         return self.inner.open_input(path)
 

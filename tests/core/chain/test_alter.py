@@ -20,7 +20,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import perform
 from tests.core.chain.tables import add, alter_alone, make_chain
 from tests.core.tables import alter_table, run
-from tests.stores import Crash, FaultStore
+from tests.stores import Crash, FaultStore, delete_tree
 
 ENDS = ("main", "snapshot", "delta")
 CHANGES = ["add column w INT", "rename column v to value", "set target-file-size=64 mb"]
@@ -123,7 +123,7 @@ def test_a_branch_that_cannot_take_it(table: Table) -> None:
     assert shape(table) == before
     with pytest.raises(InvalidInputError, match=r"is not a chain table .*alter_table"):
         alter(make_chain(f"memory://{uuid.uuid4()}/wh", options={}), "set a=b")
-    table.store.delete_tree("branch/branch-snapshot")
+    delete_tree(table.store, "branch/branch-snapshot")
     with pytest.raises(NotFoundError, match="'snapshot' does not exist"):
         alter(table, "add column w INT")
 

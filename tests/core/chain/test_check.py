@@ -32,6 +32,7 @@ from tests.core.chain.tables import (
 )
 from tests.core.chain.test_read_plan import held, layout_of
 from tests.core.tables import alter_table, run
+from tests.stores import delete_tree
 
 
 @pytest.fixture
@@ -105,7 +106,7 @@ def test_a_date_that_paimon_spells_as_a_number() -> None:
 
 
 def test_a_missing_branch(table: Table) -> None:
-    table.store.delete_tree("branch/branch-delta")
+    delete_tree(table.store, "branch/branch-delta")
     finding = found(table)["missing-branch"]
     assert finding["id"] == "missing-branch:delta"
     assert (finding["severity"], finding["repair"]) == ("error", "run create_chain_table without columns")

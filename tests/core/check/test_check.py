@@ -37,7 +37,7 @@ from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.scan import plan_read
 from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, files, make_table, message, rewrite, run
-from tests.stores import CountingStore, _Wrapper
+from tests.stores import CountingStore, _Wrapper, delete_tree
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_missing_files_and_metadata_cannot_be_repaired_and_are_reported(table: T
 def test_hints_gaps_and_tags(table: Table) -> None:
     append(table, "c")
     run(table, "create_branch", branch="fix", snapshot=3, operation_id="op")
-    table.store.delete_tree("branch/branch-fix")
+    delete_tree(table.store, "branch/branch-fix")
     table.store.delete("snapshot/snapshot-2")
     table.store.replace("snapshot/LATEST", b"17")
     ids = found(table)
@@ -196,7 +196,7 @@ def test_a_protective_tag_on_another_snapshot_protects_nothing(table: Table) -> 
 
 def test_a_stale_protective_tag_stays_and_the_new_branch_gets_its_own(table: Table) -> None:
     run(table, "create_branch", branch="fix", snapshot=1)
-    table.store.delete_tree("branch/branch-fix")  # another engine drops it
+    delete_tree(table.store, "branch/branch-fix")  # another engine drops it
     result = run(table, "create_branch", branch="fix", snapshot=2)
     assert result.details["protective_tag"] == "airflow-paimon-branch-fix.2"
     assert [(t.name, t.snapshot.id) for t in table.tags()] == [

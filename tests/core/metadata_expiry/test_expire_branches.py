@@ -22,7 +22,7 @@ from airflow_paimon.execution import perform
 from tests.core.branches.test_interrupted_branches import At, check, forget
 from tests.core.tables import alter_table, append, make_table, names, overwrite, rewrite, run
 from tests.randomness import moments, thorough
-from tests.stores import Crash, FaultStore
+from tests.stores import Crash, FaultStore, delete_tree
 
 LATE = "2126-01-01T00:00:00Z"
 
@@ -164,7 +164,7 @@ def test_another_engines_branch_stays_until_it_gets_a_retention(main: Table) -> 
 
 def test_a_branch_that_another_engine_recreated_stays(main: Table) -> None:
     branch(main)
-    main.store.delete_tree("branch/branch-fix")
+    delete_tree(main.store, "branch/branch-fix")
     overwrite(main, "a", seq=5)
     main.store.create("branch/branch-fix/schema/schema-0", main.store.read("schema/schema-0"))
     main.store.create("branch/branch-fix/snapshot/snapshot-3", main.store.read("snapshot/snapshot-3"))

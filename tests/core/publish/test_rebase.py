@@ -21,7 +21,7 @@ from tests.core.metadata_expiry.test_remove_orphan_files import clean
 from tests.core.tables import alter_table, append, copied, files, forget_results, make_table, rewrite, run
 from tests.randomness import moments
 from tests.stateful.paimon_expiry import expire_snapshots
-from tests.stores import Crash, FaultStore
+from tests.stores import Crash, FaultStore, delete_tree
 
 
 @pytest.fixture(params=[True, False], ids=["by bucket", "by file"])
@@ -84,7 +84,7 @@ def test_it_goes_on_without_any_private_metadata_and_without_the_old_branch(tabl
     expire_snapshots(table, 1)
     clean(table)
     assert sound(table)
-    table.store.delete_tree("_airflow_paimon")
+    delete_tree(table.store, "_airflow_paimon")
     rewrite(view, "c")
     assert run(table, "merge_branch", branch="next").changed
     assert {d: days(table)[d] for d in "abc"} == {d: days(view)[d] for d in "abc"}

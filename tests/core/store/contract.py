@@ -21,6 +21,7 @@ from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, No
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import set_aside_path
 from tests.core.store.racer import content, race
+from tests.stores import delete_tree
 
 ODD_NAMES = [
     "snapshot-1",
@@ -187,7 +188,7 @@ class StoreContract:
         for folder in gone:
             store.create(f"{folder}/bucket-0/x", b"1")
         with ThreadPoolExecutor(1) as pool:
-            deleting = pool.submit(lambda: [store.delete_tree(folder) for folder in gone])
+            deleting = pool.submit(lambda: [delete_tree(store, folder) for folder in gone])
             while not deleting.done():
                 assert {"t/a/stays", "t/z/stays"} <= set(store.walk("t"))
             deleting.result()
@@ -198,18 +199,6 @@ class StoreContract:
         (info,) = store.list("a")
         assert info.modified_ms is not None
         assert 1_700_000_000_000 < info.modified_ms < 10_000_000_000_000
-
-    def test_delete_tree(self, store: Store) -> None:
-        for path in ("branch/branch-b/snapshot/1", "branch/branch-b/x", "branch/branch-bb/x", "other"):
-            store.create(path, b"1")
-        store.delete_tree("branch/branch-b")
-        assert store.walk("") == ["branch/branch-bb/x", "other"]
-        assert [i.name for i in store.list("branch")] == ["branch-bb"]
-        store.delete_tree("branch/branch-b")
-        store.delete_tree("branch/")
-        assert store.walk("") == [i.name for i in store.list("")] == ["other"]
-        with pytest.raises(InvalidInputError, match="root"):
-            store.delete_tree("")
 
     def test_delete_same(self, store: Store) -> None:
         store.create("snapshot/snapshot-1", b"1")
@@ -267,7 +256,7 @@ class StoreContract:
             lambda path: store.replace(path, b""),
             lambda path: store.read_many([path]),
         ]
-        on_folder: list[Callable[[str], Any]] = [store.list, store.names, store.walk, store.delete_tree, store.child]
+        on_folder: list[Callable[[str], Any]] = [store.list, store.names, store.walk, store.delete_empty, store.child]
         for calls, paths in ((on_object, BAD_OBJECTS), (on_folder, BAD_FOLDERS)):
             for call in calls:
                 for path in paths:

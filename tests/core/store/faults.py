@@ -46,7 +46,7 @@ def assert_no_page_is_left_out(store: Store, direct: Store, proxy: Proxy, fault:
             proxy.plan = ["", *[fault] * failing]
             assert call() == paths
             assert not proxy.plan
-    for call in (*calls, lambda: store.delete_tree("m")):
+    for call in calls:
         proxy.plan = ["", *[fault] * tries]
         with pytest.raises(StorageError, match="m failed"):
             call()
@@ -156,8 +156,6 @@ class FaultsContract(PutFaultsContract):
 
     put: str
     """The method of a put."""
-    remove: str = "DELETE"
-    """The method of deleting a folder's files."""
     listing: str
     """What stands in the address of a listing."""
     page: ClassVar[tuple[Any, str]]
@@ -231,7 +229,6 @@ class FaultsContract(PutFaultsContract):
         calls: list[Callable[[], Any]] = [
             lambda: store.replace("LATEST", b"2"),
             lambda: store.delete("a/x"),
-            lambda: store.delete_tree("a"),
         ]
         for call in calls:
             for fault in ("500", "reset"):
@@ -270,17 +267,3 @@ class FaultsContract(PutFaultsContract):
         monkeypatch.setattr(*self.page, 4)
         proxy.concerns = lambda request: request.method == "GET" and self.listing in request.path
         assert_no_page_is_left_out(store, direct, proxy, fault, tries=2)
-
-    def test_schemas_are_deleted_last(self, store: Store, direct: Store, proxy: Proxy) -> None:
-        for name in ("schema/schema-0", "snapshot/snapshot-1", "tag/tag-a"):
-            direct.create(f"branch/branch-b/{name}", b"1")
-        proxy.concerns, proxy.plan = (lambda request: request.method == self.remove), ["403"]
-        with pytest.raises(StorageError):
-            store.delete_tree("branch/branch-b")
-        assert direct.walk("branch/branch-b/schema") == ["branch/branch-b/schema/schema-0"]
-        proxy.plan = ["", "403"]
-        with pytest.raises(StorageError):
-            store.delete_tree("branch/branch-b")
-        assert direct.exists("branch/branch-b/schema/schema-0")
-        store.delete_tree("branch/branch-b")
-        assert direct.walk("") == []

@@ -87,7 +87,7 @@ def steps(store: Store) -> None:
     child.replace("LATEST", b"1")
     child.create("tmp/x", b"1")
     child.delete("data")
-    child.delete_tree("tmp")
+    child.delete("tmp/x")
 
 
 STATES: list[list[str]] = [
@@ -110,7 +110,7 @@ def test_mutations_are_recorded(memory: MemoryStore) -> None:
         "replace",
         "create",
         "delete",
-        "delete_tree",
+        "delete",
     ]
     assert store.mutations[1] == ("create", f"{memory.uri}/t/snapshot-1")
 

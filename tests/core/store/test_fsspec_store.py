@@ -85,7 +85,7 @@ def test_every_mutation_is_refused_by_name(store: Store) -> None:
         lambda: store.create("x", b""),
         lambda: store.replace("x", b""),
         lambda: store.delete("top"),
-        lambda: store.delete_tree("snapshot"),
+        lambda: store.delete_empty("snapshot"),
         lambda: store.open_output("x"),
     ]
     for call in calls:

@@ -36,14 +36,13 @@ class Place:
     """A store on a server, behind a proxy that counts where it speaks HTTP.
 
     ``fill``: puts empty files by the shortest way that the server has. ``largest``: how many files it takes in sensible
-    time. ``deletes_pages``: whether a request deletes many.
+    time.
     """
 
     store: Store
     fill: Callable[[Sequence[str]], object]
     proxy: Proxy | None = None
     largest: int = LARGE
-    deletes_pages: bool = True
 
     @contextmanager
     def at_most(self, requests: int) -> Iterator[None]:
@@ -85,7 +84,7 @@ def _gs(stack: ExitStack, folder: Path) -> Place:
     bucket = gcs_server.make_bucket(endpoint)
     direct = open_store(f"gs://{bucket}/t", gcs_server.storage_options(endpoint))
     store = open_store(f"gs://{bucket}/t", gcs_server.storage_options(proxy.endpoint))
-    return Place(store, _by(direct), proxy, SLOW, deletes_pages=False)
+    return Place(store, _by(direct), proxy, SLOW)
 
 
 def _abfss(stack: ExitStack, folder: Path) -> Place:
@@ -95,7 +94,7 @@ def _abfss(stack: ExitStack, folder: Path) -> Place:
     at = f"{azure_server.make_container(endpoint)}/t"
     direct = open_store(at, azure_server.storage_options(endpoint))
     behind = azure_server.storage_options(f"{proxy.endpoint}/{azure_server.ACCOUNT}")
-    return Place(open_store(at, behind), _by(direct), proxy, SLOWEST, deletes_pages=False)
+    return Place(open_store(at, behind), _by(direct), proxy, SLOWEST)
 
 
 def _oss(stack: ExitStack, folder: Path) -> Place:
@@ -143,9 +142,6 @@ def test_many_files(place: Place, count: int) -> None:
         assert len(place.store.files("")) == count + 1
     with place.at_most(pages + 3):  # a look at the first page, and at the two hints, which are missing
         assert table.latest_snapshot_id() == count
-    with place.at_most(2 * pages + 4 if place.deletes_pages else pages + 4 + count):
-        place.store.delete_tree("snapshot")
-    assert place.store.walk("") == ["snapshot-other/x"]
 
 
 @pytest.mark.parametrize("marked", [False, True])

@@ -18,12 +18,13 @@ from airflow_paimon.core.errors import (
     UnsupportedStorageError,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.store import Store, open_store, put_probe, s3_client
+from airflow_paimon.core.store import Store, open_store, put_probe
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
 from tests.core.store.faults import PutFaultsContract, assert_no_page_is_left_out
 from tests.s3_proxy import Proxy
 from tests.s3_server import make_bucket, storage_options
+from tests.stores import delete_tree
 
 
 class TestS3Store(SharedStoreContract):
@@ -117,7 +118,6 @@ def test_other_mutations_that_may_have_taken_effect_are_unknown(store: Store, di
     calls: list[Callable[[], Any]] = [
         lambda: store.replace("LATEST", b"2"),
         lambda: store.delete("a/x"),
-        lambda: store.delete_tree("a"),
     ]
     for call in calls:
         for fault, attempts in (("apply-500", 1), ("reset", 2)):
@@ -244,8 +244,7 @@ def test_no_call_costs_more_requests_than_it_needs(store: Store, proxy: Proxy) -
         (lambda: store.walk("m"), ["GET"]),
         (lambda: store.replace("LATEST", b"1"), ["PUT"]),
         (lambda: store.delete("m/2"), ["DELETE"]),
-        (lambda: store.delete_tree("nothing"), ["GET", "GET"]),
-        (lambda: store.delete_tree("m"), ["GET", "POST", "GET"]),
+        (lambda: store.delete_empty("m"), ["GET", "GET"]),
     ]
     for call, methods in expected:
         proxy.requests.clear()
@@ -300,7 +299,7 @@ def test_folder_marks_of_other_engines(direct: Store, s3_endpoint: str) -> None:
     assert [(i.name, i.is_dir) for i in direct.list("db")] == [("empty", True), ("x", False)]
     assert direct.names("db") == ["x"]
     assert direct.walk("") == ["db/x"]
-    direct.delete_tree("db")
+    delete_tree(direct, "db")
     assert direct.list("") == []
 
 
@@ -317,17 +316,3 @@ def test_whole_bucket_as_root(s3_endpoint: str, bucket: str) -> None:
 
 def test_store_is_one_of_ours(direct: Store) -> None:
     assert isinstance(direct, S3Store)
-
-
-def test_a_tree_of_more_keys_than_one_request_takes_is_deleted(
-    proxy: Proxy, store: Store, direct: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert s3_client._DELETE_BATCH == 1000, "what S3 takes; to put more objects than that takes a minute"
-    monkeypatch.setattr(s3_client, "_DELETE_BATCH", 3)
-    for number in range(7):
-        direct.create(f"many/{number}", b"x")
-    direct.create("many2", b"stays")
-    proxy.requests.clear()
-    store.delete_tree("many")
-    assert [r.method for r in proxy.requests if r.method != "GET"] == ["POST"] * 3
-    assert (direct.walk("many"), direct.names("")) == ([], ["many2"])

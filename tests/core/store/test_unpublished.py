@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from airflow_paimon.core.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from airflow_paimon.core.errors import AlreadyExistsError, NotFoundError
 from airflow_paimon.core.store.memory import MemoryStore
 from airflow_paimon.core.store.unpublished import Unpublished
 
@@ -65,8 +65,6 @@ def test_data_files_are_written_where_they_stay(inner: MemoryStore, store: Unpub
     assert (inner.read("dt=a/bucket-0/data-2.parquet"), inner.read("index/index-1")) == (b"more", b"i")
     store.delete("dt=a/bucket-0/data-2.parquet")
     assert not inner.exists("dt=a/bucket-0/data-2.parquet")
-    with pytest.raises(InvalidInputError):
-        store.delete_tree("dt=a")
     with pytest.raises(NotFoundError):
         store.open_output("snapshot/snapshot-9")
 

@@ -15,6 +15,7 @@ from airflow_paimon.core.table.inspect import inspect
 from airflow_paimon.core.table.partition_text import DEFAULT_PARTITION, parse_partition_text
 from airflow_paimon.core.table.table import open_table
 from tests.core.tables import append, make_table, run
+from tests.stores import delete_tree
 from tests.strict_metadata import damaged_on_purpose
 
 
@@ -73,7 +74,7 @@ def test_branches_say_where_they_came_from(tmp_path: Path) -> None:
     assert (rows["fix"]["owner"], rows["fix"]["reason"]) == ("ana", "prices")
     assert rows["fresh"]["tagged_snapshot_id"] is None
     # A branch of that name that another engine made later is not the one the record speaks of.
-    table.store.delete_tree("branch/branch-fix")
+    delete_tree(table.store, "branch/branch-fix")
     table.store.create("branch/branch-fix/schema/schema-0", table.store.read("schema/schema-0"))
     rows = {r["branch_name"]: r for r in inspect(table, "$branches").to_pylist()}
     assert rows["fix"]["tag_name"] is None

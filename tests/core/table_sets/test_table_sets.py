@@ -48,7 +48,7 @@ from airflow_paimon.execution import run_operation
 from tests.clock import next_millisecond
 from tests.core.tables import append, make_table, rewrite, run
 from tests.randomness import chance, lives, moments
-from tests.stores import Crash
+from tests.stores import Crash, delete_tree
 
 NAMES = ("d.a", "e.b")
 NOW = 1_000_000_000_000
@@ -623,7 +623,7 @@ def test_a_legal_hold_that_is_set_while_a_version_expires_stays(
 def test_a_table_that_another_engine_has_dropped_stops_no_version(warehouse: str) -> None:
     make(warehouse)
     load(warehouse)
-    catalog(warehouse).warehouse_store().delete_tree("e.db/b")
+    delete_tree(catalog(warehouse).warehouse_store(), "e.db/b")
     make(warehouse, member=[], keep=1, retention="0 s")
     next_millisecond()
     made = make(warehouse, member=[], keep=1, retention="0 s").details

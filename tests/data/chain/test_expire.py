@@ -12,6 +12,7 @@ from tests.core.tables import run
 from tests.data.chain.compactions import compact
 from tests.data.chain.expiries import NOW, OLD, add_row, both, held, made, rows_of
 from tests.data.chain.test_read import chain_table, seen, set_options
+from tests.stores import delete_tree
 
 CASES = [
     # snapshot, delta, days, segments per group, left of both branches, segments that go
@@ -127,7 +128,7 @@ def test_what_does_not_fit_a_chain_table_is_refused(asked: dict[str, Any], says:
 
 def test_a_missing_branch_is_named() -> None:
     table = made("0101 0201", "")
-    table.store.delete_tree("branch/branch-delta")
+    delete_tree(table.store, "branch/branch-delta")
     with pytest.raises(NotFoundError, match="delta"):
         run(table, "expire_partitions", **OLD)
 

@@ -49,6 +49,7 @@ from tests.data.chain.tables import (
 from tests.data.tables import make_table
 from tests.randomness import chance as chance_of
 from tests.randomness import lives
+from tests.stores import delete_tree
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +340,7 @@ def test_branches_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     set_options(delta, {"bucket": "3"})
     with pytest.raises(InvalidInputError, match=r"d\.t can't be used .* option bucket is '3' in branch 'delta'"):
         seen(table)
-    table.store.delete_tree("branch/branch-delta")
+    delete_tree(table.store, "branch/branch-delta")
     with pytest.raises(NotFoundError, match="branch 'delta' does not exist"):
         seen(table)
 
