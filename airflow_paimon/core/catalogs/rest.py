@@ -19,7 +19,7 @@ from airflow_paimon.core.catalogs.options import METASTORE, CatalogOptions, cata
 from airflow_paimon.core.catalogs.rest_auth import auth_of
 from airflow_paimon.core.catalogs.rest_client import RestClient, checked_uri
 from airflow_paimon.core.catalogs.rest_data_tokens import TokenStore, storage_options
-from airflow_paimon.core.catalogs.rest_store import NewRestTableStore, RefusedStore, RestTable, RestTableStore
+from airflow_paimon.core.catalogs.rest_store import NewRestTableStore, RefusedRestTableStore, RestTable, RestTableStore
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
@@ -117,12 +117,12 @@ class RestCatalog(Catalog):
         except NotFoundError:
             return None
         except UnsafeOperationError as error:  # a listing shows it all the same
-            return RefusedStore(f"{self.label}: {name}", error)
+            return RefusedRestTableStore(f"{self.label}: {name}", error)
         path, identity = found.get("path"), found.get("id")
         options = (found.get("schema") or {}).get("options") or {}
         refusal = _refusal(name, options)
         if refusal is not None:
-            return RefusedStore(f"{self.label}: {name}", refusal)
+            return RefusedRestTableStore(f"{self.label}: {name}", refusal)
         if not isinstance(path, str) or not path:
             raise FormatError(f"{self.label} names no path of the table {name}")
         files = self._files(connected, database, table, path)

@@ -31,7 +31,7 @@ from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot, parse_tag, snapshot_from_json
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.base import read_if_exists
-from airflow_paimon.core.store.none import NoStore, RefusingStore
+from airflow_paimon.core.store.none import NoStore, RefusedStore
 from airflow_paimon.core.store.wrapper import StoreWrapper
 from airflow_paimon.core.table.branch_record import DELETED, DELETING, BranchRecord, branch_record_path
 from airflow_paimon.core.table.paths import (
@@ -437,29 +437,10 @@ class NewRestTableStore(StoreWrapper):
                 raise
 
 
-class RefusedStore(RefusingStore):
-    """The store of a table that exists and must not be touched: it is listed, and every use of it is refused.
+class RefusedRestTableStore(RefusedStore):
+    """The store of a table that exists and must not be touched: it is listed, and every use of it is refused."""
 
-    ``uri``: what it is, for messages; ``error``: what every use of it raises.
-    """
-
-    __slots__ = ("_uri", "error")
-
-    def __init__(self, uri: str, error: PaimonError) -> None:
-        self._uri, self.error = uri, error
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RefusedStore, (self._uri, self.error)
-
-    @property
-    def uri(self) -> str:
-        return self._uri
-
-    def _refuse(self) -> NoReturn:
-        raise self.error
-
-    def child(self, path: str) -> Store:
-        return RefusedStore(f"{self._uri}/{path}", self.error)
+    __slots__ = ()
 
     def names(self, path: str) -> list[str]:
         """The table exists: it has a schema, which nobody may read."""

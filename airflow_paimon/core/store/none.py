@@ -1,64 +1,59 @@
-"""Stores of which nothing can be used: that of a table which a catalog doesn't know, and what it shares with others."""
+"""Stores without anything to wrap: of a table that a catalog doesn't know, and of one that must not be touched."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, BinaryIO, NoReturn
+from typing import Any
 
-from airflow_paimon.core.errors import NotFoundError
+from airflow_paimon.core.errors import NotFoundError, PaimonError
 from airflow_paimon.core.store.base import FileInfo, Store
+from airflow_paimon.core.store.wrapper import StoreWrapper
 
 
-class RefusingStore(Store):
-    """Raises for whatever it is used for. Subclasses say what."""
+class RefusedStore(StoreWrapper):
+    """Raises ``error`` for whatever it is used for. ``uri``: what it is, for messages."""
 
-    __slots__ = ()
+    __slots__ = ("_uri", "error")
+
     can_commit = True
+    commits_refused = None
+    keeper = None
+    remote = False
 
-    @abstractmethod
-    def _refuse(self) -> NoReturn: ...
+    def __init__(self, uri: str, error: PaimonError) -> None:
+        self._uri, self.error = uri, error
 
-    def read(self, path: str) -> bytes:
-        self._refuse()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._uri, self.error)
 
-    def exists(self, path: str) -> bool:
-        self._refuse()
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and isinstance(other, RefusedStore) and other.uri == self.uri
 
-    def files(self, path: str) -> Sequence[FileInfo]:
-        self._refuse()
+    def __hash__(self) -> int:
+        return hash(self._uri)
 
-    def create(self, path: str, data: bytes) -> None:
-        self._refuse()
+    @property
+    def inner(self) -> Store:  # type: ignore[override]
+        raise self.error
 
-    def replace(self, path: str, data: bytes) -> None:
-        self._refuse()
+    @property
+    def uri(self) -> str:
+        return self._uri
 
-    def delete(self, path: str) -> None:
-        self._refuse()
-
-    def delete_empty(self, path: str) -> None:
-        self._refuse()
-
-    def open_input(self, path: str) -> Any:
-        self._refuse()
-
-    def open_output(self, path: str) -> BinaryIO:
-        self._refuse()
-
-    def list(self, path: str) -> list[FileInfo]:
-        self._refuse()
+    def child(self, path: str) -> Store:
+        return type(self)(f"{self._uri}/{path}", self.error)
 
 
-@dataclass(frozen=True, slots=True)
-class NoStore(RefusingStore):
+class NoStore(RefusedStore):
     """Nothing is there, and nothing can be put there. ``uri``: where nothing is, for messages."""
 
-    uri: str
+    __slots__ = ()
 
-    def _refuse(self) -> NoReturn:
-        raise NotFoundError(f"{self.uri} has no such table")
+    def __init__(self, uri: str) -> None:
+        super().__init__(uri, NotFoundError(f"{uri} has no such table"))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NoStore, (self._uri,)
 
     def child(self, path: str) -> Store:
         return self
@@ -71,3 +66,5 @@ class NoStore(RefusingStore):
 
     def list(self, path: str) -> list[FileInfo]:
         return []
+
+    names, read_many, walk = Store.names, Store.read_many, Store.walk
