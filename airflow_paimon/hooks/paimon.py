@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook, mask_secret
 from airflow_paimon.core.catalogs.options import CATALOGS, METASTORE
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
+from airflow_paimon.core.store.opening import merged_options
 from airflow_paimon.core.store.secrets import secret_values
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
 from airflow_paimon.forms.policy import FormPolicy, parse_policy
@@ -120,7 +121,7 @@ class PaimonHook(BaseHook):
         options = self._from_storage_connection()
         fields = self._options_of_fields(extras)
         if self.storage in ("s3", "oss"):
-            options.update(fields)
+            options = merged_options(self.warehouse, options, fields)
         elif fields and (self.storage or self.catalog_type == "rest"):  # a local folder needs none, whatever is there
             raise InvalidInputError(
                 f"Connection {self.paimon_conn_id!r}: {', '.join(fields)} are read only for a warehouse at s3:// or "
@@ -130,9 +131,10 @@ class PaimonHook(BaseHook):
         more = self._json_object("storage_options")
         if "config_kwargs" in options and isinstance(more.get("config_kwargs"), dict):
             more = {**more, "config_kwargs": {**options["config_kwargs"], **more["config_kwargs"]}}
-        options.update(more)
+        options = merged_options(self.warehouse, options, more)
         if self.catalog_type != CATALOGS[0]:
-            options.update(self._json_object("catalog_options"), **{METASTORE: self.catalog_type})
+            catalog = {**self._json_object("catalog_options"), METASTORE: self.catalog_type}
+            options = merged_options(self.warehouse, options, catalog)
         _mask(options)
         return options or None
 

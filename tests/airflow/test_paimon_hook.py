@@ -228,15 +228,12 @@ def test_what_the_connection_says_itself_wins_over_the_storage_connection(monkey
     from airflow.providers.common.compat.sdk import redact
 
     set_connection(monkeypatch, "keys", conn_type="aws", login="id", password="key-of-another-provider")
-    extra = {
-        "warehouse": "s3://b/wh",
-        "storage_conn_id": "keys",
-        "region": "eu-1",
-        "storage_options": {"key": "k"},
-    }
-    set_connection(monkeypatch, "wh", "paimon", extra=extra)
-    expected = {"key": "k", "secret": "key-of-another-provider", "region": "eu-1"}
-    assert PaimonHook("wh").storage_options == expected
+    extra: dict[str, Any] = {"warehouse": "s3://b/wh", "storage_conn_id": "keys", "region": "eu-1"}
+    for name in ("key", "s3.access-key"):  # an option has one of its names
+        extra["storage_options"] = {name: "k"}
+        set_connection(monkeypatch, "wh", "paimon", extra=extra)
+        expected = {name: "k", "secret": "key-of-another-provider", "region": "eu-1"}
+        assert PaimonHook("wh").storage_options == expected
     assert redact("it is key-of-another-provider") == "it is ***"
 
 

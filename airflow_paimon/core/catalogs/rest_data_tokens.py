@@ -13,34 +13,21 @@ from typing import Any
 from airflow_paimon.core.catalogs.options import catalog_options
 from airflow_paimon.core.catalogs.rest_client import RestClient
 from airflow_paimon.core.errors import FormatError
-from airflow_paimon.core.store import Store, open_store, oss_client, s3_client
+from airflow_paimon.core.store import Store, open_store
+from airflow_paimon.core.store.opening import java_options, merged_options
 from airflow_paimon.core.store.wrapper import StoreWrapper
 
 _SAFE_MS = 3_600_000
 """A token is renewed when it has less left than this, or than half of the time that it was given for."""
-_NAMES: Mapping[str, Mapping[str, str]] = {"s3": s3_client.JAVA_OPTIONS, "oss": oss_client.JAVA_OPTIONS}
 
 
 def storage_options(uri: str, given: Mapping[str, Any], token_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge what a server tells about a storage over what the user gave: by our names, and without what is unknown.
+    """Merge what a server tells about a storage, without what is unknown, over what the user gave.
 
     ``given``: all options of the catalog.
     """
-    return {
-        **catalog_options(given).storage,
-        **_translated(uri, {k: v for k, v in token_options.items() if given.get(k) != v}),
-    }
-
-
-def _translated(uri: str, token_options: Mapping[str, Any]) -> dict[str, Any]:
-    scheme = uri.partition("://")[0].lower() if "://" in uri else "file"
-    if scheme in ("gs", "gcs"):
-        return {k: v for k, v in token_options.items() if k.startswith("fs.gs.")}
-    names = _NAMES.get("s3" if scheme == "s3a" else scheme, {})
-    found = {names[k]: v for k, v in token_options.items() if k in names}
-    if "://" not in str(found.get("endpoint_url", "://")):
-        found["endpoint_url"] = f"https://{found['endpoint_url']}"
-    return found
+    told = {k: v for k, v in token_options.items() if given.get(k) != v}
+    return merged_options(uri, catalog_options(given).storage, java_options(uri, told))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +85,8 @@ class TokenStore(StoreWrapper):
         token_options = dict(_token(self._client, self._table).options)
         if self._endpoint:
             token_options["fs.oss.endpoint"] = self._endpoint
-        store = open_store(self._path, {**self._options, **_translated(self._path, token_options)})
+        token_options = java_options(self._path, token_options)
+        store = open_store(self._path, merged_options(self._path, self._options, token_options))
         return store.child(self._below) if self._below else store
 
     def child(self, path: str) -> Store:

@@ -30,7 +30,7 @@ class AzureStore(ObjectStore):
         require_packages(self._scheme, "azure", "azure.identity", "requests")
         if not self._bucket:
             raise InvalidInputError(f"{self._scheme}:// needs a container: {self._scheme}://container@account/path")
-        return azure_client.checked_options(options, self._host)
+        return azure_client.checked_options(options, self._bucket, self._host)
 
     @property
     def _bucket(self) -> str:

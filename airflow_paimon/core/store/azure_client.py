@@ -11,21 +11,23 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from email.utils import formatdate, parsedate_to_datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.etree import ElementTree
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.base import FileInfo
-from airflow_paimon.core.store.http_client import Answer, HttpClient, as_json
+from airflow_paimon.core.store.http_client import Answer, HttpClient
 from airflow_paimon.core.store.object_client import (
     EXISTS,
     NO_BUCKET,
     PART,
     Listing,
     RequestError,
+    as_json,
     environment_of,
+    in_our_words,
     is_enough,
 )
 
@@ -48,6 +50,10 @@ _JAVA_OPTIONS = {
 """What Paimon's Java engine calls them, after ``fs.azure.`` or ``azure.``; the account's host may follow."""
 _JAVA_LOGINS = ("SharedKey", "OAuth", "SAS", "ClientCredsTokenProvider", "MsiTokenProvider",
                 "WorkloadIdentityTokenProvider")  # fmt: skip
+_KNOWN = [
+    *sorted(_OPTIONS | {f"fs.azure.{name}" for name in _JAVA_OPTIONS}),
+    f"those with the account's host behind it; types can be {', '.join(_JAVA_LOGINS)}",
+]
 _SCOPE = "https://storage.azure.com/.default"
 _VERSION = "2021-12-02"
 _TOKEN = "x-ms-meta-airflow_paimon_create"
@@ -59,15 +65,19 @@ _SIGNED_HEADERS = (
 )  # fmt: skip
 
 
-def checked_options(options: Mapping[str, Any], host: str) -> str:
+def checked_options(options: Mapping[str, Any], container: str, host: str) -> str:
     """Check storage options and return them as canonical JSON, the form that a store keeps. Java's names become ours.
 
     Raises:
-        InvalidInputError: an option is unknown (a typo must not fall back to other credentials) or not what it must be.
+        InvalidInputError: see ``in_our_words``, or one is not what it must be; or only another account's are given.
     """
-    found = _in_our_words(options, host)
+    account = host.partition(".")[0] or str(options.get("account_name"))
+    found = in_our_words("Azure", options, partial(our_words, container, account), _KNOWN)
+    others = [name for name in options if not _is_for(container, account, name)]
+    if others and not found.keys() & {*_LOGINS, "client_id"}:
+        raise InvalidInputError(f"The storage options {', '.join(others)} are not for the account {account}")
     if host:
-        found["account_name"] = host.partition(".")[0]
+        found["account_name"] = account
     if not found.get("account_name"):
         raise InvalidInputError(
             "The storage account is missing: write container@account.dfs.core.windows.net, or set account_name"
@@ -83,41 +93,32 @@ def checked_options(options: Mapping[str, Any], host: str) -> str:
     return as_json("abfs", found)
 
 
-def _in_our_words(options: Mapping[str, Any], host: str) -> dict[str, Any]:
-    """Translate the options that are for this account. Raises where only another account's are given, as by a typo."""
-    found: dict[str, Any] = {}
-    unknown, others = [], []
-    account = host.partition(".")[0] or options.get("account_name")
-    for name, value in options.items():
-        ours, owner = (name, "") if name in _OPTIONS else _from_java(name, value)
-        if ours is None:
-            unknown.append(name)
-        elif owner and owner.partition(".")[0] != account:
-            others.append(name)
-        elif ours and value is not None:
-            found[ours] = _tenant(value) if ours == "tenant_id" else value
-    if unknown:
-        known = ", ".join(sorted(_OPTIONS | {f"fs.azure.{name}" for name in _JAVA_OPTIONS}))
-        raise InvalidInputError(
-            f"Unknown storage option for Azure: {', '.join(sorted(unknown))}; known are {known}, also with the "
-            f"account's host behind it; types can be {', '.join(_JAVA_LOGINS)}"
-        )
-    if others and not found.keys() & {*_LOGINS, "client_id"}:
-        raise InvalidInputError(f"The storage options {', '.join(others)} are not for the account {account}")
-    return found
+def our_words(container: str, account: str, name: str, value: Any) -> tuple[str | None, Any]:
+    """Translate a storage option: see ``OurWords``. On one of another account or container nothing depends."""
+    ours = name if name in _OPTIONS else _of_java(name)[0]
+    if ours == "" and str(value).rpartition(".")[2] not in _JAVA_LOGINS:
+        return None, value
+    if ours is not None and not _is_for(container, account, name):
+        return "", value
+    return ours, _tenant(value) if ours == "tenant_id" else value
 
 
-def _from_java(name: str, value: Any) -> tuple[str | None, str]:
-    """Give our name of an option of Java's engine ("" if nothing depends on it, None if unknown), and whose it is."""
+def _is_for(container: str, account: str, name: str) -> bool:
+    of_container, owner = _of_java(name)[1:]
+    return of_container in ("", container) and owner.partition(".")[0] in ("", account)
+
+
+def _of_java(name: str) -> tuple[str | None, str, str]:
+    """Give our name of an option of Java's engine ("" if nothing depends on it, None if unknown), and of which
+    container and account it is, "" for all.
+    """
     java = re.sub("^(fs[.])?azure[.]", "", name)
     for known, ours in _JAVA_OPTIONS.items():
         owner = java.removeprefix(known)
-        if java == name or not java.startswith(known) or owner[:1] not in ("", "."):
-            continue
-        understood = ours or str(value).rpartition(".")[2] in _JAVA_LOGINS
-        return (ours if understood else None), owner[1:]
-    of_container = re.fullmatch(r"fs[.]azure[.]sas[.][^.]+[.](.+)", name)
-    return ("sas_token", of_container[1]) if of_container else (None, "")
+        if java != name and java.startswith(known) and owner[:1] in ("", "."):
+            return ours, "", owner[1:]
+    signature = re.fullmatch(r"fs[.]azure[.]sas[.]([^.]+)[.](.+)", name)
+    return ("sas_token", signature[1], signature[2]) if signature else (None, "", "")
 
 
 def _tenant(value: Any) -> str:

@@ -13,8 +13,16 @@ from urllib.parse import quote
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.base import FileInfo
-from airflow_paimon.core.store.http_client import Answer, HttpClient, as_json
-from airflow_paimon.core.store.object_client import NO_BUCKET, TOKEN, Listing, RequestError, is_enough
+from airflow_paimon.core.store.http_client import Answer, HttpClient
+from airflow_paimon.core.store.object_client import (
+    NO_BUCKET,
+    TOKEN,
+    Listing,
+    RequestError,
+    as_json,
+    in_our_words,
+    is_enough,
+)
 
 GOOGLE = "https://storage.googleapis.com"
 ANONYMOUS = "anon"
@@ -29,45 +37,35 @@ _JAVA_OPTIONS = {
 """What Paimon's Java engine calls them, after ``fs.gs.`` or ``gs.``."""
 _JAVA_LOGINS = {"UNAUTHENTICATED": ANONYMOUS, "SERVICE_ACCOUNT_JSON_KEYFILE": None, "APPLICATION_DEFAULT": None,
                 "COMPUTE_ENGINE": None}  # fmt: skip
+_KNOWN = [
+    *sorted(_OPTIONS | {f"fs.gs.{name}" for name in _JAVA_OPTIONS}),
+    f"fs.gs.auth.type, which can be {', '.join(_JAVA_LOGINS)}",
+]
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _PAGE = 1000
+
+
+def our_words(name: str, value: Any) -> tuple[str | None, Any]:
+    """Translate a storage option: see ``OurWords``."""
+    java = name.removeprefix("fs.").removeprefix("gs.") if name.startswith(("fs.gs.", "gs.")) else ""
+    if java == "auth.type":
+        login = _JAVA_LOGINS.get(str(value).upper(), "")
+        return None if login == "" else "token", login
+    return name if name in _OPTIONS else _JAVA_OPTIONS.get(java), value
 
 
 def checked_options(options: Mapping[str, Any]) -> str:
     """Check storage options and return them as canonical JSON, the form that a store keeps. Java's names become ours.
 
     Raises:
-        InvalidInputError: an option is unknown (a typo must not fall back to other credentials) or not what it must be.
+        InvalidInputError: see ``in_our_words``, or one is not what it must be.
     """
-    found = _in_our_words(options)
+    found = in_our_words("gs://", options, our_words, _KNOWN)
     if not isinstance(found.get("token", ""), str | Mapping):
         raise InvalidInputError(
             "The storage option token must be the path of a service account's key file, its content, or 'anon'"
         )
     return as_json("gs", found)
-
-
-def _in_our_words(options: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    unknown = []
-    for name, value in options.items():
-        java = name.removeprefix("fs.").removeprefix("gs.") if name.startswith(("fs.gs.", "gs.")) else ""
-        if value is None:
-            continue
-        if java == "auth.type" and str(value).upper() in _JAVA_LOGINS:
-            if login := _JAVA_LOGINS[str(value).upper()]:
-                found["token"] = login
-        elif name in _OPTIONS or java in _JAVA_OPTIONS:
-            found[_JAVA_OPTIONS.get(java, name)] = value
-        else:
-            unknown.append(name)
-    if unknown:
-        known = sorted(_OPTIONS | {f"fs.gs.{name}" for name in (*_JAVA_OPTIONS, "auth.type")})
-        raise InvalidInputError(
-            f"Unknown storage option for gs://: {', '.join(sorted(unknown))}; known are {', '.join(known)}; "
-            f"fs.gs.auth.type can be {', '.join(_JAVA_LOGINS)}"
-        )
-    return found
 
 
 def client(options: str) -> GcsClient:

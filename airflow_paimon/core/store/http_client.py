@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
 from abc import abstractmethod
@@ -12,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any, BinaryIO, ClassVar
 from urllib.parse import quote, urlencode
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
+from airflow_paimon.core.errors import UnsupportedStorageError
 from airflow_paimon.core.store.failures import Output
 from airflow_paimon.core.store.object_client import AT_ONCE, PART, Fail, ObjectClient, RequestError, pause
 
@@ -44,23 +43,6 @@ def require_packages(scheme: str, extra: str, *packages: str) -> None:
     if not there:
         needed = " and ".join(package.replace(".", "-") for package in packages)
         raise UnsupportedStorageError(f"{scheme}:// needs the packages {needed}: pip install 'airflow-paimon[{extra}]'")
-
-
-def as_json(scheme: str, options: Mapping[str, Any]) -> str:
-    """Check what all storages over HTTP take, and give checked options as canonical JSON, the form that a store keeps.
-
-    Raises:
-        InvalidInputError: an option is not what it must be.
-    """
-    endpoint = options.get("endpoint_url")
-    if endpoint and ("@" in endpoint or "://" not in endpoint):
-        raise InvalidInputError("The storage option endpoint_url must look like http://host:port, without credentials")
-    if not isinstance(options.get("tries", 1), int) or not 1 <= options.get("tries", 1) <= 10:
-        raise InvalidInputError("The storage option 'tries' must be a whole number from 1 to 10")
-    try:
-        return json.dumps(options, sort_keys=True)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError(f"Storage options for {scheme}:// must be plain JSON values") from error
 
 
 class HttpClient(ObjectClient):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, BinaryIO, Protocol, TypeVar
 
-from airflow_paimon.core.errors import PaimonError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.threads import map_parallel
 
@@ -52,6 +53,55 @@ def environment_of(prefix: str) -> tuple[tuple[str, str], ...]:
     """
     found = ((name, os.environ.get(name)) for name in sorted(n for n in os.environ if n.startswith(prefix)))
     return tuple((name, value) for name, value in found if value is not None)
+
+
+OurWords = Callable[[str, Any], tuple[str | None, Any]]
+"""Gives our name and value of a storage option: "" for one on which nothing depends, None for an unknown one."""
+
+
+def in_our_words(storage: str, options: Mapping[str, Any], our_words: OurWords, known: Iterable[str]) -> dict[str, Any]:
+    """Return storage options by our names, without those that are None. ``known``: the names that there are.
+
+    Raises:
+        InvalidInputError: one is unknown (a typo must not fall back to other credentials), or has another value by
+            another of its names.
+    """
+    found: dict[str, Any] = {}
+    given_as: dict[str, str] = {}
+    unknown = []
+    for name, given in options.items():
+        ours, value = our_words(name, given)
+        if ours is None:
+            unknown.append(name)
+        elif ours and value is not None:
+            if found.setdefault(ours, value) != value:
+                raise InvalidInputError(
+                    f"The storage options {given_as[ours]} and {name} of {storage} are two names of one option, with "
+                    "different values; give one of them"
+                )
+            given_as[ours] = name
+    if unknown:
+        raise InvalidInputError(
+            f"Unknown storage option for {storage}: {', '.join(sorted(unknown))}; known are {', '.join(known)}"
+        )
+    return found
+
+
+def as_json(scheme: str, options: Mapping[str, Any]) -> str:
+    """Check what all storages take, and give checked options as canonical JSON, the form that a store keeps.
+
+    Raises:
+        InvalidInputError: an option is not what it must be.
+    """
+    endpoint = options.get("endpoint_url")
+    if endpoint and ("@" in endpoint or "://" not in endpoint):
+        raise InvalidInputError("The storage option endpoint_url must look like http://host:port, without credentials")
+    if not isinstance(options.get("tries", 1), int) or not 1 <= options.get("tries", 1) <= 10:
+        raise InvalidInputError("The storage option 'tries' must be a whole number from 1 to 10")
+    try:
+        return json.dumps(options, sort_keys=True)
+    except (TypeError, ValueError) as error:
+        raise InvalidInputError(f"Storage options for {scheme}:// must be plain JSON values") from error
 
 
 class ObjectClient(Protocol):

@@ -6,15 +6,18 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
+from airflow_paimon.core.store import azure_client, gcs_client, oss_client, s3_client
 from airflow_paimon.core.store.azure import AzureStore
 from airflow_paimon.core.store.base import Store, object_name
 from airflow_paimon.core.store.gcs import GcsStore
 from airflow_paimon.core.store.hdfs import HdfsStore
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
+from airflow_paimon.core.store.object_client import OurWords
 from airflow_paimon.core.store.object_store import ObjectStore
 from airflow_paimon.core.store.oss import OssStore
 from airflow_paimon.core.store.s3 import S3Store
@@ -87,6 +90,36 @@ def open_store(uri_or_path: str | os.PathLike[str], storage_options: Mapping[str
         f"No storage is known for {scheme}:// ({uri}); use a path, file://, s3://, gs://, abfs://, oss://, hdfs://, "
         "or a scheme that fsspec reads"
     )
+
+
+def merged_options(uri: str, options: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return storage options with others over them: what both have, by any of its names, is the others'."""
+    our_words = _our_words(uri)
+
+    def ours(name: str, value: Any) -> str:
+        return (our_words(name, value)[0] if our_words else None) or name
+
+    taken = {ours(name, value) for name, value in over.items()}
+    return {**{name: value for name, value in options.items() if ours(name, value) not in taken}, **over}
+
+
+def java_options(uri: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options of Paimon's Java engine that are for the storage of a URI."""
+    our_words = _our_words(uri)
+    return {name: value for name, value in options.items() if our_words and "." in name and our_words(name, value)[0]}
+
+
+def _our_words(uri: str) -> OurWords | None:
+    scheme, _, rest = uri.partition("://")
+    container, _, host = rest.partition("/")[0].partition("@")
+    words: Mapping[type[ObjectStore], OurWords] = {
+        S3Store: s3_client.our_words,
+        GcsStore: gcs_client.our_words,
+        OssStore: oss_client.our_words,
+        AzureStore: partial(azure_client.our_words, container, host.partition(".")[0]),
+    }
+    kind = _OBJECTS.get(scheme.lower())
+    return None if kind is None else words[kind[1]]
 
 
 def _local_path(uri: str) -> str:

@@ -15,11 +15,20 @@ from xml.etree import ElementTree
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store.base import FileInfo
-from airflow_paimon.core.store.http_client import HttpClient, as_json
-from airflow_paimon.core.store.object_client import EXISTS, NO_BUCKET, PART, Listing, RequestError, is_enough
+from airflow_paimon.core.store.http_client import HttpClient
+from airflow_paimon.core.store.object_client import (
+    EXISTS,
+    NO_BUCKET,
+    PART,
+    Listing,
+    RequestError,
+    as_json,
+    in_our_words,
+    is_enough,
+)
 
 _OPTIONS = frozenset({"anon", "endpoint_url", "key", "region", "secret", "token", "tries"})
-JAVA_OPTIONS = {
+_JAVA_OPTIONS = {
     "fs.oss.accessKeyId": "key",
     "fs.oss.accessKeySecret": "secret",
     "fs.oss.securityToken": "token",
@@ -27,30 +36,24 @@ JAVA_OPTIONS = {
     "fs.oss.region": "region",
 }
 """What Paimon's Java engine calls them; it matches the first three regardless of case."""
-_BY_LOWER_NAME = {name.lower(): ours for name, ours in JAVA_OPTIONS.items()}
+_BY_LOWER_NAME = {name.lower(): ours for name, ours in _JAVA_OPTIONS.items()}
 _REGION = re.compile(r"oss-([a-z0-9-]+?)(-internal)?[.]")
 _TOKEN = "x-oss-meta-airflow-paimon-create"
 _PAGE = 1000
+
+
+def our_words(name: str, value: Any) -> tuple[str | None, Any]:
+    """Translate a storage option: see ``OurWords``."""
+    return name if name in _OPTIONS else _BY_LOWER_NAME.get(name.lower()), value
 
 
 def checked_options(options: Mapping[str, Any]) -> str:
     """Check storage options and return them as canonical JSON, the form that a store keeps. Java's names become ours.
 
     Raises:
-        InvalidInputError: an option is unknown (a typo must not fall back to other credentials), missing, or not what
-            it must be.
+        InvalidInputError: see ``in_our_words``, or one is missing, or not what it must be.
     """
-    found: dict[str, Any] = {}
-    unknown = []
-    for name, value in options.items():
-        ours = name if name in _OPTIONS else _BY_LOWER_NAME.get(name.lower())
-        if ours is None:
-            unknown.append(name)
-        elif value is not None:
-            found[ours] = value
-    if unknown:
-        known = ", ".join(sorted({*_OPTIONS, *JAVA_OPTIONS}))
-        raise InvalidInputError(f"Unknown storage option for oss://: {', '.join(sorted(unknown))}; known are {known}")
+    found = in_our_words("oss://", options, our_words, sorted({*_OPTIONS, *_JAVA_OPTIONS}))
     if bool(found.get("key")) is not bool(found.get("secret")):
         raise InvalidInputError("The storage options key and secret of oss:// go together")
     _set_place(found)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, BinaryIO, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
-from airflow_paimon.core.errors import InvalidInputError, UnsupportedStorageError
+from airflow_paimon.core.errors import UnsupportedStorageError
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.failures import Output
 from airflow_paimon.core.store.object_client import (
@@ -22,7 +22,9 @@ from airflow_paimon.core.store.object_client import (
     Listing,
     ObjectClient,
     RequestError,
+    as_json,
     environment_of,
+    in_our_words,
     is_enough,
 )
 
@@ -43,8 +45,12 @@ _OF_JAVA = {
     "path.style.access": "path_style",
     "path-style-access": "path_style",
 }
-JAVA_OPTIONS = {f"{prefix}{name}": ours for prefix in ("s3.", "s3a.", "fs.s3a.") for name, ours in _OF_JAVA.items()}
+_JAVA_OPTIONS = {f"{prefix}{name}": ours for prefix in ("s3.", "s3a.", "fs.s3a.") for name, ours in _OF_JAVA.items()}
 """What Paimon's Java engine calls them."""
+_KNOWN = [
+    *sorted(_OPTIONS), "Paimon's s3.access-key", "s3.secret-key", "s3.session.token", "s3.endpoint",
+    "s3.endpoint.region", "s3.path.style.access",
+]  # fmt: skip
 _ADDRESS = frozenset({"client_kwargs", "endpoint_url", "profile", "region", "region_name"})
 _SERVER = re.compile(r"AWS_(ENDPOINT_URL|IGNORE_CONFIGURED_ENDPOINT_URLS|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE)")
 _CONFIG = {
@@ -61,34 +67,26 @@ _REFUSED = (400, 401, 403)
 _LONGEST_MESSAGE = 300
 
 
+def our_words(name: str, value: Any) -> tuple[str | None, Any]:
+    """Translate a storage option: see ``OurWords``."""
+    ours = name if name in _OPTIONS else _JAVA_OPTIONS.get(name)
+    if ours == "path_style":
+        return ours, str(value).lower()
+    is_host = ours == "endpoint_url" != name and value and "://" not in str(value)
+    return ours, f"https://{value}" if is_host else value
+
+
 def checked_options(options: Mapping[str, Any] | None) -> str:
     """Check storage options and return them as canonical JSON, the form that a store keeps. Java's names become ours.
 
     Raises:
-        InvalidInputError: an option is unknown (a typo must not fall back to other credentials) or not a JSON value.
+        InvalidInputError: see ``in_our_words``, or one is not a JSON value.
     """
-    given: dict[str, Any] = {}
-    for name, value in (options or {}).items():
-        ours = JAVA_OPTIONS.get(name, name)
-        if name in JAVA_OPTIONS and ours == "endpoint_url" and value and "://" not in str(value):
-            value = f"https://{value}"
-        given[ours] = value
-    if str(given.pop("path_style", "")).lower() == "true":
+    given = in_our_words("s3://", options or {}, our_words, _KNOWN)
+    if given.pop("path_style", "") == "true":
         config = given.get("config_kwargs") or {}
         given["config_kwargs"] = {**config, "s3": {"addressing_style": "path", **config.get("s3", {})}}
-    if unknown := sorted(set(given) - _OPTIONS):
-        raise InvalidInputError(
-            f"Unknown storage option for s3://: {', '.join(unknown)}; known are {', '.join(sorted(_OPTIONS))}, "
-            "and of Paimon's s3.access-key, s3.secret-key, s3.session.token, s3.endpoint, s3.endpoint.region, "
-            "s3.path.style.access"
-        )
-    endpoint = given.get("endpoint_url")
-    if endpoint and ("@" in endpoint or "://" not in endpoint):
-        raise InvalidInputError("The storage option endpoint_url must look like http://host:port, without credentials")
-    try:
-        return json.dumps({name: value for name, value in given.items() if value is not None}, sort_keys=True)
-    except (TypeError, ValueError) as error:
-        raise InvalidInputError("Storage options for s3:// must be plain JSON values") from error
+    return as_json("s3", given)
 
 
 def import_s3fs() -> Any:

@@ -73,12 +73,15 @@ def test_wrong_options_are_named(options: dict[str, str], error: type[Exception]
         open_catalog("lake", options)
 
 
-def test_tokens_of_the_data_come_under_our_names() -> None:
+def test_of_what_a_server_tells_only_what_the_storage_knows_is_taken() -> None:
     told = {"fs.oss.accessKeyId": "id", "fs.oss.securityToken": "t", "fs.oss.endpoint": "oss.host", "prefix": "x"}
     assert storage_options("oss://bucket/t", {**BEAR, "timeout": 5}, told) == {
-        "timeout": 5, "key": "id", "token": "t", "endpoint_url": "https://oss.host",
+        "timeout": 5, "fs.oss.accessKeyId": "id", "fs.oss.securityToken": "t", "fs.oss.endpoint": "oss.host",
     }  # fmt: skip
-    assert storage_options("s3://bucket/t", BEAR, {"fs.s3a.access.key": "id", "other": "x"}) == {"key": "id"}
+    told = {"fs.s3a.access.key": "id", "other": "x"}
+    assert storage_options("s3://bucket/t", {**BEAR, "s3.access-key": "old", "key": "older"}, told) == {
+        "fs.s3a.access.key": "id"
+    }
     assert storage_options("gs://bucket/t", BEAR, {"fs.gs.project.id": "p", "akId": "x"}) == {"fs.gs.project.id": "p"}
     assert storage_options("/data/t", BEAR, {"akId": "x"}) == {}
 

@@ -358,11 +358,12 @@ def test_options_of_javas_engine_are_understood(endpoint: str, direct: Store) ->
         "fs.azure.account.oauth2.client.secret": "very-secret",
         "fs.azure.account.oauth2.client.endpoint": "https://login.microsoftonline.com/tenant/oauth2/token",
     }
-    assert json.loads(azure_client.checked_options(by_secret, HOST)) == {
+    assert json.loads(azure_client.checked_options(by_secret, "c", HOST)) == {
         "account_name": "lake", "client_id": "app", "client_secret": "very-secret", "tenant_id": "tenant",
     }  # fmt: skip
     for name in ("fs.azure.sas.fixed.token", "fs.azure.sas.c.lake.blob.core.windows.net"):
-        assert json.loads(azure_client.checked_options({name: "sv=1"}, HOST))["sas_token"] == "sv=1"
+        others = {"fs.azure.sas.other.lake.blob.core.windows.net": "of another container"}
+        assert json.loads(azure_client.checked_options({name: "sv=1", **others}, "c", HOST))["sas_token"] == "sv=1"
 
 
 def test_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

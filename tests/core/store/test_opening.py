@@ -13,6 +13,7 @@ from airflow_paimon.core.store.gcs import GcsStore
 from airflow_paimon.core.store.hdfs import HdfsStore
 from airflow_paimon.core.store.local import LocalStore
 from airflow_paimon.core.store.memory import MemoryStore
+from airflow_paimon.core.store.opening import merged_options
 from airflow_paimon.core.store.s3 import S3Store
 
 OPTIONS = {"key": "access-key-id", "secret": "very-secret", "client_kwargs": {"region_name": "eu-west-1"}}
@@ -48,6 +49,27 @@ def test_who_serves_what(uri: str | Path, opened: type, canonical: str) -> None:
     assert store.uri == canonical
     assert type(open_store(store.uri)) is opened
     assert open_store(store.uri).uri == canonical
+
+
+@pytest.mark.parametrize(
+    ("uri", "one", "other"),
+    [
+        ("s3://b/t", "key", "s3.access-key"),
+        ("s3a://b/t", "s3.access-key", "fs.s3a.access.key"),
+        ("gs://b/t", "token", "fs.gs.auth.service.account.json.keyfile"),
+        ("abfss://c@lake/t", "sas_token", "fs.azure.sas.fixed.token.lake.dfs.core.windows.net"),
+        ("abfss://c@lake/t", "fs.azure.sas.fixed.token", "fs.azure.sas.c.lake.blob.core.windows.net"),
+        ("oss://b/t", "fs.oss.accessKeyId", "fs.oss.accesskeyid"),
+    ],
+)
+def test_two_names_of_an_option_have_one_value(uri: str, one: str, other: str) -> None:
+    more = {"secret": "s", "region": "cn-hangzhou"} if uri.startswith("oss") else {}
+    open_store(uri, {one: "a", other: "a", **more})
+    open_store(uri, {one: "a", other: None, **more})
+    with pytest.raises(InvalidInputError, match=f"{one} and {other} of .* are two names of one option") as refused:
+        open_store(uri, {one: "very-secret", other: "as-secret", **more})
+    assert "secret" not in str(refused.value)
+    assert merged_options(uri, {one: "a", **more}, {other: "b"}) == {**more, other: "b"}
 
 
 def test_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
