@@ -269,6 +269,13 @@ def _keep_result(context: Context, result: OperationResult, published: VerifiedC
         log.warning("%s: the result of operation %r isn't kept (%s)", context.table.name, operation_id, error)
 
 
+def branch_of_attempt(table: Table, operation_id: str | None) -> str | None:
+    """Return the branch that an operation was first tried on; None: it was not tried."""
+    path = OPERATIONS.path(name_of_try(operation_id or ""))
+    found = None if operation_id is None else AttemptRecord.find(table.store, path, table.name)
+    return None if found is None else found.branch
+
+
 def request_digest(request: Request) -> str:
     """Return a digest of the request, without user, credentials and what is only noted.
 

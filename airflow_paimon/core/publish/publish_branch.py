@@ -6,6 +6,7 @@ See docs/contributing/publishing.md, Publishing is one snapshot, forward.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from airflow_paimon.core.branches.ownership import publish_properties, refuse_protected
 from airflow_paimon.core.branches.tags import expire_undo_tags
 from airflow_paimon.core.chain.guard import check_chain_publish, refuse_chain_branch, report_write
+from airflow_paimon.core.commit.idempotency import branch_of_attempt
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
@@ -25,7 +27,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.checks import buckets_to_fold, check_approved, check_plan
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder
 from airflow_paimon.core.publish.compare import Comparison, gather_sides
-from airflow_paimon.core.publish.diff_record import kept_diff
+from airflow_paimon.core.publish.diff_record import KeptDiff, kept_diff
 from airflow_paimon.core.publish.fold import fold_branch, is_folded
 from airflow_paimon.core.publish.hold import Hold, conflict_if_gone, unfinished_publishes
 from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanner, SchemaLogs
@@ -63,19 +65,24 @@ def publish_branch(
     """
     context = replace(context, table=context.table.with_cached_tags())
     main, branch = context.table, context.table.branch(request.branch)
-    first: list[Callable[[], Any]] = [partial(_check_branch, main, branch), partial(publish_target, main, branch)]
-    _, target = run_parallel(main.store, first)
+    looks: list[Callable[[], Any]] = [branch.exists, partial(publish_target, main, branch)]
+    there, target = run_parallel(main.store, looks)
+    if not there:  # deleted since, perhaps, what an earlier try has published
+        target = main.branch(branch_of_attempt(main, request.operation_id) or MAIN)
     if target.branch_name != MAIN:
         context = replace(context, table=target)
-        check_chain_publish(target, branch, request.operation)
-    reads: list[Callable[[], Any]] = [
-        partial(branch_head, branch, request.expected_branch_snapshot),
-        partial(_planner, context, request, branch),
-    ]
-    branch_snapshot, planner = run_parallel(target.store, reads)
-    diff, files = kept_diff(request, branch, branch_snapshot), WrittenFiles(rows)
+    diff, files = KeptDiff(), WrittenFiles(rows)
 
     def make_plan_on_head() -> PlanOnHead:
+        nonlocal diff
+        reads: list[Callable[[], Any]] = [
+            partial(_check_branch, main, branch, target, request.operation),
+            partial(branch_head, branch, request.expected_branch_snapshot),
+            partial(_planner, context, request, branch),
+        ]
+        _, branch_snapshot, planner = run_parallel(target.store, reads)
+        taken.enter_context(conflict_if_gone(branch, branch_snapshot))
+        diff = kept_diff(request, branch, branch_snapshot)
         looks: list[Callable[[], Any]] = [
             partial(refuse_protected, target, branch.branch_name, "publish", force=request.force),
             partial(read_required_checks, request, target, branch, branch_snapshot),
@@ -92,7 +99,7 @@ def publish_branch(
             files=files,
         ).plan_on_head
 
-    with conflict_if_gone(branch, branch_snapshot):
+    with ExitStack() as taken:
         result = run_publication(context, target, make_plan_on_head, files)
     if request.dry_run or not result.changed:
         return result
@@ -119,7 +126,7 @@ def _planner(context: Context, request: PublishBranch, branch: Table) -> MergePl
     return MergePlanner(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
 
 
-def _check_branch(main: Table, branch: Table) -> None:
+def _check_branch(main: Table, branch: Table, target: Table, operation: str) -> None:
     """Refuse a branch that can't be published, whatever has changed.
 
     Raises:
@@ -131,6 +138,8 @@ def _check_branch(main: Table, branch: Table) -> None:
     branch.require()
     refuse_chain_branch(branch)
     require_committable(main)
+    if target.branch_name != MAIN:
+        check_chain_publish(target, branch, operation)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -162,6 +162,9 @@ class HdfsStore(Store):
 
     def delete_empty(self, path: str) -> None:
         key = self._key(inner_folder_name(path))
+        found = self._status(path, key)
+        if found is None or not found.isdir:
+            return
         folders = [entry.path for entry in self._entries(path, recursive=True) if entry.isdir]
         for folder in sorted((*folders, key), reverse=True):
             with contextlib.suppress(*_FAILURES):  # something is in it

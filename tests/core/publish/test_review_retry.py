@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.table import Table
-from tests.core.tables import alter_table, append, cut_off, forget_results, make_table, run
+from tests.core.tables import alter_table, append, cut_off, forget_results, make_table, rewrite, run
 
 
 @pytest.fixture
@@ -56,3 +57,26 @@ def test_an_empty_branch_that_was_cut_off_gets_its_columns(tmp_path: Path) -> No
         if not crashed:
             return
     raise AssertionError("30 steps were not enough")
+
+
+@pytest.mark.parametrize("operation", ["merge_branch", "fast_forward", "replace_main"])
+@pytest.mark.parametrize("recreated", [False, True])
+def test_a_publish_whose_branch_was_deleted_after_its_commit(
+    table: Table, fix: Table, operation: str, recreated: bool
+) -> None:
+    rewrite(fix, "a")
+    asked = {"branch": "fix", "expected_branch_snapshot": fix.latest_snapshot_id(), "operation_id": "op"}
+    first = run(table, operation, **asked)
+    forget_results(table)
+    run(table, "delete_branch", branch="fix")
+    if recreated:
+        run(table, "create_branch", branch="fix", tag="base")
+    again = run(table, operation, **asked)
+    assert again.details["replayed"]
+    assert again.snapshot_after == first.snapshot_after == table.latest_snapshot_id()
+
+
+def test_a_publish_of_no_branch_is_refused_however_often_it_is_tried(table: Table) -> None:
+    for _ in range(2):
+        with pytest.raises(NotFoundError, match="gone"):
+            run(table, "merge_branch", branch="gone", operation_id="op")

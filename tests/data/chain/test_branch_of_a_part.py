@@ -18,7 +18,7 @@ from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import drop_partitions
 from airflow_paimon.data.rewrite import new_bucket_number
 from airflow_paimon.execution import perform
-from tests.core.tables import run
+from tests.core.tables import forget_results, run
 from tests.data.chain.compactions import compact
 from tests.data.chain.tables import TWO_VALUES, Row, Writes, chain_table, on, seen, write
 from tests.data.chain.tables import day_is as at
@@ -77,6 +77,10 @@ def test_what_is_published_hides_and_is_reported(table: Table) -> None:
     (stale,) = result.details["stale"]
     assert stale["partition"] == "dt=20250811"
     assert run(table, "merge_branch", branch="fix", operation_id="op").details["stale"] == [stale]
+    forget_results(table)
+    run(table, "delete_branch", branch="fix")
+    again = run(table, "merge_branch", branch="fix", operation_id="op")
+    assert (again.branch, again.snapshot_after, again.details["replayed"]) == ("delta", result.snapshot_after, True)
     compact(table, pending=True, max_chain_length=9)
     assert of(table, "20250811") == on("20250811", (1, 2, "b"), (3, 9, "new"))
     run(table, "rollback_to", branch="delta", tag=result.details["undo_tag"])
