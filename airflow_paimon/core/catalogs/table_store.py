@@ -15,7 +15,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from airflow_paimon.core.catalogs.options import CatalogOptions
-from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError, StorageError
+from airflow_paimon.core.errors import (
+    OutcomeUnknownError,
+    PaimonError,
+    StorageError,
+    UnsupportedCatalogError,
+    UnsupportedError,
+)
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.store.wrapper import StoreWrapper
@@ -140,8 +146,8 @@ class CatalogTableStore(StoreWrapper):
         self.table, self.guard, self.refused = table, guard, refused
 
     @property
-    def commits_refused(self) -> str | None:
-        return self.refused or self.inner.commits_refused
+    def commits_refused(self) -> UnsupportedError | None:
+        return self.inner.commits_refused if self.refused is None else UnsupportedCatalogError(self.refused)
 
     def names_if_few(self, path: str) -> list[str] | None:
         return self.inner.names_if_few(path)

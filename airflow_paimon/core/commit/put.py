@@ -11,8 +11,6 @@ from airflow_paimon.core.errors import (
     ConflictError,
     OutcomeUnknownError,
     StorageError,
-    UnsupportedCatalogError,
-    UnsupportedStorageError,
 )
 from airflow_paimon.core.plan import (
     Action,
@@ -38,14 +36,9 @@ _DELETES_AT_ONCE = 16
 
 def require_committable(table: Table) -> None:
     """Refuse a storage without an atomic put-if-absent, or a catalog's table, before anything is written."""
-    if table.store.commits_refused is not None:
-        raise UnsupportedCatalogError(f"{table.label}: {table.store.commits_refused}")
-    if not table.store.can_commit:
-        scheme = table.store.uri.partition(":")[0]
-        raise UnsupportedStorageError(
-            f"{table.label}: storage {scheme!r} offers no put-if-absent here, so a commit could be lost; "
-            f"keep the table on a local disk, HDFS, S3, GCS, Azure or OSS, or commit through that catalog's own engine"
-        )
+    refused = table.store.commits_refused
+    if refused is not None:
+        raise type(refused)(f"{table.label}: {refused.message}")
 
 
 def put_new(table: Table, path: str, data: bytes) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, BinaryIO, Protocol, TypeVar, runtime_checkable
 
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError, OutcomeUnknownError, UnsupportedError
 from airflow_paimon.core.store.threads import AT_ONCE, map_parallel
 
 T = TypeVar("T")
@@ -51,11 +51,6 @@ class Store(Protocol):
         ...
 
     @property
-    def can_commit(self) -> bool:
-        """Whether ``create`` is an atomic put-if-absent here. The committer refuses a storage without one."""
-        ...
-
-    @property
     def keeper(self) -> str | None:
         """What else writes the metadata of the table in this folder, so that only it can delete any; None = nothing."""
         return None
@@ -70,8 +65,8 @@ class Store(Protocol):
         return
 
     @property
-    def commits_refused(self) -> str | None:
-        """Why the table in this folder is for reading only, whatever the storage can; None: it isn't."""
+    def commits_refused(self) -> UnsupportedError | None:
+        """Why this folder is for reading only; None: it isn't, and ``create`` is an atomic put-if-absent."""
         return None
 
     def child(self, path: str) -> Store:

@@ -51,8 +51,6 @@ class FsspecStore(Store):
 
     __slots__ = ("_options", "_root", "_scheme")
 
-    can_commit = False
-
     def __init__(self, scheme: str, root: str, options: Mapping[str, Any] | None = None) -> None:
         self._scheme = scheme
         self._root = root
@@ -115,11 +113,15 @@ class FsspecStore(Store):
         found = [_info(entry) for entry in entries if entry["name"].rstrip("/") != key.rstrip("/")]
         return sorted(found, key=lambda info: info.name)
 
-    def _refuse(self, path: str, data: bytes = b"") -> NoReturn:
-        raise UnsupportedStorageError(
-            f"{join(self.uri, path)} can't be written: tables on {self._scheme}:// can only be read here, as no "
-            f"conditional put is implemented for that storage and a commit could be lost. {_WRITABLE}"
+    @property
+    def commits_refused(self) -> UnsupportedStorageError:
+        return UnsupportedStorageError(
+            f"tables on {self._scheme}:// can only be read here, as no conditional put is implemented for that storage "
+            f"and a commit could be lost. {_WRITABLE}"
         )
+
+    def _refuse(self, path: str, data: bytes = b"") -> NoReturn:
+        raise UnsupportedStorageError(f"{join(self.uri, path)} can't be written: {self.commits_refused.message}")
 
     create = replace = delete = delete_same = delete_empty = open_output = _refuse
 

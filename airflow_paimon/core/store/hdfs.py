@@ -75,7 +75,6 @@ class HdfsStore(Store):
 
     __slots__ = ("_authority", "_options", "_root", "_scheme")
 
-    can_commit = True
     remote = True
 
     def __init__(self, scheme: str, authority: str, root: str = "", options: Mapping[str, Any] | None = None) -> None:

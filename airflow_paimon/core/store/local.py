@@ -57,8 +57,6 @@ class LocalStore(Store):
 
     __slots__ = ("_prefix", "_root")
 
-    can_commit = True
-
     def __init__(self, root: str) -> None:
         path = os.path.abspath(root)
         self._root = "/" + path.lstrip("/")

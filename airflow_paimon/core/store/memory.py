@@ -94,8 +94,6 @@ class MemoryStore(Store):
 
     __slots__ = ("_root",)
 
-    can_commit = True
-
     def __init__(self, root: str) -> None:
         self._root = root.strip("/")
 

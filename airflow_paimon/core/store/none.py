@@ -15,7 +15,6 @@ class RefusedStore(StoreWrapper):
 
     __slots__ = ("_uri", "error")
 
-    can_commit = True
     commits_refused = None
     keeper = None
     remote = False

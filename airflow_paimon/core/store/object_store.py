@@ -62,7 +62,6 @@ class ObjectStore(Store):
 
     __slots__ = ("_authority", "_options", "_prefix", "_scheme")
 
-    can_commit = True
     remote = True
     bucket_word: ClassVar[str] = "bucket"
     login_options: ClassVar[str]

@@ -15,8 +15,8 @@ from airflow_paimon.core.store.put_probe import ProbedStore
 class S3Store(ProbedStore):
     """Objects below ``s3://bucket/prefix``. ``create`` is one put with ``If-None-Match: *``.
 
-    ``can_commit`` says what S3 promises. Whether this storage keeps that promise is tested before the
-    first ``create`` (several puts at once, unless it is AWS itself): ``UnsupportedStorageError`` when it does not, and
+    Whether this storage keeps S3's promise of a conditional put is tested before the first ``create`` (several puts at
+    once, unless it is AWS itself): ``UnsupportedStorageError`` when it does not, and
     nothing is written.
 
     Options: ``key``, ``secret``, ``token``, ``profile``, ``anon``, ``endpoint_url``, ``region``, ``use_ssl``,

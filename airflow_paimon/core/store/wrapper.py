@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
+from airflow_paimon.core.errors import UnsupportedError
 from airflow_paimon.core.store.base import FileInfo, Store
 
 
@@ -27,11 +28,7 @@ class StoreWrapper(Store):
         return self.inner.uri
 
     @property
-    def can_commit(self) -> bool:
-        return self.inner.can_commit
-
-    @property
-    def commits_refused(self) -> str | None:
+    def commits_refused(self) -> UnsupportedError | None:
         return self.inner.commits_refused
 
     @property

@@ -187,7 +187,7 @@ def test_storage_without_put_if_absent_refuses_by_name(tmp_path: Path) -> None:
     make_table(tmp_path / "wh")
     (tmp_path / "wh2").mkdir()
     remote = open_table(path=f"file://{tmp_path}/wh/d.db/t")
-    assert remote.store.can_commit
+    assert remote.store.commits_refused is None
     simple = open_table(path="ftp://example.invalid/d.db/t")
     with pytest.raises(UnsupportedStorageError, match="ftp"):
         commit_append(simple, [message(remote, "a")], planned_on=None)

@@ -50,7 +50,7 @@ class StoreContract:
 
     def test_is_a_store(self, store: Store) -> None:
         assert isinstance(store, Store)
-        assert store.can_commit is True
+        assert store.commits_refused is None
         assert "://" in store.uri
         assert not store.uri.endswith("/")
 
