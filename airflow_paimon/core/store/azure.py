@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.store import azure_client
@@ -25,6 +25,7 @@ class AzureStore(ObjectStore):
 
     bucket_word = "container"
     login_options = "account_key, sas_token and client_secret"
+    environment = "AZURE_"
 
     def _checked(self, options: Mapping[str, Any]) -> str:
         require_packages(self._scheme, "azure", "azure.identity", "requests")
@@ -40,12 +41,12 @@ class AzureStore(ObjectStore):
     def _host(self) -> str:
         return self._authority.partition("@")[2]
 
-    @property
-    def _client(self) -> azure_client.AzureClient:
-        return azure_client.client(self._options, self._host)
+    @classmethod
+    def new_client(cls, options: Mapping[str, Any], host: str) -> azure_client.AzureClient:
+        return azure_client.AzureClient(options, host)
 
     def delete_empty(self, path: str) -> None:
         super().delete_empty(path)
         if not self._listed(path, "")[0]:
-            key = join(self._prefix, folder_name(path))
-            self._run("deleting", path, lambda _: self._client.delete_folder(self._bucket, key), mutating=True)
+            client, key = cast(azure_client.AzureClient, self._client), join(self._prefix, folder_name(path))
+            self._run("deleting", path, lambda _: client.delete_folder(self._bucket, key), mutating=True)

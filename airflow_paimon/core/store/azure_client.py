@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
-import json
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
 from email.utils import formatdate, parsedate_to_datetime
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, ClassVar
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from xml.etree import ElementTree
@@ -26,7 +24,6 @@ from airflow_paimon.core.store.object_client import (
     Listing,
     RequestError,
     as_json,
-    environment_of,
     in_our_words,
     is_enough,
 )
@@ -125,16 +122,6 @@ def _tenant(value: Any) -> str:
     """Find the tenant in the address of its tokens, which Java's engine is given."""
     found = re.search(r"//[^/]+/([^/]+)/", str(value))
     return found[1] if found else str(value)
-
-
-def client(options: str, host: str) -> AzureClient:
-    """Return this process's client for ``options`` and the credentials in the environment."""
-    return _client(os.getpid(), options, host, environment_of("AZURE_"))
-
-
-@lru_cache(maxsize=16)
-def _client(pid: int, options: str, host: str, environment: tuple[tuple[str, str], ...]) -> AzureClient:
-    return AzureClient(json.loads(options), host)
 
 
 class AzureClient(HttpClient):

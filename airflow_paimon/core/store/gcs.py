@@ -24,11 +24,12 @@ class GcsStore(ObjectStore):
     __slots__ = ()
 
     login_options = "token"
+    environment = "GOOGLE_"
 
     def _checked(self, options: Mapping[str, Any]) -> str:
         require_packages("gs", "gcs", "google.auth", "requests")
         return gcs_client.checked_options(options)
 
-    @property
-    def _client(self) -> gcs_client.GcsClient:
-        return gcs_client.client(self._options)
+    @classmethod
+    def new_client(cls, options: Mapping[str, Any], host: str) -> gcs_client.GcsClient:
+        return gcs_client.GcsClient(options)

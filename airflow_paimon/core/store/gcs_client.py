@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -66,16 +64,6 @@ def checked_options(options: Mapping[str, Any]) -> str:
             "The storage option token must be the path of a service account's key file, its content, or 'anon'"
         )
     return as_json("gs", found)
-
-
-def client(options: str) -> GcsClient:
-    """Return this process's client for ``options`` and the credentials in the environment."""
-    return _client(os.getpid(), options, os.environ.get("GOOGLE_APPLICATION_CREDENTIALS", ""))
-
-
-@lru_cache(maxsize=16)
-def _client(pid: int, options: str, environment: str) -> GcsClient:
-    return GcsClient(json.loads(options))
 
 
 class GcsClient(HttpClient):

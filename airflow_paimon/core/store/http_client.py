@@ -54,6 +54,7 @@ class HttpClient(ObjectClient):
         import requests
         from requests.adapters import HTTPAdapter
 
+        self.tried = {}
         self._endpoint = endpoint.rstrip("/")
         self._tries = int(options.get("tries", _TRIES))
         self._lock = threading.Lock()

@@ -107,6 +107,9 @@ def as_json(scheme: str, options: Mapping[str, Any]) -> str:
 class ObjectClient(Protocol):
     """Requests about the objects of a bucket (a container). Raises only ``RequestError``."""
 
+    tried: dict[tuple[str, object], bool]
+    """What this process has found out of buckets, by bucket and question."""
+
     def get(self, bucket: str, key: str, byte_range: str = "") -> tuple[bytes, int]:
         """Read an object, or a range of it (an HTTP ``Range`` value); give it with the whole object's size."""
         ...

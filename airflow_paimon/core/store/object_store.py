@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import uuid
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, BinaryIO, ClassVar, TypeVar
 
 from airflow_paimon.core.errors import (
@@ -35,6 +36,7 @@ from airflow_paimon.core.store.object_client import (
     Listing,
     ObjectClient,
     RequestError,
+    environment_of,
     is_enough,
     pause,
 )
@@ -50,8 +52,6 @@ PROBE = "_airflow_paimon/probe-"
 """What the names of objects begin with that are written to find out what a storage does."""
 _Change = Callable[[ObjectClient, str, str, str], None]
 """Changes a version of an object of a bucket."""
-_conditional: dict[tuple[str, str, str, _Change], bool] = {}
-"""(options, server, bucket, change): whether this process has seen that such a change takes a condition there."""
 
 
 class ObjectStore(Store):
@@ -66,6 +66,8 @@ class ObjectStore(Store):
     bucket_word: ClassVar[str] = "bucket"
     login_options: ClassVar[str]
     """The options that say who asks, for whoever is refused."""
+    environment: ClassVar[str]
+    """What the variables of the environment begin with that say who asks."""
 
     def __init__(self, scheme: str, authority: str, prefix: str = "", options: Mapping[str, Any] | None = None) -> None:
         if not authority:
@@ -84,10 +86,19 @@ class ObjectStore(Store):
     def _checked(self, options: Mapping[str, Any]) -> str:
         """Check options, and that the packages are there; give the options as JSON in the words of the client."""
 
-    @property
+    @classmethod
     @abstractmethod
+    def new_client(cls, options: Mapping[str, Any], host: str) -> ObjectClient:
+        """Make a client. ``host``: that of the URI, where it names one."""
+
+    @property
     def _client(self) -> ObjectClient:
-        """The client of this process for the options."""
+        """The client of this process for the options, and for the credentials in the environment."""
+        return _client_of(os.getpid(), type(self), self._options, self._host, environment_of(self.environment))
+
+    @property
+    def _host(self) -> str:
+        return ""
 
     @property
     def _bucket(self) -> str:
@@ -96,11 +107,6 @@ class ObjectStore(Store):
     @property
     def uri(self) -> str:
         return f"{self._scheme}://{join(self._authority, self._prefix)}"
-
-    @property
-    def _server(self) -> str:
-        """What says which server it is."""
-        return str(json.loads(self._options).get("endpoint_url", ""))
 
     def child(self, path: str) -> Store:
         _, (scheme, authority, prefix, options) = self.__reduce__()
@@ -226,13 +232,13 @@ class ObjectStore(Store):
 
         Some S3-compatible servers ignore the condition, and OSS has none.
         """
-        known = (self._options, self._server, self._bucket, change)
-        if known not in _conditional:
+        tried, question = self._client.tried, (self._bucket, change)
+        if question not in tried:
             key = join(self._prefix, f"{PROBE}{uuid.uuid4().hex}")
-            _conditional[known] = self._run(
-                "writing a probe to", "", lambda client: _refuses_other(client, known[2], key, change)
+            tried[question] = self._run(
+                "writing a probe to", "", lambda client: _refuses_other(client, self._bucket, key, change)
             )
-        return _conditional[known]
+        return tried[question]
 
     def delete_empty(self, path: str) -> None:
         """Delete the empty objects with which some engines mark folders."""
@@ -332,6 +338,13 @@ class ObjectStore(Store):
                 f"check the storage options {self.login_options} or the environment's credentials"
             )
         return StorageError(f"{doing.capitalize()} {where} failed: {self._reason(error)}")
+
+
+@lru_cache(maxsize=64)
+def _client_of(
+    pid: int, kind: type[ObjectStore], options: str, host: str, environment: tuple[tuple[str, str], ...]
+) -> ObjectClient:
+    return kind.new_client(json.loads(options), host)
 
 
 def _delete_version(client: ObjectClient, bucket: str, key: str, version: str) -> None:

@@ -23,12 +23,13 @@ class OssStore(ProbedStore):
     __slots__ = ()
 
     login_options = "key, secret and token"
+    environment = "OSS_"
     way_out = "keep the table in a bucket without versioning"
 
     def _checked(self, options: Mapping[str, Any]) -> str:
         require_packages("oss", "oss", "alibabacloud_oss_v2", "requests")
         return oss_client.checked_options(options)
 
-    @property
-    def _client(self) -> oss_client.OssClient:
-        return oss_client.client(self._options)
+    @classmethod
+    def new_client(cls, options: Mapping[str, Any], host: str) -> oss_client.OssClient:
+        return oss_client.OssClient(options)

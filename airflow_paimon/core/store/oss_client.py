@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from functools import lru_cache
 from ipaddress import ip_address
 from typing import Any, ClassVar
 from urllib.parse import quote, unquote, urlsplit
@@ -73,17 +70,6 @@ def _set_place(found: dict[str, Any]) -> None:
     if not region and not match and not found.get("anon"):
         raise InvalidInputError(f"The endpoint {endpoint} doesn't contain its region: add the storage option region")
     found["region"] = str(region or (match[1] if match else "")).removeprefix("oss-")
-
-
-def client(options: str) -> OssClient:
-    """Return this process's client for ``options`` and the credentials in the environment."""
-    environment = tuple(os.environ.get(f"OSS_{name}", "") for name in ("ACCESS_KEY_ID", "SESSION_TOKEN"))
-    return _client(os.getpid(), options, environment)
-
-
-@lru_cache(maxsize=16)
-def _client(pid: int, options: str, environment: tuple[str, ...]) -> OssClient:
-    return OssClient(json.loads(options))
 
 
 class OssClient(HttpClient):

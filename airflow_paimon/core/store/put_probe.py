@@ -11,10 +11,9 @@ import json
 import threading
 import time
 import uuid
-from abc import abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, cast
 
 from airflow_paimon.core.errors import UnsupportedStorageError
 from airflow_paimon.core.store.base import join
@@ -25,8 +24,6 @@ _WRITERS = 8
 _ROUNDS = 5
 _KEPT_SECONDS = 30 * 24 * 3600
 _REFUSED = (403, 404)
-_honest: set[tuple[str, str, str]] = set()
-"""(options, server, bucket) for which this process knows that one conditional put wins."""
 
 
 class ProbedClient(ObjectClient, Protocol):
@@ -60,10 +57,6 @@ class ProbedStore(ObjectStore):
     way_out: ClassVar[str]
     """What a user can do whose storage is refused."""
 
-    @property
-    @abstractmethod
-    def _client(self) -> ProbedClient: ...
-
     def create(self, path: str, data: bytes) -> None:
         self._key(path)  # checked before anything is sent
         self.before_create()
@@ -71,15 +64,14 @@ class ProbedStore(ObjectStore):
 
     def before_create(self) -> None:
         """Check once per process and bucket that the storage lets one conditional put win: else commits get lost."""
-        known = (self._options, self._server, self._bucket)
-        if known in _honest:
+        client, question = cast(ProbedClient, self._client), (self._bucket, ProbedStore)
+        if client.tried.get(question):
             return
-        client = self._client
         if fault := self._run("writing a probe to", "", lambda _: fault_of(client, self._bucket, self._prefix)):
             raise UnsupportedStorageError(
                 f"The storage of {self.uri} {fault}, so a commit there could be lost; {self.way_out}"
             )
-        _honest.add(known)
+        client.tried[question] = True
 
 
 def fault_of(client: ProbedClient, bucket: str, prefix: str) -> str:

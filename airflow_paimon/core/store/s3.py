@@ -28,19 +28,16 @@ class S3Store(ProbedStore):
     __slots__ = ()
 
     login_options = "key, secret and token"
+    environment = "AWS_"
     way_out = "use a storage with conditional writes (AWS S3, a current MinIO, Ceph or SeaweedFS)"
 
     def _checked(self, options: Mapping[str, Any]) -> str:
         s3_client.import_s3fs()
         return s3_client.checked_options(options)
 
-    @property
-    def _client(self) -> s3_client.S3Client:
-        return s3_client.client_of(self._options)
-
-    @property
-    def _server(self) -> str:
-        return s3_client.server_of(self._options)
+    @classmethod
+    def new_client(cls, options: Mapping[str, Any], host: str) -> s3_client.S3Client:
+        return s3_client.new_client(dict(options))
 
     def delete_empty(self, path: str) -> None:
         """Delete the folders as well that a server goes on listing empty, as SeaweedFS does for minutes."""

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from typing import Any, BinaryIO, ClassVar, TypeVar
@@ -23,7 +20,6 @@ from airflow_paimon.core.store.object_client import (
     ObjectClient,
     RequestError,
     as_json,
-    environment_of,
     in_our_words,
     is_enough,
 )
@@ -51,8 +47,6 @@ _KNOWN = [
     *sorted(_OPTIONS), "Paimon's s3.access-key", "s3.secret-key", "s3.session.token", "s3.endpoint",
     "s3.endpoint.region", "s3.path.style.access",
 ]  # fmt: skip
-_ADDRESS = frozenset({"client_kwargs", "endpoint_url", "profile", "region", "region_name"})
-_SERVER = re.compile(r"AWS_(ENDPOINT_URL|IGNORE_CONFIGURED_ENDPOINT_URLS|(DEFAULT_)?(PROFILE|REGION)|CONFIG_FILE)")
 _CONFIG = {
     "connect_timeout": 5,
     "read_timeout": 30,
@@ -98,27 +92,8 @@ def import_s3fs() -> Any:
     return s3fs
 
 
-def server_of(options: str) -> str:
-    """Return what decides which server ``client_of`` reaches, as JSON: two of these may stand for the same one."""
-    return _server_of(options, environment_of("AWS_"))
-
-
-@lru_cache(maxsize=64)
-def _server_of(options: str, environment: tuple[tuple[str, str], ...]) -> str:
-    given = {name: value for name, value in json.loads(options).items() if name in _ADDRESS}
-    client = given.pop("client_kwargs", {})
-    of_server = {name: value for name, value in environment if _SERVER.match(name)}
-    return json.dumps([given, {n: str(client[n]) for n in sorted(client) if n in _ADDRESS}, of_server])
-
-
-def client_of(options: str) -> S3Client:
-    """Return this process's client for ``options`` and the credentials in the environment."""
-    return _client_of(os.getpid(), options, environment_of("AWS_"))
-
-
-@lru_cache(maxsize=16)
-def _client_of(pid: int, options: str, environment: tuple[tuple[str, str], ...]) -> S3Client:
-    given = json.loads(options)
+def new_client(given: dict[str, Any]) -> S3Client:
+    """Make a client for checked options."""
     client = given.pop("client_kwargs", {})
     if region := given.pop("region", None):
         client = {"region_name": region, **client}
@@ -204,6 +179,7 @@ class S3Client(ObjectClient):
 
     def __init__(self, fs: Any) -> None:
         self._fs = fs
+        self.tried = {}
 
     def run(self, request: Callable[[Any], Awaitable[T]]) -> T:
         try:

@@ -15,7 +15,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsupportedStorageError,
 )
-from airflow_paimon.core.store import Store, object_client, open_store, oss_client, put_probe
+from airflow_paimon.core.store import Store, object_client, object_store, open_store, oss_client
 from airflow_paimon.core.store.oss import OssStore
 from tests.core.store.contract import SharedStoreContract
 from tests.core.store.faults import FaultsContract
@@ -72,8 +72,9 @@ def is_create(request: Request) -> bool:
 
 
 def client(**options: Any) -> oss_client.OssClient:
-    store = OssStore("oss", "lake", "", options)
-    return oss_client.client(store._options)
+    found = OssStore("oss", "lake", "", options)._client
+    assert isinstance(found, oss_client.OssClient)
+    return found
 
 
 @pytest.mark.every(4)
@@ -117,7 +118,7 @@ def test_each_process_asks_anew(store: Store, direct: Store, server: OssServer, 
     assert [r.method for r in proxy.requests] == ["PUT", "PUT"]
     assert direct.walk("") == ["a", "b"]
     server.versioned.add(bucket.removeprefix("oss://"))
-    put_probe._honest.clear()
+    object_store._client_of.cache_clear()
     with pytest.raises(UnsupportedStorageError, match="versioning"):
         store.create("c", b"3")
 

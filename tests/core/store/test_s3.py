@@ -18,7 +18,7 @@ from airflow_paimon.core.errors import (
     UnsupportedStorageError,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.store import Store, open_store, put_probe
+from airflow_paimon.core.store import Store, object_store, open_store, put_probe
 from airflow_paimon.core.store.s3 import S3Store
 from tests.core.store.contract import SharedStoreContract
 from tests.core.store.faults import PutFaultsContract, assert_no_page_is_left_out
@@ -195,9 +195,8 @@ def test_an_answer_lost_while_probing_is_no_fault(proxy: Proxy, s3_endpoint: str
 
 @pytest.mark.parametrize("refused", ["", "/_airflow_paimon/"])
 @pytest.mark.every(2, first=1)
-def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, refused: str) -> None:
+def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, refused: str) -> None:
     """The next process finds the answer at the root of the bucket, or below its own root where that one is closed."""
-    monkeypatch.setattr(put_probe, "_honest", set())
     bucket = make_bucket(s3_endpoint, is_known=False)
     if refused:
         proxy.concerns, proxy.always = (lambda request: request.path.startswith(f"/{bucket}{refused}")), "403"
@@ -214,7 +213,7 @@ def test_storage_is_probed_once(proxy: Proxy, s3_endpoint: str, monkeypatch: pyt
     assert [r.method for r in proxy.requests] == ["PUT", "PUT"]
     for change in ({}, {"checked": 0}, {"server": "another"}, {"endpoint": "another"}):
         proxy.requests.clear()
-        put_probe._honest.clear()
+        object_store._client_of.cache_clear()
         whole.replace(answer, json.dumps({**json.loads(whole.read(answer)), **change}).encode())
         store.create(f"d{change}", b"4")
         assert (len([r for r in proxy.requests if r.is_create]) == 1) is (not change)
