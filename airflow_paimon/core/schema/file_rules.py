@@ -9,11 +9,9 @@ from collections.abc import Iterator
 
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.types import AtomicType, DataType, MapType, types_within
-from airflow_paimon.core.schema.table_kind_rules import INLINE_BLOBS, is_blob
 from airflow_paimon.core.table.option_values import map_of
 from airflow_paimon.core.table.options import TableOptions
 
-_FRACTION = ("variant.shredding.minFieldCardinalityRatio", 0.1)
 _PURE = frozenset({"CHAR", "VARCHAR", "STRING", "BINARY", "VARBINARY", "BYTES"})
 _COUNTS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"})
 _TEXTS = frozenset({"CHAR", "VARCHAR", "STRING"})
@@ -25,37 +23,22 @@ _INDEXED = {
     "range-bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN", "DECIMAL"},
 }
 """File indexes, and the types of the columns that each takes."""
-_IN_FILES = {
-    "avro": frozenset({"VARIANT", "GEOMETRY", "GEOGRAPHY"}),
-    "orc": frozenset({"VARIANT", "VECTOR", "GEOMETRY", "GEOGRAPHY"}),
-    "csv": frozenset({"ARRAY", "MAP", "ROW", "MULTISET", "VECTOR", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"}),
-    "json": frozenset({"MULTISET", "VARIANT", "BLOB", "GEOMETRY", "GEOGRAPHY"}),
-}
-"""Types that a file format can't hold."""
 _AVRO_DIGITS = {"TIMESTAMP": 6, "TIMESTAMP_LTZ": 6, "TIME": 3}
-_TEXT_CODECS = frozenset({"none", "gzip", "bzip2", "deflate", "snappy", "lz4", "zstd"})
 _CODECS = {
     "parquet": frozenset({"none", "uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "lz4_raw", "zstd"}),
     "orc": frozenset({"none", "snappy", "lzo", "lz4", "zstd", "zlib", "brotli"}),
     "avro": frozenset({"null", "deflate", "snappy", "bzip2", "xz", "zstandard", "zstd"}),
-    "csv": _TEXT_CODECS,
-    "json": _TEXT_CODECS,
 }
-"""Compressions of each file format; Paimon's own default is zstd."""
+"""Compressions of each file format that is read here; Paimon's own default is zstd."""
 
 
 def file_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    """Columns of types that the format of the table's files can't hold."""
+    """Columns of times with more digits than Avro's."""
     levels = map_of(options.given("file.format.per.level") or "")
-    own, inline = options.file_format, {n for k in INLINE_BLOBS for n in options.names(k)}
-    apart = options.given("vector.file.format") is not None
     for field in schema.fields:
-        if (is_blob(field.type) and field.name not in inline) or (apart and field.type.root == "VECTOR"):
-            continue  # it has files of its own
-        kinds = list(types_within(field.type))
-        strange = [t for t in kinds if t.root in _IN_FILES.get(own, ()) or (own == "avro" and _too_fine(t))]
-        for found in strange:
-            yield f"file.format={own} can't store column {field.name!r}, which is or has {found}"
+        for found in types_within(field.type) if options.file_format == "avro" else ():
+            if _too_fine(found):
+                yield f"file.format=avro can't store column {field.name!r}, which is or has {found}"
         for level, name in levels.items():
             if name.lower() == "avro" and _too_fine(field.type) and field.type.root != "TIME":
                 yield f"file.format.per.level={level}:avro can't store column {field.name!r} of type {field.type}"
@@ -98,27 +81,6 @@ def _indexed_column(schema: TableSchema, key: str, kind: str, name: str) -> Iter
         yield f"{key} is for an index that Paimon doesn't have; there are {', '.join(sorted(_INDEXED))}"
     elif found.root not in _INDEXED[kind]:
         yield f"{key} names column {name!r}, and {kind} has no index for type {found}"
-
-
-def shredding(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    def number(key: str, default: float) -> float:
-        text = options.given(key)
-        return default if text is None else float(text.strip().rstrip("fFdD"))
-
-    rows = "variant.shredding.maxInferBufferRow"
-    if options.number(rows, 1) < 1:
-        yield f"{rows}={options.given(rows)} must be 1 at least"
-    key, default = _FRACTION
-    ratio = number(key, default)
-    if not 0 <= ratio <= 1:
-        yield f"{key}={options.given(key)} must be from 0 to 1"
-    if options.text("variant.shredding.inferenceMode").lower() != "adaptive":
-        return
-    rows, kept = "variant.shredding.adaptive.maxInferBufferRow", "variant.shredding.adaptive.retentionRatio"
-    if options.number(rows, 1) < 1:
-        yield f"{rows}={options.given(rows)} must be 1 at least"
-    if not 0 <= number(kept, 0.05) <= ratio:
-        yield f"{kept}={options.given(kept)} must be from 0 to {_FRACTION[0]}={ratio}"
 
 
 def compressions(schema: TableSchema, options: TableOptions) -> Iterator[str]:

@@ -2,8 +2,9 @@
 
 The rules are those of ``SchemaValidation``, ``TableSchema`` and the merge functions of Paimon 2.1 (its development on
 2026-08-22), one function each, which yields a sentence for each fault; a sentence begins with the option or column. A
-test walks ``OPENING_RULES`` and tries an example of each on both sides of it, with Paimon's Java engine beside. The
-rules of chain tables are in ``core.chain.layout``.
+test walks ``OPENING_RULES`` and tries an example of each on both sides of it, with Paimon's Java engine beside. What
+``core.table.features`` refuses to read (columns of BLOB or VARIANT, shredded maps, stored starts of reads, ...), and
+indexes of keys, are left to Paimon. The rules of chain tables are in ``core.chain.layout``.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from itertools import chain
 
 from airflow_paimon.core.format.option_lists import split_names
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.schema import file_rules, merge_rules, scan_rules, table_kind_rules
+from airflow_paimon.core.schema import file_rules, merge_rules, table_kind_rules
 from airflow_paimon.core.table.merge_options import without_blanks
 from airflow_paimon.core.table.option_values import value_faults
-from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 from airflow_paimon.core.table.paths import POSTPONED_BUCKET
 
 Rule = Callable[[TableSchema, TableOptions], Iterator[str]]
@@ -179,10 +180,11 @@ def _named_columns(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         yield f"record-level.time-field={time!r} must name a column of type INT, BIGINT or TIMESTAMP"
     if time is None and schema.primary_keys and options.given("record-level.expire-time") is not None:
         yield "record-level.expire-time needs record-level.time-field"
-    text = (options.given("vector-field") or "").strip()
-    for name in split_names("vector-field", text) if text else ():
-        if _root(schema, name) != "VECTOR":
-            yield f"vector-field names {name!r}, which is not a column of type VECTOR"
+
+
+def _branches_read_together(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if all(options.text(key) for key in READ_TOGETHER):
+        yield f"{READ_TOGETHER[0]} doesn't go with {READ_TOGETHER[1]}; reset one of them"
 
 
 OPENING_RULES: Mapping[str, Rule] = {
@@ -190,8 +192,7 @@ OPENING_RULES: Mapping[str, Rule] = {
     "keys": _keys,
     "bucket key": _bucket_key,
     "buckets": _bucket,
-    "start of reads": scan_rules.start_of_reads,
-    "branches read together": scan_rules.branches_read_together,
+    "branches read together": _branches_read_together,
     "options of columns": _field_options,
     "sequence field": _sequence_field,
     "sequence groups": merge_rules.sequence_groups,
@@ -208,12 +209,7 @@ OPENING_RULES: Mapping[str, Rule] = {
     "named columns": _named_columns,
     "deletion vectors": _vectors,
     "file indexes": file_rules.file_indexes,
-    "variants": file_rules.shredding,
     "row tracking": table_kind_rules.row_tracking,
-    "blobs": table_kind_rules.blobs,
-    "geography": table_kind_rules.geography,
     "order of files": table_kind_rules.order_of_files,
     "sequence numbers": table_kind_rules.sequence_numbers,
-    "key indexes": table_kind_rules.key_indexes,
-    "map layouts": table_kind_rules.map_layouts,
 }

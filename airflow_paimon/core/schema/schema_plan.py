@@ -20,6 +20,7 @@ from airflow_paimon.core.format.types import (
 )
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.option_checks import check_naming, check_options, check_same_layout
+from airflow_paimon.core.table.features import stored_starts
 from airflow_paimon.core.table.merge_options import group_fields
 from airflow_paimon.core.table.options import REQUIRED_CHECKS_OPTION, TableOptions
 
@@ -331,6 +332,10 @@ def _check_place(options: Mapping[str, str]) -> None:
     for key, (plain, why) in _PLACES.items():
         if options.get(key, plain).strip().lower() != plain:
             raise InvalidInputError(f"Option {key}={options[key]} can't be set: {why}; leave it out")
+    for key in stored_starts(TableOptions(options)):
+        raise InvalidInputError(
+            f"Option {key}={options[key]} can't be set: all reads of the table would start there; give it to the read"
+        )
 
 
 def _is_key_of(schema: TableSchema, change: SetOption) -> bool:

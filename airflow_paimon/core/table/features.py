@@ -208,11 +208,8 @@ def _read_problems(
         yield _CHAIN_MAIN
     yield from _table_problems(schema, options, branch)
     yield from _option_problems(options, _READ_RULES)
-    if not time_travel:
-        for key in filter(options.text, _SCAN_START):
-            yield f"from the starting point stored in the schema (option {key})", "name version= or timestamp="
-        if options.text("scan.mode", "default").lower() not in _SCAN_MODES:
-            yield f"with the stored option scan.mode={options.text('scan.mode')}", "name version= or timestamp="
+    for key in () if time_travel else stored_starts(options):
+        yield f"from the stored starting point {key}={options.text(key)}", "name version= or timestamp="
     if options.text("scan.bucket"):
         yield f"one bucket alone (stored option scan.bucket={options.text('scan.bucket')})", "reset it"
     if options.fallback_branch and options.primary_branch:
@@ -223,6 +220,12 @@ def _read_problems(
     if schema.primary_keys:
         folds = options.chain_table and options.merge_engine == "partial-update"
         yield from _partial_update_problems(options) if folds else _engine_problems(schema, options)
+
+
+def stored_starts(options: TableOptions) -> list[str]:
+    """Return the options of a table that say where its reads start."""
+    mode = options.text("scan.mode", "default").lower()
+    return [*filter(options.text, _SCAN_START), *(["scan.mode"] if mode not in _SCAN_MODES else [])]
 
 
 def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:

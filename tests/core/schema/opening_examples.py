@@ -59,9 +59,6 @@ def _newer(*examples: Example) -> tuple[Example, ...]:
 
 KEYED, APPEND = _keyed(), _append()
 _NESTED = ("a", "m", "r")
-_SHREDDED = {"fields.s.map.storage-layout": "shared-shredding"}
-_TEXT_MAP = {"s": "MAP<STRING NOT NULL, INT>"}
-_BLOB = {"bl": "BLOB"}
 _EVOLVED = {"row-tracking.enabled": "true", "data-evolution.enabled": "true"}
 _DV = {"deletion-vectors.enabled": "true"}
 
@@ -86,21 +83,6 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         _keyed(bucket_key="dt"),
     ),
     "buckets": (_append(bucket="2"), _append(bucket="-2"), _keyed(bucket="0"), _keyed(bucket="-3")),
-    "start of reads": (
-        _keyed(scan__snapshot_id="1", scan__tag_name="x"),
-        _keyed(scan__mode="from-snapshot"),
-        _keyed(scan__mode="latest", scan__snapshot_id="1"),
-        _keyed(scan__timestamp_millis="1", scan__timestamp="2026-11-18"),
-        _keyed(scan__mode="from-snapshot-full", scan__tag_name="x"),
-        _keyed(scan__mode="incremental"),
-        _keyed(scan__timestamp_millis="1", incremental_between="1,2"),
-        _keyed(scan__mode="from-file-creation-time"),
-        _keyed(scan__mode="latest-delta", scan__version="1"),
-        _keyed(scan__version="1"),
-        Example(primary=("k",), partition=("dt",), options={"scan.timestamp-millis": "1"}),
-        _keyed(scan__mode="latest", scan__version="1"),
-        _keyed(scan__version="1", scan__tag_name="x"),
-    ),
     "branches read together": (_keyed(scan__fallback_branch="x", scan__primary_branch="y"),),
     "options of columns": (
         _keyed(fields__nope__sequence_group="v"),
@@ -208,8 +190,6 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         replace(_append(file__format="avro"), only="k", columns={"x": "ARRAY<TIMESTAMP(9)>"}),
         replace(_append(file__format="AVRO"), only="k", columns={"x": "TIME(6)"}),
         *_newer(replace(_append(file__format__per__level="0:avro"), only="k t9")),
-        replace(_append(file__format="orc"), only="k", columns={"z": "VARIANT"}),
-        replace(_append(file__format="csv"), only="k a"),
     ),
     "compressions": (
         _append(file__compression="zzz"),
@@ -231,7 +211,6 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         _keyed(rowkind__field="nope"),
         _keyed(record_level__time_field="v", record_level__expire_time="1 d"),
         _keyed(record_level__time_field="nope", record_level__expire_time="1 d"),
-        _append(vector_field="v"),
         _keyed(record_level__expire_time="1 d"),
     ),
     "deletion vectors": (
@@ -248,34 +227,11 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         _also(KEYED, **{"file-index.bitmap.columns": "a"}),
         _also(KEYED, **{"file-index.bsi.columns": "v"}),
     ),
-    "variants": _newer(
-        _also(APPEND, **{"variant.shredding.maxInferBufferRow": "0"}),
-        _also(APPEND, **{"variant.shredding.minFieldCardinalityRatio": "1.5"}),
-        _also(
-            APPEND,
-            **{"variant.shredding.inferenceMode": "adaptive", "variant.shredding.adaptive.retentionRatio": "0.5"},
-        ),
-    ),
     "row tracking": (
         _also(KEYED, **{"row-tracking.enabled": "true"}),
         _append(row_tracking__enabled="true", bucket="2", bucket_key="k"),
         _append(data_evolution__enabled="true"),
         _also(APPEND, **_EVOLVED, **{"clustering.incremental": "true"}),
-    ),
-    "blobs": (
-        replace(APPEND, only="k", columns=_BLOB),
-        replace(_also(APPEND, **_EVOLVED), only="", columns=_BLOB),
-        replace(_also(APPEND, **_EVOLVED), only="k", columns=_BLOB, partition=("bl",)),
-        *_newer(
-            _also(APPEND, **{"blob-field": "v"}),
-            replace(_also(APPEND, **_EVOLVED), only="k", columns={"x": "ROW<bl BLOB>"}),
-            replace(_also(APPEND, **_EVOLVED, **{"blob-view-field": "nope"}), only="k", columns=_BLOB),
-        ),
-        replace(_sums(), only="dt k", columns=_BLOB),
-    ),
-    "geography": (
-        replace(_append(file__format="orc"), only="k", columns={"x": "GEOMETRY"}),
-        replace(_append(file__format__per__level="0:orc"), only="k", columns={"x": "GEOGRAPHY"}),
     ),
     "order of files": (
         _also(KEYED, **{"clustering.incremental": "true"}),
@@ -295,20 +251,6 @@ REFUSED: dict[str, tuple[Example, ...]] = {
             _also(KEYED, **{"sequence.snapshot-ordering": "true", "write-only": "true", "sequence.field": "n"}),
         ),
     ),
-    "key indexes": _newer(
-        _also(KEYED, **{"pk-btree.index.columns": "n"}),
-        _also(KEYED, **_DV, **{"pk-btree.index.columns": "nope"}),
-        _also(KEYED, **_DV, **{"pk-btree.index.columns": "n", "pk-bitmap.index.columns": "n"}),
-        _also(KEYED, **_DV, **{"pk-full-text.index.columns": "n"}),
-        _also(KEYED, **_DV, **{"pk-full-text.index.columns": "v,c"}),
-        _also(KEYED, **_DV, **{"pk-vector.index.columns": "v"}),
-    ),
-    "map layouts": _newer(
-        _also(APPEND, **{"fields.v.map.storage-layout": "default"}),
-        _also(APPEND, **{"fields.m.map.storage-layout": "shared-shredding"}),
-        replace(_also(APPEND, **_SHREDDED, **{"file.format": "avro"}), only="k", columns=_TEXT_MAP),
-        replace(_also(APPEND, **_SHREDDED, **{"changelog-file.format": "avro"}), only="k", columns=_TEXT_MAP),
-    ),
 }
 """By rule. Chain tables have tests of their own."""
 
@@ -327,14 +269,6 @@ TAKEN: dict[str, tuple[Example, ...]] = {
         _keyed(bucket_key="k"),
     ),
     "buckets": (_append(bucket="-1"), _keyed(bucket="-2"), _keyed(bucket="+3"), _keyed(bucket="-1")),
-    "start of reads": (
-        _keyed(scan__mode="from-creation-timestamp"),
-        _keyed(scan__mode="Latest-Full"),
-        _keyed(scan__mode="from-timestamp", scan__timestamp_millis="1795000000000"),
-        _keyed(scan__watermark="1"),
-        _keyed(scan__mode="full"),
-        _keyed(scan__version="1", scan__snapshot_id="1"),
-    ),
     "branches read together": (_keyed(scan__fallback_branch="", scan__primary_branch=" "),),
     "options of columns": (
         _also(APPEND, **{"fields.v.stats-mode": "none"}),
@@ -432,10 +366,7 @@ TAKEN: dict[str, tuple[Example, ...]] = {
         _also(KEYED, **{"file-index.bloom-filter.columns": "m[x]"}),
         _also(KEYED, **{"file-index.read.enabled": "false", "file-index.in-manifest-threshold": "1 kb"}),
     ),
-    "variants": (_also(APPEND, **{"variant.shredding.minFieldCardinalityRatio": "1"}),),
     "row tracking": (_also(APPEND, **{"row-tracking.enabled": "true"}), _also(APPEND, **_EVOLVED)),
-    "blobs": (replace(_also(APPEND, **_EVOLVED), only="k", columns=_BLOB),),
-    "geography": (_append(file__format="orc"),),
     "order of files": (
         _append(clustering__incremental="true", clustering__columns="k"),
         _also(KEYED, **{"manifest-sort.enabled": "true", "manifest-sort.partition-field": "dt"}),
@@ -444,13 +375,5 @@ TAKEN: dict[str, tuple[Example, ...]] = {
     "sequence numbers": (
         _also(KEYED, **{"table-read.sequence-number.enabled": "true"}),
         _also(KEYED, **{"sequence.snapshot-ordering": "true", "write-only": "true"}),
-    ),
-    "key indexes": (
-        _also(KEYED, **_DV, **{"pk-btree.index.columns": " n , g"}),
-        _also(KEYED, **_DV, **{"pk-full-text.index.columns": "v"}),
-    ),
-    "map layouts": (
-        _also(APPEND, **{"fields.m.map.storage-layout": "default"}),
-        replace(_also(APPEND, **_SHREDDED), only="k", columns=_TEXT_MAP),
     ),
 }

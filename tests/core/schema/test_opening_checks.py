@@ -35,9 +35,9 @@ SETTINGS = [
     ("first-row", "changelog-producer", "input"), ("append", "full-compaction.delta-commits", "5"),
     ("lookup", "full-compaction.delta-commits", "5"), ("append", "streaming-read-overwrite", "true"),
     ("lookup", "streaming-read-overwrite", "true"), ("keys", "record-level.time-field", "v"),
-    ("keys", "record-level.time-field", "nope"), ("keys", "scan.mode", "from-snapshot"), ("keys", "scan.mode", "nope"),
+    ("keys", "record-level.time-field", "nope"),
     ("keys", "file-index.bloom-filter.columns", "nope"), ("keys", "clustering.incremental", "true"),
-    ("keys", "blob-field", "v"), ("keys", "vector-field", "nope"), ("append", "bucket", "-2"),
+    ("append", "bucket", "-2"),
 ]  # fmt: skip
 COLUMN_CHANGES: list[tuple[str, Any]] = [
     ("expiry", DropColumn(name="n")),
@@ -149,7 +149,13 @@ def test_a_sequence_group_that_another_writer_has_stored_with_a_blank_is_not_rea
         check_readable(table.schema(), table="d.t")
 
 
-@pytest.mark.parametrize(("key", "value"), [("path", "/tmp/x"), ("branch", "x"), ("type", "object-table")])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("path", "/tmp/x"), ("branch", "x"), ("type", "object-table"), ("scan.snapshot-id", "1"),
+        ("scan.mode", "from-snapshot"),
+    ],
+)  # fmt: skip
 def test_what_a_table_is_and_where_it_lies_is_no_option(tmp_path: Path, key: str, value: str) -> None:
     with pytest.raises(InvalidInputError, match=f"Option {key}={value} can't be set"):
         make(tmp_path / "new", "keys", **{key: value})
