@@ -21,7 +21,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_paimon.core.chain.state import gather_chain
-from airflow_paimon.core.commit.files import CommitMessage, commit_append, drop_partitions
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_append, drop_partitions
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.requests.arguments import build_request

@@ -12,7 +12,8 @@ import uuid
 from collections.abc import Callable, Iterable
 from datetime import date, timedelta
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_append
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.schema.tables import create_table

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Compact
 from airflow_paimon.core.schema.tables import create_table

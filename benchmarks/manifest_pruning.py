@@ -17,7 +17,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_append
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_append
 from airflow_paimon.core.format.avro.container import read_header
 from airflow_paimon.core.format.binary_row import EMPTY_ROW_BYTES, encode_row
 from airflow_paimon.core.format.manifest_blocks import indexed_blocks

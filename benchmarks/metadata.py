@@ -16,8 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from airflow_paimon.core.commit.committer import commit
-from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage, Draft
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry
 from airflow_paimon.core.format.snapshot import CommitKind

@@ -17,8 +17,8 @@ from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.commit.committed import verified_commits
 from airflow_paimon.core.commit.conditions import has_moving_keys
-from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage, Overwrite, commit_append, commit_overwrite
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitMessage, CommitOptions, Receipt
+from airflow_paimon.core.commit.files import Overwrite, commit_append, commit_overwrite
 from airflow_paimon.core.commit.idempotency import REFUSALS, attempt, digest_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, InvalidInputError

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from airflow_paimon.core.commit.committed import later_snapshots
-from airflow_paimon.core.commit.draft import CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.manifest import DataFile

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.errors import NotFoundError, UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.format.schema import TableSchema

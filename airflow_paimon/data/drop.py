@@ -9,7 +9,7 @@ from typing import Any
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions
 from airflow_paimon.core.commit import files as commit_files
-from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Receipt
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.table.table import Table
@@ -48,7 +48,7 @@ def drop_partitions(
     specs = partitions_argument(table, partitions)
     digest = digest_of({"partitions": [p if isinstance(p, str) else dict(p) for p in specs], "on_stale": policy})
 
-    def drop(identity: CommitIdentity) -> tuple[Receipt, Sequence[commit_files.CommitMessage]]:
+    def drop(identity: CommitIdentity) -> tuple[Receipt, Sequence[CommitMessage]]:
         guard = ChainOptions(on_stale=policy)
         options = CommitOptions(identity=identity, guard_options=guard, writers_stopped=writers_stopped)
         return commit_files.drop_partitions(table, specs, options), ()

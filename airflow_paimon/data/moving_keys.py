@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.commit.conditions import has_moving_keys
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 from airflow_paimon.core.chain.guard import is_chain_rows
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, PaimonError, UnsafeOperationError
+from airflow_paimon.core.errors import InvalidInputError, PaimonError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -28,6 +29,7 @@ from airflow_paimon.core.sql_text.checks import (
     divided,
     further_views,
     naming_statement,
+    viewed_columns,
 )
 from airflow_paimon.core.sql_text.columns import check_columns
 from airflow_paimon.core.sql_text.statement import BRANCH, FUNCTION, MAIN_VIEW, SELECT, StatementScope, read_sql
@@ -42,9 +44,8 @@ from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, choose_partitions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
-from airflow_paimon.core.table.table import Table, resolve_version, viewed_table
+from airflow_paimon.core.table.table import Table, open_table, resolve_version, viewed_table
 from airflow_paimon.data.correction_files import CorrectionFiles, FileTotals, combined, correction_files, selection_for
-from airflow_paimon.data.planner import read_schema
 
 _NAMED_PARTITIONS = 100
 
@@ -131,13 +132,12 @@ def _check_sql(request: PlanCorrection, target: _CorrectedBranch, sql: str) -> N
     check_is_query(sql)
     check_target(sql)
     main = target.view.branch(MAIN)
-    columns = {BRANCH: target.schema.field_names, MAIN_VIEW: main.schema().field_names}
-    for name, text in further_views(request.view).items():
-        try:
-            opened, version = viewed_table(request.warehouse, text, request.storage_options)
-            columns[name] = read_schema(opened, version).field_names
-        except NotFoundError as error:
-            raise NotFoundError(f"{main.name}: view (--view) {name}={text}: {error.message}") from None
+    opened = partial(open_table, request.warehouse, storage_options=request.storage_options)
+    columns = {
+        BRANCH: target.schema.field_names,
+        MAIN_VIEW: main.schema().field_names,
+        **viewed_columns(request.view, opened),
+    }
     check_columns(sql, columns, {BRANCH: target.view.label, MAIN_VIEW: f"main of {main.name}"})
 
 

@@ -19,8 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from airflow_paimon.core.commit.copy_on_write import commit_rescale
-from airflow_paimon.core.commit.draft import CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import (

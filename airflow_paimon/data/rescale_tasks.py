@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.format.manifest import DataFile, FileSource
 from airflow_paimon.core.table.bucket import bucket_of_rows

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import chain_part
 from airflow_paimon.core.chain.layout import ChainBranch
-from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import FormatError, InvalidInputError
 from airflow_paimon.core.publish.fold import FOLD
 from airflow_paimon.core.table.history import publish_target

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.errors import FormatError, UnsupportedFeatureError
 from airflow_paimon.core.format.deletion_vectors import MAX_POSITION_32, Positions, write_deletion_vectors
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from airflow_paimon.core.commit.conditions import has_dynamic_buckets
-from airflow_paimon.core.commit.draft import Receipt
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage, Receipt
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import ConflictError, InvalidInputError
 from airflow_paimon.core.format.arrow_values import to_values

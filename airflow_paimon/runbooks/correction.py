@@ -44,8 +44,7 @@ def plan_correction(
     _check_branch_of_table(main)
     _check_rows(main, params)
     check_settings(params, locked)
-    _check_select(main, params)
-    columns = viewed_columns(params, params["views"] or ())
+    columns = columns_of_views(params, params["views"] or ())
     for text in split_statements(params["sql"] or ""):
         check_named_columns(main, params, text, {"main": main.schema().field_names, **columns})
     check_rules(main, params, locked)
@@ -155,7 +154,15 @@ def _check_branch_of_table(main: Table) -> None:
 
 
 def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
-    from airflow_paimon.core.sql_text.checks import check_for_connector, check_is_query, check_target, divided
+    from airflow_paimon.core.sql_text.checks import (
+        check_all_rows,
+        check_for_connector,
+        check_is_query,
+        check_mode,
+        check_statement_alone,
+        check_target,
+        divided,
+    )
     from airflow_paimon.core.sql_text.statement import statement_kind
     from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
 
@@ -171,12 +178,11 @@ def _check_rows(main: Table, params: Mapping[str, Any]) -> None:
         check_is_query(params["sql"])
     if kind := _kind(params):
         for text in texts:
-            _check_statement(main, params, text, statement_kind(text) or kind)
-    elif params["mode"] == "upsert" and not schema.primary_keys:
-        raise InvalidInputError(f"{main.name} has no primary key: use mode overwrite")
-    elif params["mode"] == "overwrite" and schema.partition_keys and not params["partitions"]:
-        keys = ", ".join(schema.partition_keys)
-        raise InvalidInputError(f"{main.name} is partitioned by {keys}: name the partitions to overwrite")
+            check_statement_alone(kind, params["mode"], params["partitions"])
+            if not params["all_rows"]:
+                check_all_rows(text, statement_kind(text) or kind, main.name)
+    else:
+        check_mode(schema, params["mode"], params["partitions"], main.name)
     for text in (*(params["partitions"] or ()), *(params["wait_partitions"] or ())):
         parse_partition_spec(text, schema.partition_keys, partition_types(schema))
 
@@ -186,17 +192,6 @@ def _kind(params: Mapping[str, Any]) -> str | None:
     from airflow_paimon.core.sql_text.statement import statement_kind
 
     return statement_kind(params["sql"]) if params["sql"] else None
-
-
-def _check_statement(main: Table, params: Mapping[str, Any], sql: str, kind: str) -> None:
-    if params["partitions"] or params["mode"] != "overwrite":
-        raise InvalidInputError(
-            f"{main.name}: {kind} determines by itself which rows change: leave Partitions empty and Mode at "
-            "overwrite, as both are for a SELECT"
-        )
-    from airflow_paimon.core.sql_text.columns import check_statement
-
-    check_statement(sql, kind, main.name, all_rows=bool(params["all_rows"]))
 
 
 def _branch_has_mains_columns(main: Table, params: Mapping[str, Any]) -> bool:
@@ -224,11 +219,6 @@ def _check_texts(params: Mapping[str, Any]) -> None:
 
     if params["branch"]:
         check_branch_name(params["branch"])
-    for view in params["views"] or ():
-        if not all(view.partition("=")):
-            raise InvalidInputError(
-                f"View {view!r} is not of the form name=database.table, or name=database.table@version"
-            )
     for name in ("undo_retention", "tag_retention"):
         requested_retention(params[name], name)
     for name in (*_DURATIONS, "wait_for_quiet"):
@@ -252,26 +242,11 @@ def _check_spark(params: Mapping[str, Any]) -> None:
         raise InvalidInputError(f"Spark connection {spark.conn_id!r}, spark_options {named}: {error}") from None
 
 
-def viewed_columns(params: Mapping[str, Any], views: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return the columns of further views, each ``name=db.table[$branch_b][@VERSION]``, by their names.
+def columns_of_views(params: Mapping[str, Any], views: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return the columns of further views by name; raises as ``viewed_columns``."""
+    from airflow_paimon.core.sql_text.checks import viewed_columns
 
-    Raises:
-        NotFoundError: there is no such table, branch or version.
-    """
-    from airflow_paimon.core.table.table import resolve_version, split_version
-
-    found: dict[str, Sequence[str]] = {}
-    for view in views:
-        name, _, text = view.partition("=")
-        table, version = split_version(text.strip())
-        try:
-            opened = PaimonHook(params["paimon_conn_id"]).get_table(table).require()
-            at, snapshot = resolve_version(opened, version)
-        except NotFoundError as error:
-            raise NotFoundError(f"View {view!r}: {error.message}") from None
-        schema = at.schema(snapshot.schema_id if version is not None and snapshot is not None else None)
-        found[name.strip()] = schema.field_names
-    return found
+    return viewed_columns(views, PaimonHook(params["paimon_conn_id"]).get_table)
 
 
 def check_named_columns(main: Table, params: Mapping[str, Any], sql: str, views: Mapping[str, Sequence[str]]) -> None:
@@ -284,17 +259,6 @@ def check_named_columns(main: Table, params: Mapping[str, Any], sql: str, views:
 
     branch = {"branch": main.schema().field_names} if _branch_has_mains_columns(main, params) else {}
     check_columns(sql, {**views, **branch}, {"branch": main.name, "main": f"main of {main.name}"})
-
-
-def _check_select(main: Table, params: Mapping[str, Any]) -> None:
-    """Compare the SELECT's columns with the table's, unless the branch will have or has another schema than main."""
-    from airflow_paimon.core.sql_text.columns import check_select
-
-    if not params["sql"] or _kind(params) or not _branch_has_mains_columns(main, params):
-        return
-    schema = main.schema()
-    optional = [f.name for f in schema.fields if f.default_value is not None]
-    check_select(params["sql"], schema.field_names, optional, main.name)
 
 
 def check_rules(main: Table, params: Mapping[str, Any], locked: Collection[str] = ()) -> None:

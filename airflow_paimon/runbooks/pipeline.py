@@ -14,10 +14,10 @@ from airflow_paimon.runbooks.correction import (
     check_named_columns,
     check_rules,
     check_settings,
+    columns_of_views,
     plan_branch,
     plan_correction,
     plan_work,
-    viewed_columns,
 )
 from airflow_paimon.runbooks.form import check_policy, open_main
 from airflow_paimon.runbooks.pipeline_plan import PipelineTable, parse_tables, start_snapshots
@@ -196,7 +196,7 @@ def _check_replayed_columns(params: Mapping[str, Any], one: PipelineTable, main:
         check_target(statement)
     if sql is None or any(params[name] for name in ("start_tag", "start_snapshots", "start_time")):
         return
-    columns = viewed_columns(params, [f"{name}={table}" for name, table in one.sources.items()])
+    columns = columns_of_views(params, [f"{name}={table}" for name, table in one.sources.items()])
     for statement in split_statements(sql):
         check_named_columns(main, params, statement, columns)
 

@@ -13,7 +13,8 @@ from airflow_paimon.core.publish.required_checks import MISSING, outcomes_of
 from airflow_paimon.core.rules.results import FAILED, PASSED, SKIPPED, WARNED
 from airflow_paimon.core.table.branch_record import READY as TAKES_COMMITS
 from airflow_paimon.core.table.branch_record import BranchRecord, matching_branch_record, read_branch_record
-from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.history import branch_point, difference
+from airflow_paimon.core.table.live_files import Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table

@@ -17,8 +17,7 @@ import pyarrow as pa
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
 from airflow_paimon.core.commit.committed import verified_commits
-from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions
 from airflow_paimon.core.commit.idempotency import REFUSALS, Attempt, attempt, digest_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError

@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import parse_on_stale, report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions
-from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import InvalidInputError

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from airflow_paimon import execution
-from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_overwrite
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitMessage, CommitOptions, Receipt
+from airflow_paimon.core.commit.files import commit_append, commit_buckets, commit_overwrite
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestEntry

@@ -297,7 +297,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a view that is not there": (
         {"tables": [CORRECT | {"views": ["days=dim.nope"]}, REPLAY]},
         NotFoundError,
-        "View 'days=dim.nope'",
+        "view (--view) days=dim.nope",
     ),
     "no such spark connection": ({"spark_conn_id": "sprak"}, InvalidInputError, "no Airflow connection 'sprak'"),
 }

@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "no partition at all": ({"partitions": ["2026-11-17"]}, InvalidInputError, "2026-11-17"),
     "a wrong awaited partition": ({"wait_partitions": ["day=1"]}, InvalidInputError, "day"),
     "a bad branch name": ({"branch": "fix.1"}, InvalidInputError, "fix.1"),
-    "a bad view": ({"views": ["sales.other"]}, InvalidInputError, "name=database.table"),
+    "a bad view": ({"views": ["sales.other"]}, InvalidInputError, "name=db.table"),
     "a bad undo retention": ({"undo_retention": "soon"}, InvalidInputError, "undo_retention"),
     "a bad tag retention": ({"tag_retention": "soon"}, InvalidInputError, "tag_retention"),
     "no such spark connection": (
@@ -106,7 +106,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         InvalidInputError,
         "name it branch, not 'main'",
     ),
-    "a missing column": ({"sql": "SELECT dt, id, amount FROM branch"}, InvalidInputError, "missing: note"),
+    "no statement": ({"sql": "-- none"}, InvalidInputError, "no statement"),
     "a misspelled column in a condition": (
         {"sql": "UPDATE branch SET amount = 1 WHERE dtt = '2026-11-17'", "partitions": []},
         InvalidInputError,
@@ -115,9 +115,9 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
     "a view that is not there": (
         {"views": ["rates=sales.rates"]},
         NotFoundError,
-        "View 'rates=sales.rates': There is no table sales.rates",
+        "view (--view) rates=sales.rates: There is no table sales.rates",
     ),
-    "a version that is not there": ({"views": ["o=sales.orders@99"]}, NotFoundError, "View 'o=sales.orders@99'"),
+    "a version that is not there": ({"views": ["o=sales.orders@99"]}, NotFoundError, "view (--view) o=sales.orders@99"),
     "a misspelled statement": ({"sql": "UPDAET branch SET amount = 1"}, InvalidInputError, "did you mean UPDATE?"),
     "no query": ({"sql": "DROP TABLE branch"}, InvalidInputError, "one SELECT"),
     "a statement with partitions": ({"sql": "DELETE FROM branch WHERE id = 1"}, InvalidInputError, "for a SELECT"),

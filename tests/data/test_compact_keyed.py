@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import (
     ConflictError,
     FormatError,

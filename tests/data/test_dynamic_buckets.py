@@ -16,8 +16,8 @@ import pytest
 
 from airflow_paimon.core.check.check import rebuild_hash_indexes
 from airflow_paimon.core.commit.committer import commit
-from airflow_paimon.core.commit.draft import CommitOptions, Draft
-from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Draft
+from airflow_paimon.core.commit.files import commit_append, commit_buckets
 from airflow_paimon.core.commit.restore import restore_partitions
 from airflow_paimon.core.errors import ConflictError, FormatError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.hash_index import Hashes, extended_hash_index

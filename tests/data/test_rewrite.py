@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import FormatError
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.scan import plan_scan

@@ -114,7 +114,7 @@ REFUSED = [
     ("diff_branches --branch=empty", "unsafe", "in against (--against)"),
     (f"{FIX} --mode=merge", "invalid-input", "'overwrite', 'upsert'"),
     (f"{FIX} --function=m:f", "invalid-input", "one of the two"),
-    (f"{FIX} --view=main=sales.days", "invalid-input", "the view 'main' exists already"),
+    (f"{FIX} --view=main=sales.days", "invalid-input", "'main' is taken already"),
     (f"{FIX} --view=v=sales.ordres", "not-found", "There is no table sales.ordres"),
     (f"{FIX} --view=v=sales.orders@nope", "not-found", "nope"),
     (FIX.replace("HERE/good.sql", "SELECT"), "invalid-input", "sql (--sql) takes statements, or the path of a file"),

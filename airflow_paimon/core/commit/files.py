@@ -18,8 +18,7 @@ from airflow_paimon.core.commit.conditions import (
     VectorsAreAsRead,
     closed,
 )
-from airflow_paimon.core.commit.draft import CommitMessage as CommitMessage
-from airflow_paimon.core.commit.draft import CommitOptions, Draft, Receipt
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Draft, Receipt
 from airflow_paimon.core.errors import InvalidInputError, naming_table
 from airflow_paimon.core.format.hash_index import INDEX_TYPE
 from airflow_paimon.core.format.manifest import IndexEntry

@@ -27,11 +27,11 @@ from airflow_paimon.core.metadata_expiry.root_values import (
     TRASH,
     LazySnapshots,
     OperationRecord,
+    Root,
     Roots,
     TrashEntry,
     Vanished,
 )
-from airflow_paimon.core.metadata_expiry.root_values import Root as Root
 from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.store.base import FileInfo, read_existing
 from airflow_paimon.core.table.branch_record import READY, read_branch_record, recorded_branches

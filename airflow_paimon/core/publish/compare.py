@@ -26,14 +26,13 @@ from airflow_paimon.core.publish.related_publishes import brought_and_removed, m
 from airflow_paimon.core.row_tracking.row_ids_plan import origin, origin_name
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import (
-    Difference,
     changed_buckets,
     difference,
     index_of_buckets,
     snapshots_between,
     touched_buckets,
 )
-from airflow_paimon.core.table.live_files import BucketKey, together
+from airflow_paimon.core.table.live_files import BucketKey, Difference, together
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY

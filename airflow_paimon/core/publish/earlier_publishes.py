@@ -19,7 +19,8 @@ from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.branch_record import read_branch_record, snapshot_key
-from airflow_paimon.core.table.history import Difference, difference, existing_snapshots
+from airflow_paimon.core.table.history import difference, existing_snapshots
+from airflow_paimon.core.table.live_files import Difference
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (

@@ -15,8 +15,8 @@ from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.file_merge_plan import merges_by_file
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.features import is_chain_part
-from airflow_paimon.core.table.history import Difference, branch_point, changed_buckets, snapshots_between
-from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.history import branch_point, changed_buckets, snapshots_between
+from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 

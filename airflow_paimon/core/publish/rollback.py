@@ -48,7 +48,6 @@ from airflow_paimon.core.row_tracking.row_ids_plan import refuse_without_ids
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.schema.tables import set_option
 from airflow_paimon.core.table.history import (
-    Difference,
     changed_buckets,
     difference,
     existing_snapshots,
@@ -58,6 +57,7 @@ from airflow_paimon.core.table.history import (
     snapshots_between,
     touched_buckets,
 )
+from airflow_paimon.core.table.live_files import Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import PUBLISH_TAG_PREFIX, UNDO_TAG_PREFIX

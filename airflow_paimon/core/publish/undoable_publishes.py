@@ -17,14 +17,8 @@ from airflow_paimon.core.publish.file_merge_plan import FileMerge, merges_by_fil
 from airflow_paimon.core.publish.file_sides import merge_branch_files, undo_files
 from airflow_paimon.core.publish.partial_publish import is_partial
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
-from airflow_paimon.core.table.history import (
-    Difference,
-    branch_point,
-    difference,
-    find_retained,
-    retained_snapshot,
-)
-from airflow_paimon.core.table.live_files import BucketKey
+from airflow_paimon.core.table.history import branch_point, difference, find_retained, retained_snapshot
+from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.partition_scope import PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX

@@ -18,7 +18,7 @@ from airflow_paimon.core.sql_text.call import parse_call
 from airflow_paimon.core.table.history import existing_snapshots, publish_target
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import MAIN
-from airflow_paimon.core.table.table import Table, open_table, parse_timestamp
+from airflow_paimon.core.table.table import Table, open_table, parse_timestamp, snapshots_around
 
 _MINOR_RUNS, _DEFAULT_RUNS = "num-sorted-run.compaction-trigger", 5
 
@@ -68,7 +68,7 @@ def _first_since(
     table: Table, values: Mapping[str, Any], argument: str, value_of: Callable[[Snapshot], int | None]
 ) -> dict[str, Any]:
     """Put the first snapshot with that value or a later one, ``value_of`` in epoch milliseconds, in the place of
-    ``timestamp``, as Paimon does: of tags as well.
+    ``timestamp``, as Paimon does: of tags as well. Times grow from snapshot to snapshot; some may have no watermark.
 
     Raises:
         NotFoundError: there is none.
@@ -77,7 +77,12 @@ def _first_since(
     view = _view(table, values)
     if "snapshot" in values:
         raise InvalidInputError(f"{view.label}: give a snapshot to create_tag; here a time or watermark chooses it")
-    known = [*existing_snapshots(view, view.snapshot_ids()), *(tag.snapshot for tag in view.tags())]
+    own = (
+        filter(None, snapshots_around(view, since))
+        if argument == "timestamp"
+        else existing_snapshots(view, view.snapshot_ids())
+    )
+    known = [*own, *(tag.snapshot for tag in view.tags())]
     later = [(value, s.id) for s in known if (value := value_of(s)) is not None and value >= since]
     if not later:
         raise NotFoundError(f"{view.label}: no snapshot and no tag has a {argument} of {since} ms or later")

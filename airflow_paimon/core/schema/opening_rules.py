@@ -3,8 +3,8 @@
 The rules are those of ``SchemaValidation``, ``TableSchema`` and the merge functions of Paimon 2.1 (its development on
 2026-08-22), one function each, which yields a sentence for each fault; a sentence begins with the option or column. A
 test walks ``OPENING_RULES`` and tries an example of each on both sides of it, with Paimon's Java engine beside. What
-``core.table.features`` refuses to read (columns of BLOB or VARIANT, shredded maps, stored starts of reads, ...), and
-indexes of keys, are left to Paimon. The rules of chain tables are in ``core.chain.layout``.
+``core.table.features`` refuses to read or to write (columns of BLOB, shredded maps, files in the order of other columns
+than the key, ...), and indexes of keys, are left to Paimon. The rules of chain tables are in ``core.chain.layout``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from itertools import chain
 
 from airflow_paimon.core.format.option_lists import split_names
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.schema import file_rules, merge_rules, table_kind_rules
+from airflow_paimon.core.schema import file_rules, merge_rules
 from airflow_paimon.core.table.merge_options import without_blanks
 from airflow_paimon.core.table.option_values import value_faults
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
@@ -187,6 +187,33 @@ def _branches_read_together(schema: TableSchema, options: TableOptions) -> Itera
         yield f"{READ_TOGETHER[0]} doesn't go with {READ_TOGETHER[1]}; reset one of them"
 
 
+def _row_tracking(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if options.row_tracking and schema.primary_keys:
+        yield "row-tracking.enabled=true doesn't go with a primary key: only append tables have row ids"
+    if options.row_tracking and options.bucket != -1:
+        yield f"row-tracking.enabled=true needs bucket=-1, not {options.bucket}"
+    if options.data_evolution and not options.row_tracking:
+        yield "data-evolution.enabled=true needs row-tracking.enabled=true as well"
+    if options.data_evolution and options.flag("clustering.incremental"):
+        yield "data-evolution.enabled=true doesn't go with clustering.incremental=true"
+
+
+def _order_of_files(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    if options.flag("clustering.incremental"):
+        if schema.primary_keys:
+            yield "clustering.incremental=true is for tables without a primary key"
+        if options.bucket != -1 and options.flag("bucket-append-ordered", True):
+            yield "clustering.incremental=true needs bucket-append-ordered=false with a number of buckets"
+        if options.bucket != -1 and options.deletion_vectors:
+            yield "clustering.incremental=true doesn't go with deletion-vectors.enabled=true and a number of buckets"
+    if options.flag("manifest-sort.enabled"):
+        if not schema.partition_keys and not options.data_evolution:
+            yield "manifest-sort.enabled=true is for tables with partitions"
+        field = options.given("manifest-sort.partition-field")
+        if field and field not in schema.partition_keys:
+            yield f"manifest-sort.partition-field={field!r} is not a partition column"
+
+
 OPENING_RULES: Mapping[str, Rule] = {
     "key types": _key_types,
     "keys": _keys,
@@ -209,7 +236,6 @@ OPENING_RULES: Mapping[str, Rule] = {
     "named columns": _named_columns,
     "deletion vectors": _vectors,
     "file indexes": file_rules.file_indexes,
-    "row tracking": table_kind_rules.row_tracking,
-    "order of files": table_kind_rules.order_of_files,
-    "sequence numbers": table_kind_rules.sequence_numbers,
+    "row tracking": _row_tracking,
+    "order of files": _order_of_files,
 }

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
-from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.sql_text.statement import BRANCH, MAIN_VIEW, QUERIES, STATEMENTS, statement_kind, target_of
+from airflow_paimon.core.sql_text.statement import (
+    BRANCH,
+    MAIN_VIEW,
+    QUERIES,
+    STATEMENTS,
+    outside_parentheses,
+    statement_kind,
+    target_of,
+)
 from airflow_paimon.core.sql_text.tokens import split_statements, tokens_of
-from airflow_paimon.core.table.table import split_version
+from airflow_paimon.core.table.table import Table, resolve_version, split_version
 
 
 def check_mode(schema: TableSchema, mode: str, partitions: Sequence[str], label: str) -> None:
@@ -34,10 +42,12 @@ def check_is_query(sql: str) -> None:
     """Refuse SQL that no correction is, such as ``DROP TABLE``, by its first word.
 
     Raises:
-        InvalidInputError: it begins as neither a statement on rows nor a query.
+        InvalidInputError: it is empty, or begins as neither a statement on rows nor a query.
     """
     tokens = tokens_of(sql)
-    if not tokens or tokens[0].is_word(*QUERIES, *STATEMENTS) or tokens[0].is_mark("("):
+    if not tokens:
+        raise InvalidInputError("SQL contains no statement; give one UPDATE, DELETE, MERGE, INSERT or SELECT")
+    if tokens[0].is_word(*QUERIES, *STATEMENTS) or tokens[0].is_mark("("):
         return
     near = get_close_matches(tokens[0].text.lower(), (*STATEMENTS, *QUERIES), 1, 0.75)
     meant = f" (did you mean {near[0].upper()}?)" if near else ""
@@ -119,21 +129,60 @@ def check_statement_alone(kind: str, mode: str, partitions: Sequence[str]) -> No
         )
 
 
+def check_all_rows(sql: str, kind: str, table: str) -> None:
+    """Refuse an UPDATE or DELETE without a WHERE.
+
+    Raises:
+        InvalidInputError: it has none, and so takes every row.
+    """
+    if kind in ("UPDATE", "DELETE") and not any(t.is_word("where") for t in outside_parentheses(tokens_of(sql))):
+        raise InvalidInputError(
+            f"The {kind} has no WHERE, so it takes every row of {table}; add one, or switch on "
+            "Allow full-table change (all_rows)"
+        )
+
+
 def further_views(texts: Sequence[str]) -> dict[str, str]:
-    """Return the tables of ``--view name=db.t[$branch_b][@VERSION]`` by view name.
+    """Return the tables of ``--view name=db.t[$branch_b][@VERSION]`` by view name; raises as ``named_tables``."""
+    return named_tables("view (--view)", texts, versions=True)
+
+
+def viewed_columns(texts: Sequence[str], open_named: Callable[[str], Table]) -> dict[str, Sequence[str]]:
+    """Return the columns of further views by name. ``open_named``: opens a table by its name.
+
+    Raises:
+        InvalidInputError: as ``further_views``. NotFoundError: there is no such table, branch or version.
+    """
+    found: dict[str, Sequence[str]] = {}
+    for name, text in further_views(texts).items():
+        table, version = split_version(text)
+        try:
+            view, snapshot = resolve_version(open_named(table).require(), version)
+            schema = view.schema(snapshot.schema_id if version is not None and snapshot is not None else None)
+        except NotFoundError as error:
+            raise NotFoundError(f"view (--view) {name}={text}: {error.message}") from None
+        found[name] = schema.field_names
+    return found
+
+
+def named_tables(
+    flag: str, texts: Iterable[str], taken: Iterable[str] = (), *, versions: bool = False
+) -> dict[str, str]:
+    """Read ``name=db.table[$branch_b]``, as tables by name. ``versions``: with ``@VERSION`` as well.
 
     Raises:
         InvalidInputError: not of that form, a name used twice, or one of ours.
     """
-    views: dict[str, str] = {}
+    found: dict[str, str] = {}
+    used = {BRANCH, MAIN_VIEW, *(name.lower() for name in taken)}
+    form = "name=db.table, or name=db.table@version" if versions else "name=db.table or name=db.table$branch_b"
     for text in texts:
         name, equals, table = (part.strip() for part in text.partition("="))
-        if not equals or not name.isidentifier() or not table:
-            raise InvalidInputError(
-                f"view (--view) {text!r} is not of the form name=db.table, or name=db.table@version"
-            )
+        if not equals or not name.isidentifier() or not table or ("@" in table and not versions):
+            raise InvalidInputError(f"{flag} {text!r} is not of the form {form}")
         split_version(table)
-        if name.lower() in {BRANCH, MAIN_VIEW, *(v.lower() for v in views)}:
-            raise InvalidInputError(f"view (--view) {text!r}: the view {name!r} exists already; give another name")
-        views[name] = table
-    return views
+        if name.lower() in used:
+            raise InvalidInputError(f"{flag} {text!r}: the name {name!r} is taken already; give another name")
+        used.add(name.lower())
+        found[name] = table
+    return found

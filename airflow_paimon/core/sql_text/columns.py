@@ -1,4 +1,4 @@
-"""Columns that SQL of a correction names and no table has, and those that its SELECT gives, found by its words.
+"""Columns that SQL of a correction names and no table has, found by its words.
 
 Whatever this can't tell for sure is left to Spark: it never refuses a statement that Spark would run.
 """
@@ -11,15 +11,12 @@ from itertools import accumulate
 
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.sql_text.statement import (
-    AFTER_FROM,
     BRANCH,
     NO_ALIAS,
-    QUERIES,
     kind_of,
-    outside_parentheses,
     relations_of,
 )
-from airflow_paimon.core.sql_text.tokens import Token, nesting, split_at_commas, tokens_of
+from airflow_paimon.core.sql_text.tokens import Token, nesting, tokens_of
 
 _VALUES = frozenset({"null", "true", "false", "default", "current_date", "current_time", "current_timestamp",
                      "localtimestamp", "current_user", "session_user", "user", "current_catalog", "current_database",
@@ -50,12 +47,12 @@ def check_columns(sql: str, views: Mapping[str, Sequence[str]], tables: Mapping[
 
     :param views: the columns of each view or table whose schema is known, by the name that the SQL has for it
     :param tables: what a view is called in the message, where that is another name
-    :raises InvalidInputError: a column that no such view has, or that the written branch lacks
+    :raises InvalidInputError: a column that no such view has
     """
     tokens = tokens_of(sql)
     known = {name.lower(): tuple(columns) for name, columns in views.items()}
     found = _Statement(tokens, known)
-    faults = dict.fromkeys((*found.qualified(), *found.written(), *found.bare()))
+    faults = dict.fromkeys((*found.qualified(), *found.bare()))
     if not faults:
         return
     said = [f"{view} has no column {name}{_meant(name, known[view])}" for view, name in faults]
@@ -109,59 +106,6 @@ class _Statement:
                 continue
             if column.names and not self._at(at + 3).is_mark("(") and self._lacks(view, column):
                 found.append((view, column.text))
-        return found
-
-    def written(self) -> list[tuple[str, str]]:
-        """Return unknown columns that a MERGE or an INSERT writes."""
-        kind, target = kind_of(self._tokens), self._relations[0] if self._relations else None
-        if target is None or target.view not in self._views or kind not in ("MERGE", "INSERT"):
-            return []
-        if kind == "MERGE":
-            places = range(len(self._tokens))
-            inserts = [at for at in places if self._at(at).is_word("then") and self._at(at + 1).is_word("insert")]
-            names = [*self._set_by_merge(), *(token for at in inserts for token in self._listed(at + 2))]
-        elif self._at(target.end).is_word("partition"):
-            names = self._keys(target.end + 1)
-        else:
-            names = self._listed(target.end)
-        return [(target.view, token.text) for token in names if self._lacks(target.view, token)]
-
-    def _listed(self, at: int) -> list[Token]:
-        """Return the names of ``(a, b)`` that begins here; none where something else is in the parentheses."""
-        if not self._at(at).is_mark("("):
-            return []
-        found = []
-        while self._at(at + 1).names and self._at(at + 2).is_mark(",", ")"):
-            found.append(self._at(at + 1))
-            at += 2
-            if self._at(at).is_mark(")"):
-                return found
-        return []
-
-    def _keys(self, at: int) -> list[Token]:
-        """Return the columns of ``(dt = 'a', h)`` that begins here."""
-        found, depth = [], 0
-        for place in range(at, len(self._tokens)):
-            token = self._tokens[place]
-            depth += nesting(token)
-            if depth == 0:
-                break
-            if depth == 1 and token.is_mark("(", ",") and self._at(place + 1).names:
-                found.append(self._at(place + 1))
-        return found
-
-    def _set_by_merge(self) -> list[Token]:
-        """Return what UPDATE SET names without a table; none where a CASE hides where a clause ends."""
-        if any(token.is_word("case") for token in self._tokens):
-            return []
-        found, depth, in_set = [], 0, False
-        for at, token in enumerate(self._tokens):
-            depth += nesting(token)
-            starts = token.is_word("set") and self._at(at - 1).is_word("update")
-            in_set = starts or (in_set and not (depth == 0 and token.is_word("when")))
-            begins = starts or (in_set and depth == 0 and token.is_mark(","))
-            if begins and self._at(at + 1).names and self._at(at + 2).is_mark("="):
-                found.append(self._at(at + 1))
         return found
 
     def bare(self) -> list[tuple[str, str]]:
@@ -245,86 +189,6 @@ def _defined(tokens: Sequence[Token]) -> set[str]:
             if len(after) == 2 and after[0].is_word("as") and after[1].is_mark("("):
                 found |= {t.text.lower() for t in tokens if t.names}  # WITH x (a, b) AS (...): leave all to Spark
     return found
-
-
-def check_statement(sql: str, kind: str, table: str, *, all_rows: bool) -> None:
-    """Check a statement of a ``kind`` that ``statement_kind`` returned.
-
-    :param all_rows: an UPDATE or DELETE may take every row
-    :raises InvalidInputError: several statements, or every row without ``all_rows``
-    """
-    outer = outside_parentheses(_one_statement(sql, kind))
-    if kind in ("UPDATE", "DELETE") and not all_rows and not any(token.is_word("where") for token in outer):
-        raise InvalidInputError(
-            f"The {kind} has no WHERE, so it takes every row of {table}; add one, or switch on "
-            "Allow full-table change (all_rows)"
-        )
-
-
-def check_select(sql: str, columns: Sequence[str], optional: Sequence[str], table: str) -> None:
-    """Compare the columns that a SELECT gives with those of its table.
-
-    :param columns: the table's columns; ``optional`` are those that a row may lack
-    :raises InvalidInputError: no query, several statements, or a column that is unknown, missing or there twice
-    """
-    tokens = _one_statement(sql, "SELECT")
-    if not tokens:
-        raise InvalidInputError("SQL contains no statement; give one SELECT")
-    if not (tokens[0].is_word(*QUERIES) or tokens[0].is_mark("(")):
-        raise InvalidInputError(f"SQL starts with {tokens[0].text!r}; give one SELECT, which is all that runs")
-    names = _select_list(tokens) or []
-    named, known = [name for name in names if name and name != "*"], {"_row_kind", *(c.lower() for c in columns)}
-    faults = [f"no column {name}{_meant(name, columns)}" for name in named if name.lower() not in known]
-    faults += [f"{name} occurs twice" for name in dict.fromkeys(named) if named.count(name) > 1]
-    given = {name.lower() for name in named}
-    missing = [c for c in columns if c.lower() not in given and c not in optional]
-    if names and missing and None not in names and "*" not in names:
-        faults.append(f"missing: {', '.join(missing)}")
-    if faults:
-        raise InvalidInputError(
-            f"The SELECT does not give the columns of {table}: {'; '.join(dict.fromkeys(faults))}. The table has "
-            f"{', '.join(columns)}"
-        )
-
-
-def _one_statement(sql: str, kind: str) -> list[Token]:
-    tokens = tokens_of(sql)
-    while tokens and tokens[-1].is_mark(";"):
-        tokens.pop()
-    if any(token.is_mark(";") for token in tokens):
-        raise InvalidInputError(f"SQL contains several statements; give one {kind}")
-    return tokens
-
-
-def _select_list(tokens: Sequence[Token]) -> list[str | None] | None:
-    """Return the names of the first SELECT's items, None for an unclear one; None when the query is of another form."""
-    if not tokens[0].is_word("select"):
-        return None
-    end, depth = len(tokens), 0
-    for at, token in enumerate(tokens[1:], 1):
-        depth += nesting(token)
-        if depth or tokens[at - 1].is_mark("."):
-            continue
-        if token.is_word("from"):
-            end = at
-            break
-        # Spark takes most of these as names of columns, too.
-        if token.is_word("using", *AFTER_FROM) and not (token.is_word("except") and tokens[at - 1].is_mark("*")):
-            return None
-    listed = list(tokens[1:end])
-    if listed and listed[0].is_word("distinct", "all"):
-        listed.pop(0)
-    return None if not listed or listed[0].is_word("transform") else [_name(i) for i in split_at_commas(listed)]
-
-
-def _name(item: Sequence[Token]) -> str | None:
-    if any(t.is_mark("*") and (at == 0 or item[at - 1].is_mark(".")) for at, t in enumerate(item)):
-        return "*"
-    is_path = all(t.names if at % 2 == 0 else t.is_mark(".") for at, t in enumerate(item)) and len(item) % 2 == 1
-    is_named = len(item) >= 3 and item[-1].names and item[-2].is_word("as")
-    if not is_path and not is_named:
-        return None
-    return None if len(item) == 1 and item[0].is_word(*_VALUES) else item[-1].text
 
 
 def _meant(name: str, columns: Sequence[str]) -> str:

@@ -1,32 +1,11 @@
-"""What the arguments of a replay mean: tables by name, snapshots, when it has caught up, its statements. Pure."""
+"""What the arguments of a replay mean: snapshots, and when it has caught up. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from airflow_paimon.core.errors import InvalidInputError
-
-_RESERVED = frozenset({"branch", "main"})
-
-
-def named_tables(flag: str, texts: Iterable[str], taken: Iterable[str] = ()) -> dict[str, str]:
-    """Read ``name=db.table[$branch_b]``, as tables by name.
-
-    Raises:
-        InvalidInputError: not of that form, with a version, or a name is used twice.
-    """
-    found: dict[str, str] = {}
-    used = {*_RESERVED, *(name.lower() for name in taken)}
-    for text in texts:
-        name, equals, table = (part.strip() for part in text.partition("="))
-        if not equals or not name.isidentifier() or not table or "@" in table:
-            raise InvalidInputError(f"{flag} {text!r} is not of the form name=db.table or name=db.table$branch_b")
-        if name.lower() in used:
-            raise InvalidInputError(f"{flag} {text!r}: the name {name!r} is taken already; give another name")
-        used.add(name.lower())
-        found[name] = table
-    return found
 
 
 def named_snapshots(flag: str, texts: Sequence[str], sources: Sequence[str]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.format.types import AtomicType, types_within
 from airflow_paimon.core.table.bucket import function_problem
+from airflow_paimon.core.table.known_options import find_option
 from airflow_paimon.core.table.merge_options import aggregate_problems, group_faults
 from airflow_paimon.core.table.options import READ_TOGETHER, TableOptions
 from airflow_paimon.core.table.paths import POSTPONED_BUCKET
@@ -40,16 +41,9 @@ _KNOWN_TYPES = frozenset({
     "BINARY", "VARBINARY", "BYTES", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ", "ARRAY", "MAP", "ROW",
 })  # fmt: skip
 SNAPSHOT_ORDERING = "sequence.snapshot-ordering"
-_MAP_LAYOUT = ".map.storage-layout"
 _CLUSTERING = ("clustering.incremental", "clustering.columns")
 _CLUSTERED, _MERGE_ON_READ = "pk-clustering-override", "deletion-vectors.merge-on-read"
-_POSTPONED_ON_READ = "postpone.merge-on-read"
 _SCAN_MODES = frozenset({"default", "full", "latest", "latest-full"})
-_SCAN_START = (
-    "scan.snapshot-id", "scan.tag-name", "scan.version", "scan.timestamp", "scan.timestamp-millis", "scan.watermark",
-    "scan.file-creation-time-millis", "scan.creation-time-millis", "incremental-between",
-    "incremental-between-timestamp", "incremental-to-auto-tag",
-)  # fmt: skip
 _INDEXES = frozenset({
     "deletion_vectors", "hash",
     "bitmap", "btree", "full-text", "lucene", "lumina", "faiss", "ivf-pq", "tantivy-fulltext",
@@ -207,11 +201,9 @@ def _read_problems(
     if is_chain_main(options, branch) and not chained:
         yield _CHAIN_MAIN
     yield from _table_problems(schema, options, branch)
-    yield from _option_problems(options, _READ_RULES)
+    yield from _option_problems(options, "read")
     for key in () if time_travel else stored_starts(options):
         yield f"from the stored starting point {key}={options.text(key)}", "name version= or timestamp="
-    if options.text("scan.bucket"):
-        yield f"one bucket alone (stored option scan.bucket={options.text('scan.bucket')})", "reset it"
     if options.fallback_branch and options.primary_branch:
         yield "a table that has both scan.fallback-branch and scan.primary-branch", "reset one of them"
     for key in READ_TOGETHER:
@@ -220,12 +212,6 @@ def _read_problems(
     if schema.primary_keys:
         folds = options.chain_table and options.merge_engine == "partial-update"
         yield from _partial_update_problems(options) if folds else _engine_problems(schema, options)
-
-
-def stored_starts(options: TableOptions) -> list[str]:
-    """Return the options of a table that say where its reads start."""
-    mode = options.text("scan.mode", "default").lower()
-    return [*filter(options.text, _SCAN_START), *(["scan.mode"] if mode not in _SCAN_MODES else [])]
 
 
 def _table_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
@@ -270,36 +256,44 @@ def _is_text(schema: TableSchema, name: str) -> bool:
     return name in schema.field_names and schema.field(name).type.root in ("CHAR", "VARCHAR", "STRING")
 
 
-_READ_RULES = ("query-auth.enabled", _POSTPONED_ON_READ, "parquet.crypto.factory.class", "primary-key.nullable")
-_REWRITE_RULES = (_CLUSTERED, SNAPSHOT_ORDERING, _MERGE_ON_READ)
-"""Tables that can be read, but whose files can't be written again."""
-_STORAGE_OPTIONS = ("data-file.external-paths",)
 _MANIFESTS = "manifest.format"
-_WRITE_RULES = (_EVOLUTION, *_STORAGE_OPTIONS, "sequence.auto-padding", "postpone.batch-write-fixed-bucket")
-_NOT_FLAGS = frozenset({"parquet.crypto.factory.class", "data-file.external-paths", "sequence.auto-padding"})
-"""Options that count as soon as they are set."""
+_START = "a starting point of reads in the table's own options"
+"""The heading of such options in ``known_options.txt``."""
+_WAYS_OUT = {
+    _EVOLUTION: _EVOLVING,
+    _MANIFESTS: "keep Paimon's default, avro",
+    "fields.*.default-value": "set the default in the column (ALTER COLUMN ... SET DEFAULT)",
+    "scan.bucket": "reset it",
+}
+_BY_TABLE = frozenset({"branch", "index-file-in-data-file-dir", "write.sequence-number-init-mode"})
+"""Refused options that some tables may have."""
 
 
 def check_manifest_format(options: TableOptions, *, table: str) -> None:
     """Refuse commits to a table whose manifests Paimon writes, and then reads, in another format than Avro."""
-    _refuse(table, "write", _manifest_problems(options))
+    only = TableOptions({key: value for key, value in options.raw.items() if key == _MANIFESTS})
+    _refuse(table, "write", _option_problems(only, "write"))
 
 
-def _manifest_problems(options: TableOptions) -> Iterator[Problem]:
-    found = options.text(_MANIFESTS, "avro").lower()
-    if found != "avro":
-        yield f"manifests in {found.upper()} (option {_MANIFESTS})", "keep Paimon's default, avro"
+def stored_starts(options: TableOptions) -> list[str]:
+    """Return the options of a table that say where its reads start."""
+    mode = options.text("scan.mode", "default").lower()
+    starts = [key for key in options.raw if (known := find_option(key)) and known.why == _START and options.text(key)]
+    return [*starts, *(["scan.mode"] if mode not in _SCAN_MODES else [])]
 
 
-def _option_problems(options: TableOptions, keys: Iterable[str]) -> Iterator[Problem]:
-    for key in keys:
-        if options.text(key) if key in _NOT_FLAGS else options.flag(key):
-            yield f"tables with option {key}={options.text(key)}", _EVOLVING if key == _EVOLUTION else _CONNECTOR
-    for key in options.raw:
-        if key.startswith("fields.") and key.endswith(".default-value"):
-            yield f"tables with option {key}", "set the default in the column (ALTER COLUMN ... SET DEFAULT)"
-        if key.startswith("fields.") and key.endswith(_MAP_LAYOUT) and options.text(key).lower() != "default":
-            yield f"maps in separate columns (option {key}={options.text(key)})", _CONNECTOR
+def _option_problems(options: TableOptions, operation: str) -> Iterator[Problem]:
+    """Return the options that an operation refuses by ``known_options.txt``, unless their values are the defaults.
+
+    ``operation``: ``read``, ``write`` or ``compact``.
+    """
+    for key, value in options.raw.items():
+        known = find_option(key)
+        if known is None or operation not in known.operations or known.name in _BY_TABLE or known.why == _START:
+            continue
+        text = value.strip().lower()
+        if text not in ("", known.default) and (known.type != "boolean" or text == "true"):
+            yield f"tables with option {key}={value.strip()}", _WAYS_OUT.get(known.name, _CONNECTOR)
 
 
 def _engine_problems(schema: TableSchema, options: TableOptions) -> Iterator[Problem]:
@@ -359,8 +353,7 @@ def _write_problems(schema: TableSchema, branch: str, chained: bool, by_buckets:
     if is_chain_main(options, branch) and not chained:
         yield _CHAIN_MAIN[0], "name the branch whose rows are to change, as db.`t$branch_NAME` or in branch (--branch)"
     yield from _table_problems(schema, options, branch)
-    yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _WRITE_RULES)
-    yield from _manifest_problems(options)
+    yield from _option_problems(options, "write")
     if options.chain_table:
         yield from _chain_write_problems(options, chained, by_buckets)
     if options.bucket > 0 and set(schema.bucket_keys) <= set(schema.field_names):
@@ -389,8 +382,7 @@ def _naming_problems(schema: TableSchema, options: TableOptions) -> Iterator[Pro
 
 def _compact_problems(schema: TableSchema, options: TableOptions, branch: str) -> Iterator[Problem]:
     yield from _table_problems(schema, options, branch)
-    yield from _option_problems(options, _READ_RULES + _REWRITE_RULES + _STORAGE_OPTIONS)
-    yield from _manifest_problems(options)
+    yield from _option_problems(options, "compact")
 
 
 def _merge_file_problems(schema: TableSchema, branch: str) -> Iterator[Problem]:

@@ -16,8 +16,7 @@ from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.store.base import batches, run_parallel
 from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.features import is_chain_part
-from airflow_paimon.core.table.live_files import BucketKey, NetChange, net_change
-from airflow_paimon.core.table.live_files import Difference as Difference
+from airflow_paimon.core.table.live_files import BucketKey, Difference, NetChange, net_change
 from airflow_paimon.core.table.manifest_entries import each_columns, read_entries, read_index_entries, selected_entries
 from airflow_paimon.core.table.manifest_lists import all_manifests, read_delta_lists
 from airflow_paimon.core.table.options import TableOptions

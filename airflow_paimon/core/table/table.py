@@ -574,28 +574,35 @@ def snapshot_by_time(table: Table, time_ms: int) -> Snapshot:
     Raises:
         NotFoundError: none is that early.
     """
+    found, later = snapshots_around(table, time_ms + 1)
+    if found is None:
+        known = "it has none at all"
+        if later is not None:
+            time = datetime.fromtimestamp(later.time_millis / 1000, UTC)
+            known = f"the earliest that is left is {later.id}, of {later.time_millis} ms ({time})"
+        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms; {known}")
+    return found
+
+
+def snapshots_around(table: Table, time_ms: int) -> tuple[Snapshot | None, Snapshot | None]:
+    """Return the newest snapshot that was committed before a time (epoch milliseconds), and the one after it."""
     ids = table.snapshot_ids()
-    low, high, best = 0, len(ids) - 1, None
-    while low <= high:
+    low, high = -1, len(ids)
+    before: Snapshot | None = None
+    after: Snapshot | None = None
+    while high - low > 1:
         middle = (low + high) // 2
         try:
             snapshot = table.snapshot(ids[middle])
         except NotFoundError:
             if table.snapshot_ids() == ids:
                 raise
-            return snapshot_by_time(table, time_ms)  # it has expired since the listing
-        if snapshot.time_millis <= time_ms:
-            best, low = snapshot, middle + 1
+            return snapshots_around(table, time_ms)  # it has expired since the listing
+        if snapshot.time_millis < time_ms:
+            before, low = snapshot, middle
         else:
-            high = middle - 1
-    if best is None:
-        known = "it has none at all"
-        if ids:
-            millis = table.snapshot(ids[0]).time_millis
-            time = datetime.fromtimestamp(millis / 1000, UTC)
-            known = f"the earliest that is left is {ids[0]}, of {millis} ms ({time})"
-        raise NotFoundError(f"{table.label} has no snapshot as early as {time_ms} ms; {known}")
-    return best
+            after, high = snapshot, middle
+    return before, after
 
 
 def find_databases(catalog: Catalog) -> list[str]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from airflow_paimon.core.chain.layout import Values
 from airflow_paimon.core.chain.read_plan import PartitionRead, Source
 from airflow_paimon.core.chain.state import ChainState
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DataFile

@@ -14,9 +14,9 @@ from airflow_paimon.core.publish.file_sides import appended_on_main
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import DiffBranches
 from airflow_paimon.core.row_tracking.row_ids_plan import has_row_ids
-from airflow_paimon.core.table.history import Difference, branch_point, difference
+from airflow_paimon.core.table.history import branch_point, difference
 from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
+from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, Difference
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions

@@ -10,7 +10,7 @@ from airflow_paimon.core.chain.erasure_plan import why_needed
 from airflow_paimon.core.chain.guard import chain_role
 from airflow_paimon.core.chain.layout import ChainBranch, Values, chain_keys
 from airflow_paimon.core.chain.state import ChainState, files_digest, splits_by_partition
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError, first_few
 from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.manifest import DataFile

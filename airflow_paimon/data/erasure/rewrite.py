@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from airflow_paimon.core.commit.conditions import KEYS_STAY, has_moving_keys
 from airflow_paimon.core.commit.copy_on_write import commit_compaction, commit_rewrite
-from airflow_paimon.core.commit.draft import CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.errors import UnsupportedFeatureError
 from airflow_paimon.core.format.manifest import DataFile
 from airflow_paimon.core.format.schema import TableSchema

@@ -26,17 +26,16 @@ from airflow_paimon.core.requests.requests import (
     Request,
     Rescale,
 )
-from airflow_paimon.core.sql_text.checks import check_is_query, further_views, naming_statement
+from airflow_paimon.core.sql_text.checks import check_is_query, naming_statement, viewed_columns
 from airflow_paimon.core.sql_text.columns import check_columns
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.read_cache import cached_reads
-from airflow_paimon.core.table.table import viewed_table
+from airflow_paimon.core.table.table import open_table
 from airflow_paimon.data.chain.compact import check_compaction
 from airflow_paimon.data.compact import compaction_fits
 from airflow_paimon.data.diff.run_diff import small_diff
 from airflow_paimon.data.erasure.erase_rows import check_erasure
 from airflow_paimon.data.local import rewrite_files
-from airflow_paimon.data.planner import read_schema
 from airflow_paimon.data.rescale import rescale_fits
 from airflow_paimon.execution import run_here
 from airflow_paimon.spark.jobs import run_spark_operation
@@ -122,7 +121,6 @@ def _opened(request: Request) -> Context:
 
 def _check_correction(context: Context, request: CorrectBranch) -> None:
     sql = read_sql(request)
-    views = further_views(request.view)
     branch = branch_to_correct(context, request)
     texts = divided(request, sql)
     for text in texts:
@@ -133,10 +131,12 @@ def _check_correction(context: Context, request: CorrectBranch) -> None:
     if request.engine == "embedded":
         name, chained = branch.branch_name, is_chain_rows(branch)
         check_writable(base.schema, table=branch.label, branch=name, chained=chained, by_buckets=True)
-    columns = {"branch": base.schema.field_names, "main": context.table.schema().field_names}
-    for name, text in views.items():
-        table, version = viewed_table(request.warehouse, text, request.storage_options)
-        columns[name] = read_schema(table, version).field_names
+    opened = partial(open_table, request.warehouse, storage_options=request.storage_options)
+    columns = {
+        "branch": base.schema.field_names,
+        "main": context.table.schema().field_names,
+        **viewed_columns(request.view, opened),
+    }
     for at, text in enumerate(texts, 1):
         with naming_statement(at, texts):
             check_columns(text, columns, {"branch": branch.label, "main": f"main of {context.table.name}"})

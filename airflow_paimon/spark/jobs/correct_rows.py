@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from airflow_paimon.core.chain.guard import chain_part, is_chain_rows
 from airflow_paimon.core.commit.conditions import KEYS_STAY
-from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitMessage, CommitOptions
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.errors import UnsafeOperationError
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence

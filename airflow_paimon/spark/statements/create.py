@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from airflow_paimon.core.commit.draft import CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     InvalidInputError,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.write import TableWrite, discard_files
 from airflow_paimon.spark.statements.statement_plan import Statement

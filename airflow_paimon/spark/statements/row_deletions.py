@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage
 from airflow_paimon.core.format.deletion_vectors import Positions, read_bitmap, write_bitmap
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.data.copy_on_write import CopyOnWrite, changed_rows, kept_write

@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.chain.guard import parse_on_stale
-from airflow_paimon.core.commit.draft import CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.context import running_in_spark

@@ -7,8 +7,7 @@ from typing import Any
 
 from airflow_paimon.core.chain.guard import report_write
 from airflow_paimon.core.chain.write_plan import ChainOptions, OnStale
-from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Receipt
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitMessage, CommitOptions, Receipt
 from airflow_paimon.core.commit.idempotency import digest_of
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.sql_text.recorded import statement_properties

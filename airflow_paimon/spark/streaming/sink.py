@@ -10,8 +10,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from airflow_paimon.core.commit.committed import verified_commits
-from airflow_paimon.core.commit.draft import CommitOptions
-from airflow_paimon.core.commit.files import CommitMessage
+from airflow_paimon.core.commit.draft import CommitMessage, CommitOptions
 from airflow_paimon.core.commit.idempotency import REFUSALS
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.commit.stream_batch import ROWS_PROPERTY, begin_batch, check_same_batch

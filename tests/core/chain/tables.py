@@ -12,14 +12,8 @@ from airflow_paimon.core.chain.layout import ChainBranch, Values
 from airflow_paimon.core.chain.provenance import StalePartition, find_stale, gather_provenances, record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
 from airflow_paimon.core.chain.state import ChainState, files_digest, gather_chain, state_digests
-from airflow_paimon.core.commit.draft import Receipt
-from airflow_paimon.core.commit.files import (
-    CommitMessage,
-    commit_append,
-    commit_buckets,
-    commit_overwrite,
-    drop_partitions,
-)
+from airflow_paimon.core.commit.draft import CommitMessage, Receipt
+from airflow_paimon.core.commit.files import commit_append, commit_buckets, commit_overwrite, drop_partitions
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile
 from airflow_paimon.core.format.schema import TableSchema

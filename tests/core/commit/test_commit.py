@@ -10,14 +10,8 @@ import pytest
 
 from airflow_paimon.core.commit.committed import find_committed, verify_committed
 from airflow_paimon.core.commit.committer import commit
-from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Draft
-from airflow_paimon.core.commit.files import (
-    CommitMessage,
-    commit_append,
-    commit_buckets,
-    commit_overwrite,
-    drop_partitions,
-)
+from airflow_paimon.core.commit.draft import CommitIdentity, CommitMessage, CommitOptions, Draft
+from airflow_paimon.core.commit.files import commit_append, commit_buckets, commit_overwrite, drop_partitions
 from airflow_paimon.core.errors import (
     ConflictError,
     InvalidInputError,

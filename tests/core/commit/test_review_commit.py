@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets, commit_partition
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_append, commit_buckets, commit_partition
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.check.check import find_all
-from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_append, commit_buckets
 from airflow_paimon.core.commit.stream_batch import begin_batch
 from airflow_paimon.core.erasure.stored_files import read_stored_files
 from airflow_paimon.core.errors import (

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from airflow_paimon.core.commit.files import CommitMessage, commit_append, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_append, commit_buckets
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.table.live_entries import live_entries

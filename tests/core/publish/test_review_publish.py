@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_paimon.core.commit.committer import commit
-from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage, Draft
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot

@@ -236,19 +236,9 @@ REFUSED: dict[str, tuple[Example, ...]] = {
     "order of files": (
         _also(KEYED, **{"clustering.incremental": "true"}),
         _append(clustering__incremental="true", bucket="2", bucket_key="k"),
-        _also(KEYED, **_DV, **{"pk-clustering-override": "true"}),
-        _also(KEYED, **{"pk-clustering-override": "true", "clustering.columns": "v"}),
-        _also(KEYED, **_DV, **{"pk-clustering-override": "true", "clustering.columns": "v", "sequence.field": "n"}),
         *_newer(
             _append(manifest_sort__enabled="true"),
             _also(KEYED, **{"manifest-sort.enabled": "true", "manifest-sort.partition-field": "v"}),
-        ),
-    ),
-    "sequence numbers": (
-        _also(APPEND, **{"table-read.sequence-number.enabled": "true"}),
-        *_newer(
-            _also(KEYED, **{"sequence.snapshot-ordering": "true"}),
-            _also(KEYED, **{"sequence.snapshot-ordering": "true", "write-only": "true", "sequence.field": "n"}),
         ),
     ),
 }
@@ -370,10 +360,5 @@ TAKEN: dict[str, tuple[Example, ...]] = {
     "order of files": (
         _append(clustering__incremental="true", clustering__columns="k"),
         _also(KEYED, **{"manifest-sort.enabled": "true", "manifest-sort.partition-field": "dt"}),
-        _also(KEYED, **_DV, **{"pk-clustering-override": "true", "clustering.columns": "v"}),
-    ),
-    "sequence numbers": (
-        _also(KEYED, **{"table-read.sequence-number.enabled": "true"}),
-        _also(KEYED, **{"sequence.snapshot-ordering": "true", "write-only": "true"}),
     ),
 }

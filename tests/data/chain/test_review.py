@@ -9,8 +9,8 @@ import pytest
 
 from airflow_paimon.core.chain.state import gather_chain
 from airflow_paimon.core.commit.committer import commit
-from airflow_paimon.core.commit.draft import Draft
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage, Draft
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import encode_row
 from airflow_paimon.core.format.manifest import DeletionVectorRange, IndexEntry

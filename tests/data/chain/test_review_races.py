@@ -8,7 +8,8 @@ from typing import TypeVar
 import pytest
 
 from airflow_paimon.core.chain.state import gather_chain
-from airflow_paimon.core.commit.files import CommitMessage, commit_buckets
+from airflow_paimon.core.commit.draft import CommitMessage
+from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.store import Store
