@@ -20,7 +20,8 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import Compact
-from airflow_paimon.core.table.partitions import StoredPartitions, choose_partitions, shown_partition
+from airflow_paimon.core.table.partition_scope import choose_partitions
+from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.compact_append import plan_append
@@ -74,8 +75,7 @@ def compaction_fits(context: Context, request: Compact, memory_bytes: int) -> bo
 
 def _plan(table: Table, request: Compact, began: SnapshotRef | None = None) -> PlannedCompaction:
     schema = table.schema()
-    choice = choose_partitions(schema, request.partitions, table.label)
-    selection = choice.selection(schema) if request.partitions else None
+    selection = choose_partitions(schema, request.partitions, table.label).selection(schema)
     if schema.primary_keys:
         return plan_keyed(table, request, selection, began)
     return plan_append(table, request, selection)

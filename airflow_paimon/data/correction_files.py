@@ -21,13 +21,8 @@ from airflow_paimon.core.sql_text.statement import (
 )
 from airflow_paimon.core.table.live_files import BucketSplit
 from airflow_paimon.core.table.partition_filter import partitions_where
-from airflow_paimon.core.table.partitions import (
-    PartitionChoice,
-    Selection,
-    StoredPartitions,
-    choose_partitions,
-    shown_partition,
-)
+from airflow_paimon.core.table.partition_scope import PartitionScope, choose_partitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions, shown_partition
 from airflow_paimon.core.table.predicate import Predicate, columns_of, may_match
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.data.files.pruning import partition_bounds
@@ -64,7 +59,7 @@ class CorrectionFiles:
     notes: tuple[str, ...] = ()
 
 
-def selection_for(scope: StatementScope, mode: str, choice: PartitionChoice, schema: TableSchema) -> Selection | None:
+def selection_for(scope: StatementScope, mode: str, choice: PartitionScope, schema: TableSchema) -> Selection | None:
     """Return the partitions that matter, None: all. Values that the condition names let whole manifests be skipped."""
     if scope.kind in (SELECT, FUNCTION) and choice.specs:
         return choice.selection(schema)
@@ -75,7 +70,7 @@ def selection_for(scope: StatementScope, mode: str, choice: PartitionChoice, sch
     return partitions_where(scope.predicate, schema)
 
 
-def correction_files(scan: ScanPlan, scope: StatementScope, *, mode: str, choice: PartitionChoice) -> CorrectionFiles:
+def correction_files(scan: ScanPlan, scope: StatementScope, *, mode: str, choice: PartitionScope) -> CorrectionFiles:
     """Plan what a correction of the branch does, of the live files in ``scan``; no file is read.
 
     ``mode`` and ``choice``: of a SELECT or function, how and where its rows are written.
@@ -133,7 +128,7 @@ def _is_of_partitions(predicate: Predicate | None, schema: TableSchema) -> bool:
     return predicate is None or columns_of(predicate) <= frozenset(schema.partition_keys)
 
 
-def _overwritten(scope: StatementScope, schema: TableSchema) -> PartitionChoice:
+def _overwritten(scope: StatementScope, schema: TableSchema) -> PartitionScope:
     """Return what an INSERT OVERWRITE replaces; at most everything, where only Spark can tell what PARTITION means."""
     try:
         return choose_partitions(schema, (scope.partition,) if scope.partition else (), "PARTITION")

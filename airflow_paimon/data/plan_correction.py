@@ -41,7 +41,8 @@ from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import describe_writers
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import PartitionChoice, StoredPartitions, choose_partitions
+from airflow_paimon.core.table.partition_scope import PartitionScope, choose_partitions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, check_branch_name
 from airflow_paimon.core.table.scan import ScanPlan, plan_snapshot
 from airflow_paimon.core.table.table import Table, open_table, resolve_version, viewed_table
@@ -61,7 +62,7 @@ class _CorrectedBranch:
     exists: bool
     schema: TableSchema
     head: Snapshot
-    choice: PartitionChoice
+    choice: PartitionScope
 
 
 def plan_correction(context: Context, request: PlanCorrection) -> OperationResult:

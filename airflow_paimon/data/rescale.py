@@ -41,7 +41,8 @@ from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey, BucketSplit
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import Selection, StoredPartitions, choose_partitions
+from airflow_paimon.core.table.partition_scope import choose_partitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.properties import DETAILS_PROPERTY, OPERATION_PROPERTY, RESCALE
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
@@ -102,7 +103,7 @@ class _RescaleInputs:
     """
 
     scan: ScanPlan
-    chosen: Selection
+    chosen: Selection | None
     bucket_num: int
     before: tuple[int, ...]
     option_before: int
@@ -145,7 +146,7 @@ def _gather(view: Table, request: Rescale) -> _RescaleInputs:
                      option=option, empty=not splits)  # fmt: skip
 
 
-def _splits(view: Table, schema: TableSchema, head: Snapshot | None, chosen: Selection) -> list[BucketSplit]:
+def _splits(view: Table, schema: TableSchema, head: Snapshot | None, chosen: Selection | None) -> list[BucketSplit]:
     """Return the buckets of the chosen partitions. Of tables without keys, the files of each in the rows' order."""
     stored, entries = StoredPartitions(schema), live_entries(view, head, chosen).values()
     if any(e.bucket < 0 for e in entries):

@@ -453,7 +453,7 @@ def test_a_statement_runs_on_either_engine_without_partitions(warehouse: Path, e
     append(make_table(warehouse), "1")
     conf = {"table": "d.t", "sql": "UPDATE branch SET v = 'x' WHERE dt = '1'", "engine": engine}
     assert correction.plan_correction(form("data_correction", conf), "data_correction", "r")["base_snapshot"] == 1
-    with pytest.raises(InvalidInputError, match="leave Partitions empty"):
+    with pytest.raises(InvalidInputError, match="leave out partitions"):
         correction.plan_correction(form("data_correction", {**conf, "partitions": ["dt=1"]}), "data_correction", "r")
 
 

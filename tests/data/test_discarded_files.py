@@ -14,7 +14,7 @@ import pytest
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, StorageError
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.partitions import choose_partitions
+from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, rewrite, write_arrow

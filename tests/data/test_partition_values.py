@@ -19,7 +19,7 @@ from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_entries import read_index_entries
-from airflow_paimon.core.table.partitions import choose_partitions
+from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow

@@ -16,7 +16,7 @@ import pytest
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.partitions import choose_partitions
+from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.dynamic_buckets import with_hash_indexes

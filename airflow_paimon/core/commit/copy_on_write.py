@@ -213,7 +213,7 @@ def commit_rescale(
     options: CommitOptions,
     *,
     read: ScanPlan,
-    chosen: Selection,
+    chosen: Selection | None,
     bucket_num: int,
     tells: bool,
 ) -> Receipt:

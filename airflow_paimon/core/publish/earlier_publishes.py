@@ -21,7 +21,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shif
 from airflow_paimon.core.table.branch_record import read_branch_record, snapshot_key
 from airflow_paimon.core.table.history import difference, existing_snapshots
 from airflow_paimon.core.table.live_files import Difference
-from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, partition_scope, recorded_scope
+from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, choose_partitions, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BASE_SNAPSHOT_PROPERTY,
@@ -87,7 +87,7 @@ def publish_scope(schema: TableSchema, snapshot: Snapshot, label: str) -> Partit
 def _own_publish(main: Table, schema: TableSchema, snapshot: Snapshot, then: Snapshot) -> BranchPublish:
     scope = publish_scope(schema, snapshot, main.label)
     earlier = parse_published(
-        snapshot.properties.get(ROW_VERSIONS_PROPERTY, ""), lambda texts: partition_scope(schema, texts, main.label)
+        snapshot.properties.get(ROW_VERSIONS_PROPERTY, ""), lambda texts: choose_partitions(schema, texts, main.label)
     )
     versions = (*earlier, PublishedVersion(then.id, snapshot.id, None if scope.is_whole else scope))
     return BranchPublish(main=snapshot, branch=then, whose=Whose.OWN, scope=scope, versions=versions)

@@ -13,7 +13,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
 from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partition_scope import partition_scope
+from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import (
     LEFT_PARTITIONS_PROPERTY,
@@ -49,7 +49,7 @@ def check_changed(main: Table, branch: Table, compared: Comparison) -> None:
         InvalidInputError: names them, and those that it has changed.
     """
     schema = compared.schema
-    parts = [partition_scope(schema, [text], main.name) for text in compared.scope.texts]
+    parts = [choose_partitions(schema, [text], main.name) for text in compared.scope.texts]
     unknown = [part.texts[0] for part in parts if not any(map(part.holds, compared.branch_partitions))]
     if unknown:
         changed = texts_of(schema, compared.branch_partitions)

@@ -43,7 +43,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import id_space, origin
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partition_scope import partition_scope
+from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
@@ -123,7 +123,7 @@ def _planner(context: Context, request: PublishBranch, branch: Table) -> MergePl
     if isinstance(request, FastForward):
         return FastForwardPlanner(context, request, branch)
     texts = request.partitions if isinstance(request, MergeBranch) else ()
-    return MergePlanner(context, request, branch, partition_scope(context.table.schema(), texts, context.table.name))
+    return MergePlanner(context, request, branch, choose_partitions(context.table.schema(), texts, context.table.name))
 
 
 def _check_branch(main: Table, branch: Table, target: Table, operation: str) -> None:

@@ -10,7 +10,8 @@ from airflow_paimon.core.table.history import publish_target
 from airflow_paimon.core.table.live_entries import live_columns
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import describe_writers
-from airflow_paimon.core.table.partitions import StoredPartitions, choose_partitions
+from airflow_paimon.core.table.partition_scope import choose_partitions
+from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.table import Table
 
@@ -32,8 +33,7 @@ def branch_writers(main: Table, branch: Table, now_ms: int) -> dict[str, Any]:
 def partition_writers(view: Table, partitions: Sequence[str], now_ms: int) -> dict[str, Any]:
     """Describe the jobs at the buckets of some partitions (none given: all), as ``describe_writers`` does."""
     schema, head = view.schema(), view.latest_snapshot()
-    choice = choose_partitions(schema, tuple(partitions), view.label)
-    live = live_columns(view, head, choice.selection(schema) if partitions else None)
+    live = live_columns(view, head, choose_partitions(schema, partitions, view.label).selection(schema))
     form = StoredPartitions(schema).canonical
     buckets = {BucketKey(form(p), b) for p, b in set(zip(live.partitions, live.buckets, strict=True))}
     return describe_writers(view, schema, buckets, head, now_ms)

@@ -8,41 +8,61 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
+from airflow_paimon.core.format.binary_row import decode_row
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.types import DataType
 from airflow_paimon.core.table.partitions import (
+    PartitionSpec,
     Selection,
     StoredPartitions,
-    choose_partitions,
     comparable,
     format_partition,
+    named_value,
+    parse_partition_spec,
     partition_types,
 )
 
 Spec = dict[int, Any]
 """Some or all of a partition's values, by position."""
+_values = lru_cache(maxsize=1 << 14)(decode_row)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionScope:
     """The partitions that agree with any of ``texts``, such as ``dt=2025-01-01``; without texts the whole table.
 
-    A text may leave partition columns out. Texts are in the form that messages have, sorted.
+    A text may leave partition columns out. Texts are in the form that messages have, sorted. Picklable.
     """
 
     texts: tuple[str, ...] = ()
     specs: tuple[Spec, ...] = field(default=(), compare=False, repr=False)
-    selection: Selection | None = field(default=None, compare=False, repr=False)
+    types: tuple[DataType, ...] = field(default=(), compare=False, repr=False)
 
     @property
     def is_whole(self) -> bool:
         return not self.texts
 
+    def matches(self, values: Sequence[Any]) -> bool:
+        """Whether a partition with these values is one of these."""
+        if self.is_whole:
+            return True
+        own = tuple(map(named_value, values, self.types))
+        return any(all(own[at] == named_value(v, self.types[at]) for at, v in spec.items()) for spec in self.specs)
+
     def holds(self, stored: bytes) -> bool:
         """Whether a stored partition is one of these."""
-        return self.selection is None or self.selection(stored)
+        return self.is_whole or self.matches(_values(stored, self.types))
+
+    def selection(self, schema: TableSchema) -> Selection | None:
+        """Return them as a selection of stored partitions, which can skip whole manifests; None: all."""
+        if self.is_whole:
+            return None
+        keys = schema.partition_keys
+        return StoredPartitions(schema).selection({keys[at]: v for at, v in spec.items()} for spec in self.specs)
 
     def meets(self, other: PartitionScope) -> bool:
         """Whether there may be a partition that both hold."""
@@ -69,20 +89,22 @@ def _agree(one: Spec, other: Spec) -> bool:
     return all(comparable(one[at]) == comparable(other[at]) for at in one.keys() & other.keys())
 
 
-def partition_scope(schema: TableSchema, texts: Sequence[str], label: str) -> PartitionScope:
-    """Parse partitions; none given is the whole table. ``label`` names the table in messages.
+def choose_partitions(schema: TableSchema, specs: Sequence[PartitionSpec], label: str) -> PartitionScope:
+    """Parse ``dt=2025-01-01`` and the like; none given is the whole table. ``label`` names the table in messages.
 
     Raises:
         InvalidInputError: malformed, not a partition column, or not a value of the column's type.
     """
-    if not texts:
-        return WHOLE
     keys, types = schema.partition_keys, partition_types(schema)
-    specs = [dict(spec) for spec in choose_partitions(schema, texts, label).specs]
-    named = {format_partition(list(s.values()), [keys[i] for i in s], [types[i] for i in s]): s for s in specs}
-    at = {name: i for i, name in enumerate(keys)}
-    selection = StoredPartitions(schema).selection({k: s[at[k]] for k in keys if at[k] in s} for s in specs)
-    return PartitionScope(tuple(sorted(named)), tuple(named[text] for text in sorted(named)), selection)
+    named: dict[str, Spec] = {}
+    for given in specs:
+        try:
+            spec = {keys.index(k): v for k, v in parse_partition_spec(given, keys, types).items()}
+        except InvalidInputError as error:
+            raise InvalidInputError(f"{label}: {error.message}") from None
+        named[format_partition(list(spec.values()), [keys[i] for i in spec], [types[i] for i in spec])] = spec
+    texts = tuple(sorted(named))
+    return PartitionScope(texts, tuple(named[text] for text in texts), types)
 
 
 def recorded_scope(schema: TableSchema, text: str | None, label: str) -> PartitionScope:
@@ -97,6 +119,6 @@ def recorded_scope(schema: TableSchema, text: str | None, label: str) -> Partiti
         found = json.loads(text)
         if not isinstance(found, list) or not found or not all(isinstance(one, str) for one in found):
             raise ValueError
-        return partition_scope(schema, found, label)
+        return choose_partitions(schema, found, label)
     except (ValueError, InvalidInputError) as error:
         raise FormatError(f"{label}: {text!r} is not a list of partitions that were published") from error

@@ -13,7 +13,6 @@ import struct
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from ctypes import c_float
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from functools import cached_property
@@ -632,44 +631,6 @@ class _Wanted:
         at_high = bisect_left(self._sorted, high)
         cut = self._sorted[at_high] if at_high < len(self._sorted) and isinstance(high, str) else None
         return bool(value <= high) or (cut is not None and cut.startswith(high))
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionChoice:
-    """The partitions of an operation: those that match any of ``specs``; without specs, all. Picklable."""
-
-    keys: tuple[str, ...]
-    types: tuple[DataType, ...]
-    specs: tuple[tuple[tuple[int, Any], ...], ...] = ()
-
-    def matches(self, values: Sequence[Any]) -> bool:
-        if not self.specs:
-            return True
-        own = tuple(map(named_value, values, self.types))
-        return any(all(own[at] == named_value(value, self.types[at]) for at, value in spec) for spec in self.specs)
-
-    def selection(self, schema: TableSchema) -> Selection:
-        """Return the choice as a selection of stored partitions, which can skip whole manifests."""
-        stored = StoredPartitions(schema)
-        if not self.specs:
-            return stored.where(lambda _: True)
-        return stored.selection({self.keys[at]: value for at, value in spec} for spec in self.specs)
-
-
-def choose_partitions(schema: TableSchema, specs: Sequence[PartitionSpec], label: str) -> PartitionChoice:
-    """Parse ``dt=2025-01-01`` and the like; a spec may leave keys out. ``label`` names the table in messages.
-
-    Raises:
-        InvalidInputError: malformed, not a partition column, or not a value of the column's type.
-    """
-    types = partition_types(schema)
-    at = {key: i for i, key in enumerate(schema.partition_keys)}
-    try:
-        parsed = [parse_partition_spec(t, schema.partition_keys, types) for t in specs]
-    except InvalidInputError as error:
-        raise InvalidInputError(f"{label}: {error.message}") from None
-    chosen = tuple(tuple((at[k], v) for k, v in spec.items()) for spec in parsed)
-    return PartitionChoice(schema.partition_keys, types, chosen)
 
 
 def shown_partition(schema: TableSchema, values: Sequence[Any]) -> str:

@@ -20,12 +20,8 @@ from airflow_paimon.core.table.live_files import BucketKey, BucketSplit, Differe
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.manifest_lists import count_live_files
 from airflow_paimon.core.table.options import TableOptions
-from airflow_paimon.core.table.partitions import (
-    PartitionChoice,
-    Selection,
-    StoredPartitions,
-    choose_partitions,
-)
+from airflow_paimon.core.table.partition_scope import PartitionScope, choose_partitions
+from airflow_paimon.core.table.partitions import Selection, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.scan import ScanPlan, with_schemas_of_branch
 from airflow_paimon.core.table.table import Table, resolve_version, split_version
@@ -242,7 +238,7 @@ class _Buckets:
         schema: TableSchema,
         other: tuple[Table, Snapshot | None, TableSchema],
         after: Snapshot | None,
-        choice: PartitionChoice,
+        choice: PartitionScope,
     ) -> None:
         view, before, schema_before = other
         self._schema = schema
@@ -282,7 +278,7 @@ class _Buckets:
             if key not in moved and choice.matches(self._values(key)):
                 self._skip(key, entries)
 
-    def has(self, choice: PartitionChoice) -> bool:
+    def has(self, choice: PartitionScope) -> bool:
         """Whether either side has such a partition."""
         return any(choice.matches(self._stored.values(partition)) for partition in self._partitions)
 

@@ -23,12 +23,8 @@ from airflow_paimon.core.requests.requests import CorrectBranch
 from airflow_paimon.core.sql_text.checks import check_mode
 from airflow_paimon.core.sql_text.recorded import statement_properties
 from airflow_paimon.core.table.made_by import function_properties
-from airflow_paimon.core.table.partitions import (
-    PartitionChoice,
-    StoredPartitions,
-    choose_partitions,
-    shown_partition,
-)
+from airflow_paimon.core.table.partition_scope import PartitionScope, choose_partitions
+from airflow_paimon.core.table.partitions import StoredPartitions, shown_partition
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     DETAILS_PROPERTY,
@@ -53,7 +49,7 @@ class CorrectionBase:
     schema: TableSchema
     head: Snapshot
     main_head: Snapshot | None
-    choice: PartitionChoice
+    choice: PartitionScope
 
     @property
     def heads(self) -> dict[str, Any]:

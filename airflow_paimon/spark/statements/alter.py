@@ -25,8 +25,8 @@ from airflow_paimon.core.schema.schema_plan import (
 )
 from airflow_paimon.core.schema.tables import alter_by
 from airflow_paimon.core.table.inspect import live_partitions
+from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.partition_text import partition_text
-from airflow_paimon.core.table.partitions import choose_partitions
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.drop import drop_partitions
 from airflow_paimon.spark.jvm import kind_of, mapping_of, option_of, sequence_items

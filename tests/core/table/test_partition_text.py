@@ -13,6 +13,7 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.streaming.catch_up import parse_condition
 from airflow_paimon.core.table.inspect import inspect, live_partitions
+from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.partition_text import (
     DEFAULT_PARTITION,
     parse_partition_text,
@@ -20,7 +21,7 @@ from airflow_paimon.core.table.partition_text import (
     quoted_partition,
     split_partitions,
 )
-from airflow_paimon.core.table.partitions import choose_partitions, partition_path, shown_partition
+from airflow_paimon.core.table.partitions import partition_path, shown_partition
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.drop import drop_partitions
