@@ -19,6 +19,7 @@ from airflow_paimon.core.partition_marks.http_report import PARAMS, URL, check_u
 from airflow_paimon.core.plan import Plan, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import MarkPartitionDone
+from airflow_paimon.core.table.option_values import MARK_ACTIONS
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_text import split_partitions
 from airflow_paimon.core.table.paths import MAIN
@@ -26,10 +27,7 @@ from airflow_paimon.core.table.success_files import PartitionToMark, partition_t
 from airflow_paimon.core.table.table import Table
 
 OPTION = "partition.mark-done-action"
-SUCCESS_FILE, DONE_PARTITION, MARK_EVENT, HTTP_REPORT, CUSTOM = (
-    "success-file", "done-partition", "mark-event", "http-report", "custom",
-)  # fmt: skip
-ACTIONS = (SUCCESS_FILE, DONE_PARTITION, MARK_EVENT, HTTP_REPORT, CUSTOM)
+SUCCESS_FILE, DONE_PARTITION, MARK_EVENT, HTTP_REPORT, CUSTOM = MARK_ACTIONS
 
 
 def mark_partition_done(context: Context, request: MarkPartitionDone) -> OperationResult:
@@ -66,8 +64,8 @@ def _partitions(schema: TableSchema, texts: Sequence[str], table: str) -> list[P
 def _actions(options: TableOptions, table: str) -> list[str]:
     names = [name.lower().replace("_", "-") for name in options.split_names(OPTION) or (SUCCESS_FILE,)]
     for name in names:
-        if name not in ACTIONS:
-            raise InvalidInputError(f"{table}: table option {OPTION} has {name!r}; there are {', '.join(ACTIONS)}")
+        if name not in MARK_ACTIONS:
+            raise InvalidInputError(f"{table}: table option {OPTION} has {name!r}; there are {', '.join(MARK_ACTIONS)}")
     return list(dict.fromkeys(names))
 
 

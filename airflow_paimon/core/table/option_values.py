@@ -43,7 +43,7 @@ _EXAMPLES = {
     "metadata.stats-mode.per.level": "0:none",
 }
 _STATS = re.compile(r"none|counts|full|truncate\(0*[1-9][0-9]{0,8}\)", re.IGNORECASE)
-_ACTIONS = ("success-file", "done-partition", "mark-event", "http-report", "custom")
+MARK_ACTIONS = ("success-file", "done-partition", "mark-event", "http-report", "custom")
 """Of ``partition.mark-done-action``, which lists some; underscores are as good as dashes."""
 _INTEGER = re.compile(r"[+-]?[0-9]{1,99}")
 _FRACTION = re.compile(r"[+-]?(?:NaN|Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fFdD]?)")
@@ -66,8 +66,8 @@ def _wanted(key: str, value: str) -> str | None:
     """Return what the option takes; None: this value is one."""
     kind = type_of(key)
     if key == "partition.mark-done-action":
-        fine = all(name.lower().replace("_", "-") in _ACTIONS for name in split_names(key, value))
-        return None if fine else f"some of {', '.join(_ACTIONS)}, with commas and without blanks"
+        fine = all(name.lower().replace("_", "-") in MARK_ACTIONS for name in split_names(key, value))
+        return None if fine else f"some of {', '.join(MARK_ACTIONS)}, with commas and without blanks"
     if kind and kind not in _CHECKS:
         return None if value.lower() in kind.split("|") else f"one of {', '.join(kind.split('|'))}"
     check, text = _CHECKS.get(kind, (None, ""))
