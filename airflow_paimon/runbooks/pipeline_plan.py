@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
-from airflow_paimon.core.sql_text.checks import named_tables
-from airflow_paimon.core.sql_text.statement import statement_kind
+from airflow_paimon.core.sql_text.statement import named_tables, statement_kind
 from airflow_paimon.core.sql_text.tokens import split_statements
 from airflow_paimon.core.streaming.replay_plan import named_snapshots
 from airflow_paimon.core.table.paths import parse_identifier

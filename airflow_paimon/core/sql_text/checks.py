@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 
@@ -10,9 +10,9 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.sql_text.statement import (
     BRANCH,
-    MAIN_VIEW,
     QUERIES,
     STATEMENTS,
+    named_tables,
     outside_parentheses,
     statement_kind,
     target_of,
@@ -162,27 +162,4 @@ def viewed_columns(texts: Sequence[str], open_named: Callable[[str], Table]) -> 
         except NotFoundError as error:
             raise NotFoundError(f"view (--view) {name}={text}: {error.message}") from None
         found[name] = schema.field_names
-    return found
-
-
-def named_tables(
-    flag: str, texts: Iterable[str], taken: Iterable[str] = (), *, versions: bool = False
-) -> dict[str, str]:
-    """Read ``name=db.table[$branch_b]``, as tables by name. ``versions``: with ``@VERSION`` as well.
-
-    Raises:
-        InvalidInputError: not of that form, a name used twice, or one of ours.
-    """
-    found: dict[str, str] = {}
-    used = {BRANCH, MAIN_VIEW, *(name.lower() for name in taken)}
-    form = "name=db.table, or name=db.table@version" if versions else "name=db.table or name=db.table$branch_b"
-    for text in texts:
-        name, equals, table = (part.strip() for part in text.partition("="))
-        if not equals or not name.isidentifier() or not table or ("@" in table and not versions):
-            raise InvalidInputError(f"{flag} {text!r} is not of the form {form}")
-        split_version(table)
-        if name.lower() in used:
-            raise InvalidInputError(f"{flag} {text!r}: the name {name!r} is taken already; give another name")
-        used.add(name.lower())
-        found[name] = table
     return found

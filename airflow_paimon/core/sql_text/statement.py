@@ -5,10 +5,11 @@ Whatever this can't tell for sure is left to Spark.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.sql_text.condition import Read, read_condition
 from airflow_paimon.core.sql_text.tokens import Token, nesting, split_at_commas, tokens_of
@@ -224,3 +225,25 @@ def _fixed(tokens: Sequence[Token]) -> str:
             plain = value.kind == "text" and value.text[0] in "'\"" and "\\" not in value.text
             found += [f"{key.text}={value.text}"] if plain or value.kind == "number" else []
     return ",".join(found)
+
+
+def named_tables(
+    flag: str, texts: Iterable[str], taken: Iterable[str] = (), *, versions: bool = False
+) -> dict[str, str]:
+    """Read ``name=db.table[$branch_b]``, as tables by name. ``versions``: with ``@VERSION`` as well.
+
+    Raises:
+        InvalidInputError: not of that form, a name used twice, or one of ours.
+    """
+    found: dict[str, str] = {}
+    used = {BRANCH, MAIN_VIEW, *(name.lower() for name in taken)}
+    form = "name=db.table, or name=db.table@version" if versions else "name=db.table or name=db.table$branch_b"
+    for text in texts:
+        name, equals, table = (part.strip() for part in text.partition("="))
+        if not equals or not name.isidentifier() or not table or (table.endswith("@") if versions else "@" in table):
+            raise InvalidInputError(f"{flag} {text!r} is not of the form {form}")
+        if name.lower() in used:
+            raise InvalidInputError(f"{flag} {text!r}: the name {name!r} is taken already; give another name")
+        used.add(name.lower())
+        found[name] = table
+    return found

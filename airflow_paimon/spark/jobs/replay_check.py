@@ -15,7 +15,7 @@ from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.publish.approval import refuse_unapproved
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import ReplayBranch
-from airflow_paimon.core.sql_text.checks import named_tables
+from airflow_paimon.core.sql_text.statement import named_tables
 from airflow_paimon.core.sql_text.tokens import split_statements
 from airflow_paimon.core.streaming.replay_plan import Goal, named_snapshots
 from airflow_paimon.core.streaming.replays import (
