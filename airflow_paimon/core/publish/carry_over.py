@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import replace
-from datetime import datetime, timedelta
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 
 from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import make_branch
 from airflow_paimon.core.branches.tag_files import replacement
 from airflow_paimon.core.commit.put import execute, put_new
-from airflow_paimon.core.errors import AlreadyExistsError
+from airflow_paimon.core.errors import AlreadyExistsError, FormatError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, PutNew
 from airflow_paimon.core.publish.fold import with_folds
-from airflow_paimon.core.publish.replace_main_plan import (
-    CarriedOver,
-    CarriedTag,
-    CarriedTags,
-    parse_carried_over,
-    plan_tags,
-    same_version,
-)
+from airflow_paimon.core.publish.replace_main_plan import same_version
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.table.branch_record import KEPT_MAIN
 from airflow_paimon.core.table.consumers import consumer_path
+from airflow_paimon.core.table.history import find_retained
+from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
     REPLACED_PROPERTY,
     TAGS_PROPERTY,
     UNDO_TAG_PROPERTY,
@@ -41,36 +39,123 @@ from airflow_paimon.core.table.table import Table
 log = logging.getLogger(__name__)
 
 
-def tags_for_main(context: Context, conflict: str, branch: Table, theirs: Snapshot, *, is_state: bool) -> CarriedTags:
-    """Choose the tags of a branch that main gets. ``is_state``: main will have the very state of ``theirs``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """What a snapshot that replaced main says has to follow it.
+
+    ``kept_old_as``: the branch that keeps main as it was, with the columns and options of ``kept_schema``, a version of
+    main's. ``consumers``: those of the branch that go on on main.
+    """
+
+    kept_old_as: str | None = None
+    kept_schema: int | None = None
+    consumers: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+
+def replacement_of_main(snapshot: Snapshot) -> Replacement | None:
+    """Return what a snapshot says that replaced main, None for any other one.
+
+    Raises:
+        FormatError: it is not what ``to_text`` writes.
+    """
+    if REPLACED_PROPERTY not in snapshot.properties:
+        return None
+    try:
+        return Replacement(**snapshot.values(REPLACED_PROPERTY, dict))
+    except TypeError as error:
+        raise FormatError(f"Snapshot property {REPLACED_PROPERTY} is unreadable: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagsForMain:
+    """Tags of a branch that main gets. ``renamed``: by name, main's own ones, under other names. ``stay``: those of
+    states that main never has; they remain in the branch only. ``on_head``: some are on the publish itself.
+    """
+
+    new: tuple[Tag, ...]
+    renamed: Mapping[str, Tag]
+    stay: tuple[str, ...]
+    on_head: bool
+
+    @property
+    def summary(self) -> dict[str, object]:
+        return {"tags": [t.name for t in self.new], "tags_kept": list(self.stay)}
+
+
+def tags_for_main(
+    context: Context,
+    conflict: str,
+    branch: Table,
+    theirs: Snapshot,
+    *,
+    is_state: bool,
+    committed: Snapshot | None = None,
+) -> TagsForMain:
+    """Choose the tags of a branch that main gets: those on snapshots that main has or retains by tags, and those on
+    the published state ``theirs``, if main has it then (``is_state``). They are put on the publish ``committed``.
 
     Raises:
         AlreadyExistsError: main has such a tag on another snapshot, and ``conflict`` is ``fail``.
     """
-    main = context.table
-    found, ours = branch.tags(), main.tags()
-    ids = {t.snapshot.id for t in found}
-    shared = {t.snapshot.id: t.snapshot.identity for t in ours if t.snapshot.id in ids}
-    shared |= {i: s.identity for i in ids if (s := main.find_snapshot(i)) is not None}
-    states = {t.name: with_folds(branch, t.snapshot) for t in found}
-    head = {name for name, same in states.items() if is_state and theirs.identity in same}
-    brought = {t.name for t in ours if t.snapshot.properties.get(BRANCH_IDENTITY_PROPERTY) in states.get(t.name, ())}
-    return plan_tags(
-        main.name,
-        found,
-        ours,
-        shared=shared,
-        head=head,
-        brought=brought,
-        on_conflict=conflict,
-        now=context.now_local,
-    )
+    main, now = context.table, context.now_local
+    there = {t.name: t for t in main.tags()}
+    new, renamed, stay, on_head = list[Tag](), dict[str, Tag](), list[str](), False
+    for tag in branch.tags():
+        if tag.name.startswith(RESERVED_TAG_PREFIX):
+            continue
+        states = with_folds(branch, tag.snapshot)
+        is_published = is_state and theirs.identity in states
+        if not is_published and not _is_on_main(main, tag.snapshot):
+            stay.append(tag.name)
+            continue
+        mine, end = there.get(tag.name), tag.expires_at()
+        if (mine is not None and _is_same_state(mine.snapshot, states)) or (end is not None and end <= now):
+            continue
+        if mine is not None and conflict == "fail":
+            raise AlreadyExistsError(
+                f"{main.name}: main has a tag {tag.name!r} as well, on snapshot {mine.snapshot.id}; set tag_conflict "
+                "(--tag-conflict) to keep-main or rename, or delete one of the two",
+                details={"tag": tag.name},
+            )
+        if mine is not None and conflict == "keep-main":
+            continue
+        if mine is not None:
+            renamed[tag.name] = _renamed(mine, there, now)
+        new.append(
+            Tag(
+                name=tag.name,
+                snapshot=committed or theirs if is_published else tag.snapshot,
+                create_time=None if end is None else now,
+                time_retained=None if end is None else end - now,
+            )
+        )
+        on_head = on_head or is_published
+    return TagsForMain(new=tuple(new), renamed=renamed, stay=tuple(stay), on_head=on_head)
 
 
-def carried_over(snapshot: Snapshot) -> CarriedOver | None:
-    """Return what a snapshot says that replaced main, None for any other one."""
-    text = snapshot.properties.get(REPLACED_PROPERTY)
-    return None if text is None else parse_carried_over(text)
+def _is_on_main(main: Table, snapshot: Snapshot) -> bool:
+    found = find_retained(main, snapshot.id)
+    return found is not None and found.identity == snapshot.identity
+
+
+def _is_same_state(mine: Snapshot, states: set[str]) -> bool:
+    """Whether main's tag is on a state of the branch, or on a publish of it."""
+    return not states.isdisjoint((mine.identity, mine.properties.get(BRANCH_IDENTITY_PROPERTY, "")))
+
+
+def _renamed(mine: Tag, there: Mapping[str, Tag], now: datetime) -> Tag:
+    name = f"{mine.name}.main-{now:%Y-%m-%d}"
+    if name in there and there[name].snapshot.identity != mine.snapshot.identity:
+        name = f"{name}.{mine.snapshot.id}"
+    return replace(mine, name=name)
+
+
+def tags_property(conflict: str, tags: TagsForMain, *, is_state: bool) -> dict[str, str]:
+    """Return the property of a publish which says that the tags follow it."""
+    return {TAGS_PROPERTY: json.dumps({"conflict": conflict, "is_state": is_state})} if tags.new else {}
 
 
 def carry_over_tags_and_consumers(context: Context, main: Table, committed: Snapshot) -> list[str]:
@@ -78,20 +163,15 @@ def carry_over_tags_and_consumers(context: Context, main: Table, committed: Snap
 
     Idempotent; what others have made is left alone. Returns warnings.
     """
-    text = committed.properties.get(TAGS_PROPERTY)
-    carried = carried_over(committed) if text is None else parse_carried_over(text)
-    if carried is None:
-        return []
-    warnings = _keep_replaced(context, main, committed, carried)
-    actions: list[Action] = []
-    for tag in carried.tags:
-        actions += _tag_actions(main, committed, tag)
-    there = set(main.store.names(main.paths.consumer_dir))
-    for name in carried.consumers:
-        path = consumer_path(main, name)
+    carried, warnings = replacement_of_main(committed) or Replacement(), []
+    if carried.kept_old_as is not None:
+        warnings = _keep_replaced(context, main, committed, carried)
+    there = set(main.store.names(main.paths.consumer_dir)) if carried.consumers else set()
+    actions = _tag_actions(context, main, committed)
+    for path in (consumer_path(main, name) for name in carried.consumers):
         if path.rpartition("/")[2] not in there:
             data = json.dumps({"nextSnapshot": committed.id + 1}).encode()
-            actions.append(PutNew(path=path, data=data, same_ok=True, reason=f"consumer of branch {carried.branch}"))
+            actions.append(PutNew(path=path, data=data, same_ok=True, reason="consumer of the branch"))
     for action in actions:
         try:
             execute(main, [action])
@@ -100,11 +180,9 @@ def carry_over_tags_and_consumers(context: Context, main: Table, committed: Snap
     return warnings
 
 
-def _keep_replaced(context: Context, main: Table, committed: Snapshot, carried: CarriedOver) -> list[str]:
+def _keep_replaced(context: Context, main: Table, committed: Snapshot, carried: Replacement) -> list[str]:
     """Make the branch that keeps main as it was, from the snapshot before, or the undo tag on it."""
-    name, undo = carried.kept_old_as, committed.properties.get(UNDO_TAG_PROPERTY, "")
-    if name is None or carried.kept_schema is None:
-        return []
+    name, undo = carried.kept_old_as or "", committed.properties.get(UNDO_TAG_PROPERTY, "")
     before = main.find_snapshot(committed.id - 1)
     request = CreateBranch(
         warehouse=context.request.warehouse,
@@ -128,33 +206,25 @@ def _keep_replaced(context: Context, main: Table, committed: Snapshot, carried: 
     return []
 
 
-def _tag_actions(main: Table, committed: Snapshot, tag: CarriedTag) -> list[Action]:
-    now = main.find_tag(tag.name)
-    snapshot = committed if tag.snapshot is None else _snapshot(main, tag)
-    if snapshot is None or (now is not None and now.snapshot.identity == snapshot.identity):
-        return []
-    path = main.paths.tag(tag.name)
-    new = Tag(
-        name=tag.name,
-        snapshot=snapshot,
-        create_time=None if tag.created is None else datetime.fromisoformat(tag.created),
-        time_retained=None if tag.retained_s is None else timedelta(seconds=tag.retained_s),
-    )
-    reason = f"tag of the branch that replaced main, on snapshot {snapshot.id}"
-    if now is None:
-        return [PutNew(path=path, data=new.to_bytes(), same_ok=True, reason=reason)]
-    if tag.kept_as is None or now.snapshot.identity != tag.instead_of:
-        return []
-    old = replace(now, name=tag.kept_as).to_bytes()
-    return [
-        PutNew(path=main.paths.tag(tag.kept_as), data=old, same_ok=True, reason=f"main's own tag {tag.name}"),
-        replacement(main, now, new, reason),
-    ]
-
-
-def _snapshot(main: Table, tag: CarriedTag) -> Snapshot | None:
-    """The snapshot of main that a tag of the branch is on: it exists, or a tag holds it."""
-    found = main.find_snapshot(tag.snapshot or 0)
-    candidates = [found] if found is not None else []
-    candidates += [t.snapshot for t in main.tags() if t.snapshot.id == tag.snapshot]
-    return next((s for s in candidates if s.identity == tag.identity), None)
+def _tag_actions(context: Context, main: Table, committed: Snapshot) -> list[Action]:
+    said = committed.values(TAGS_PROPERTY, dict)
+    branch = main.branch(committed.properties.get(BRANCH_PROPERTY, ""))
+    theirs = branch.find_snapshot(committed.number(BRANCH_SNAPSHOT_PROPERTY) or 0) if said else None
+    if theirs is None or theirs.identity != committed.properties.get(BRANCH_IDENTITY_PROPERTY):
+        return []  # none follow, or the branch is gone, and its tags with it
+    conflict = "keep-main" if said["conflict"] == "fail" else said["conflict"]  # one that was set meanwhile
+    is_state, now = said["is_state"], {t.name: t for t in main.tags()}
+    tags = tags_for_main(context, conflict, branch, theirs, is_state=is_state, committed=committed)
+    actions: list[Action] = []
+    for tag in tags.new:
+        path, reason = main.paths.tag(tag.name), f"tag of branch {branch.branch_name}, on snapshot {tag.snapshot.id}"
+        own = tags.renamed.get(tag.name)
+        if own is None:
+            actions.append(PutNew(path=path, data=tag.to_bytes(), same_ok=True, reason=reason))
+        else:
+            name = f"main's own tag {tag.name}"
+            actions += [
+                PutNew(path=main.paths.tag(own.name), data=own.to_bytes(), same_ok=True, reason=name),
+                replacement(main, now[tag.name], tag, reason),
+            ]
+    return actions

@@ -6,11 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.publish.carry_over import carried_over
+from airflow_paimon.core.publish.carry_over import replacement_of_main
 from airflow_paimon.core.publish.earlier_publishes import undone_snapshots
 from airflow_paimon.core.table.history import existing_snapshots, find_retained
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, parse_protective
-from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY
+from airflow_paimon.core.table.properties import (
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
+    REPLACED_PROPERTY,
+)
 from airflow_paimon.core.table.table import Table
 
 _NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
@@ -40,16 +45,17 @@ def main_state(table: Table) -> dict[str, Any]:
         undone = undone_snapshots([found, *later])
         if found.id in undone:
             continue
-        carried = carried_over(found)
-        assert carried is not None
-        then = main.branch(carried.branch).find_snapshot(carried.branch_snapshot)
+        replaced, name = replacement_of_main(found), found.properties.get(BRANCH_PROPERTY, MAIN)
+        assert replaced is not None
+        number = found.number(BRANCH_SNAPSHOT_PROPERTY) or 0
+        then = main.branch(name).find_snapshot(number)
         identity = found.properties.get(BRANCH_IDENTITY_PROPERTY)
         known = {*undone, *undone.values()}
         return out | {
-            "is_state_of": carried.branch,
-            "branch_snapshot": carried.branch_snapshot,
+            "is_state_of": name,
+            "branch_snapshot": number,
             "since_snapshot": found.id,
-            "kept_old_as": carried.kept_old_as,
+            "kept_old_as": replaced.kept_old_as,
             "diverged": any(s.commit_kind not in _NEUTRAL and s.id not in known for s in later),
             "branch_exists": then is not None and then.identity == identity,
         }
@@ -80,5 +86,5 @@ def _replacements(main: Table) -> Iterator[Snapshot]:
             numbers.add(tag.snapshot.id + 1)
     for number in sorted(numbers, reverse=True):
         found = find_retained(main, number)
-        if found is not None and carried_over(found) is not None:
+        if found is not None and REPLACED_PROPERTY in found.properties:
             yield found

@@ -21,7 +21,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
-from airflow_paimon.core.publish.carry_over import tags_for_main
+from airflow_paimon.core.publish.carry_over import tags_for_main, tags_property
 from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.file_sides import merge_branch_files
@@ -36,7 +36,6 @@ from airflow_paimon.core.publish.newer_head import UnchangedBuckets, UnchangedFi
 from airflow_paimon.core.publish.partial_publish import check_parts, part_properties, part_summary
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.publish_schemas import written_with
-from airflow_paimon.core.publish.replace_main_plan import CarriedOver
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
@@ -49,31 +48,20 @@ from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
     BRANCH_PROPERTY,
     BRANCH_SNAPSHOT_PROPERTY,
-    TAGS_PROPERTY,
 )
 from airflow_paimon.core.table.table import Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaLogs:
-    """The schema versions of both sides. ``put_schema_ids``: those of main that this try has put.
-    ``newest_before_try``: main's newest one before those, or when a try that was cut off began; None: there is neither.
+    """The schema versions of both sides. ``put_schema_ids``: those of main that this try has put. ``were_put``: it, or
+    one of this operation that was cut off, may have put some.
     """
 
     main: Sequence[TableSchema]
     branch: Sequence[TableSchema]
     put_schema_ids: Collection[int] = ()
-    newest_before_try: int | None = None
-
-    def needs_snapshot(self, schemas: SchemaMapping, head: Snapshot, *, has_columns: bool) -> bool:
-        """Whether main has all columns of the publish but no snapshot with them: they were put by a try that was cut
-        off, or by another publish, which takes them back if it is refused and no snapshot says that they are needed.
-        ``has_columns``: the branch has other columns than the base.
-        """
-        if schemas.new:
-            return False
-        own = self.newest_before_try is not None and self.newest_before_try < self.main[-1].id
-        return own or (has_columns and head.schema_id < self.main[-1].id)
+    were_put: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +120,9 @@ class MergePlanner:
     ) -> Publication:
         """``more``: what the summary says besides what it says of every publish."""
         head, theirs, branch = compared.head, compared.branch_snapshot, self.request.branch
-        has_columns = self._base_schema(compared, logs).content != logs.branch[-1].content
+        # Main has the columns but no snapshot with them: they were put by a try that was cut off, or by another
+        # publish, which takes them back if it is refused and no snapshot says that they are needed.
+        has_no_snapshot = logs.were_put or head.schema_id < logs.main[-1].id
         return Publication(
             target=self.main,
             source=self.branch,
@@ -141,7 +131,7 @@ class MergePlanner:
             since=compared.base.id,
             changes=changes,
             schemas=schemas,
-            must_be_recorded=logs.needs_snapshot(schemas, head, has_columns=has_columns),
+            must_be_recorded=has_no_snapshot and not schemas.new and self._brings_columns(compared, logs),
             preconditions=(
                 HeadIs.of(self.main.branch_name, head, compared.schema.id),
                 HeadIs.of(branch, theirs, logs.branch[-1].id),
@@ -228,6 +218,9 @@ class MergePlanner:
         )
         return joined_files(states.values()), theirs, ours, point
 
+    def _brings_columns(self, compared: Comparison, logs: SchemaLogs) -> bool:
+        return self._base_schema(compared, logs).content != logs.branch[-1].content
+
     def _base_schema(self, compared: Comparison, logs: SchemaLogs) -> TableSchema:
         by_id = {s.id: s for s in logs.branch}
         return by_id.get(compared.base.schema_id) or self.main.schema(compared.base.schema_id)
@@ -268,16 +261,13 @@ class MergePlanner:
         tags = tags_for_main(
             self.context, self.request.tag_conflict, self.branch, compared.branch_snapshot, is_state=is_state
         )
-        carried = CarriedOver(
-            branch=self.request.branch, branch_snapshot=compared.branch_snapshot.id, tags=tags.carried
-        )
-        # On top of a later commit of main, main would not have the state that the tags are on.
-        on_head = any(t.snapshot is None for t in tags.carried)
+        conflict = self.request.tag_conflict
         return replace(
             planned,
-            properties={**planned.properties, **({TAGS_PROPERTY: carried.to_text()} if tags.carried else {})},
+            properties={**planned.properties, **tags_property(conflict, tags, is_state=is_state)},
             summary={**planned.summary, **tags.summary},
-            unchanged=None if on_head else planned.unchanged,
+            # On top of a later commit of main, main would not have the state that the tags are on.
+            unchanged=None if tags.on_head else planned.unchanged,
         )
 
 

@@ -260,14 +260,8 @@ def compare_on_head(
         scope=planner.scope,
     )
     compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
-    of_this = [one.schema for one in unfinished if one.schema is not None and one.user == own]
-    of_this += [min(put_schema_ids) - 1] if put_schema_ids else []
-    return compared, SchemaLogs(
-        main=schemas,
-        branch=branch.schemas(),
-        put_schema_ids=put_schema_ids,
-        newest_before_try=min(of_this, default=None),
-    )
+    were_put = bool(put_schema_ids) or any(one.user == own for one in unfinished)
+    return compared, SchemaLogs(main=schemas, branch=branch.schemas(), put_schema_ids=put_schema_ids, were_put=were_put)
 
 
 def plan_checked(

@@ -18,14 +18,17 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, Sides
-from airflow_paimon.core.publish.carry_over import carried_over, tags_for_main
+from airflow_paimon.core.publish.carry_over import (
+    Replacement,
+    replacement_of_main,
+    tags_for_main,
+    tags_property,
+)
 from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.planners import FastForwardPlanner, SchemaLogs, used_schemas
 from airflow_paimon.core.publish.publication import Publication
-from airflow_paimon.core.publish.publish_schemas import has_columns_of
 from airflow_paimon.core.publish.replace_main_plan import (
-    CarriedOver,
     check_consumers,
     check_window,
     columns_diff,
@@ -80,20 +83,15 @@ class ReplaceMainPlanner(FastForwardPlanner):
         return empty_snapshot(record.schema_id)
 
     def _schema_before(self, logs: SchemaLogs, head: Snapshot) -> TableSchema:
-        """Return main's newest version without those that this try has put, and those that unfinished publishes of any
-        branch may have put: of other operations not the columns that main's newest snapshot has.
+        """Return main's newest version before those that this try has put, and before unfinished publishes: they may
+        have put the later ones, unless main has a snapshot since.
         """
-        own, by_id = self.request.operation_id, {s.id: s for s in logs.main}
-        killed = [
-            (one.schema if one.user == own else max(one.schema, head.schema_id), self.main.branch(one.branch).schemas())
-            for one in publishes_onto(self.main)
-            if one.schema in by_id
-        ]
-        mine = (s for s in reversed(logs.main) if s.id not in logs.put_schema_ids)
-        return next(
-            (s for s in mine if not any(s.id > i and has_columns_of(s, by_id[i], theirs) for i, theirs in killed)),
-            logs.main[-1],
-        )
+        began = [h.schema for h in publishes_onto(self.main) if h.schema is not None and h.schema >= head.schema_id]
+        last = min(began, default=logs.main[-1].id)
+        return next(s for s in reversed(logs.main) if s.id <= last and s.id not in logs.put_schema_ids)
+
+    def _brings_columns(self, compared: Comparison, logs: SchemaLogs) -> bool:
+        return True  # or options, or takes main's own columns away
 
     def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         since = _changed_since_kept(self.main, self.branch.branch_name, base, head, sides.ours.buckets)
@@ -119,13 +117,8 @@ class ReplaceMainPlanner(FastForwardPlanner):
             _consumer_positions(main),
             compared.branch_snapshot.id,
         )
-        carried = CarriedOver(
-            branch=request.branch,
-            branch_snapshot=compared.branch_snapshot.id,
-            kept_old_as=request.keep_old_as,
-            kept_schema=None if request.keep_old_as is None else before.id,
-            tags=tags.carried,
-            consumers=tuple(request.move_consumer),
+        follows = Replacement(
+            kept_old_as=request.keep_old_as, kept_schema=before.id, consumers=tuple(request.move_consumer)
         )
         summary: dict[str, object] = {
             "options": [*options_diff(before.options, options), *comment_diff(before.comment, comment)],
@@ -133,8 +126,8 @@ class ReplaceMainPlanner(FastForwardPlanner):
             **tags.summary,
             "kept_old_as": request.keep_old_as,
         }
-        if carried.consumers:
-            summary["moved_consumers"] = list(carried.consumers)
+        if follows.consumers:
+            summary["moved_consumers"] = list(follows.consumers)
         if users := streaming_users(self.branch, compared.base, compared.branch_snapshot):
             summary["branch_writers"] = users
             summary["warnings"] = [
@@ -144,7 +137,11 @@ class ReplaceMainPlanner(FastForwardPlanner):
         planned = self._publication(compared, logs, changes, schemas, summary)
         return replace(
             planned,
-            properties={**planned.properties, REPLACED_PROPERTY: carried.to_text()},
+            properties={
+                **planned.properties,
+                REPLACED_PROPERTY: follows.to_text(),
+                **tags_property(request.tag_conflict, tags, is_state=True),
+            },
             watermark=compared.branch_snapshot.watermark,
         )
 
@@ -169,8 +166,8 @@ def _check_name_is_free(main: Table, name: str | None, head: Snapshot) -> None:
     """Refuse the name of a branch, or of the one that another replacement of main is about to make."""
     if name is None:
         return
-    carried = carried_over(head)
-    if name in main.branch_names() or (carried is not None and carried.kept_old_as == name):
+    newest = replacement_of_main(head)
+    if name in main.branch_names() or (newest is not None and newest.kept_old_as == name):
         raise AlreadyExistsError(
             f"{main.name}: branch {name!r} exists; choose another name in keep_old_as (--keep-old-as)"
         )
@@ -193,8 +190,8 @@ def _changed_since_kept(
     None: the snapshot after its base is not the one that replaced main.
     """
     after = main.find_snapshot(base.id + 1)
-    carried = None if after is None else carried_over(after)
-    if after is None or carried is None or carried.kept_old_as != name:
+    replaced = None if after is None else replacement_of_main(after)
+    if after is None or replaced is None or replaced.kept_old_as != name:
         return None
     since = buckets & difference(main, after, head).buckets
     return changed_buckets(main, snapshots_between(main, after.id, head.id), since) if since else since

@@ -1,88 +1,33 @@
-"""What main takes over from the branch that replaces it, beside the rows: columns, options, comment, tags, consumers
-(pure).
+"""What main takes over from the branch that replaces it, beside the rows: columns, options, comment, consumers.
+
+Pure.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import replace
 from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     ConflictError,
-    FormatError,
     InvalidInputError,
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Tag
 from airflow_paimon.core.format.types import field_ids, with_nullable
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, schemas_by_id
 from airflow_paimon.core.schema.opening_rules import opening_faults
 from airflow_paimon.core.schema.option_checks import check_options
 from airflow_paimon.core.schema.schema_plan import check_opening, holds, is_immutable
 from airflow_paimon.core.table.options import NAMES_BRANCH, OWN_OPTIONS, PROTECTIVE_OPTIONS
-from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
-from airflow_paimon.core.table.properties import REPLACED_PROPERTY
 
 _OWN_OF_MAIN = frozenset({*PROTECTIVE_OPTIONS, *DROPPED_ON_BRANCH, *NAMES_BRANCH, "path", "branch"})
 _CHAIN = "chain-table."
 _LAYOUT = ("deletion-vectors.enabled", "chain-table.enabled")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedTag:
-    """A tag of the branch that main gets. ``snapshot`` and ``identity`` None: on the publish itself.
-
-    ``created`` and ``retained_s``: the rest of its retention when it was planned (local time). ``instead_of``: the
-    identity of the snapshot of main's own tag of that name, which is kept as ``kept_as``.
-    """
-
-    name: str
-    snapshot: int | None = None
-    identity: str | None = None
-    created: str | None = None
-    retained_s: float | None = None
-    instead_of: str | None = None
-    kept_as: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedOver:
-    """What a snapshot that replaced main says of itself, and what has to follow it.
-
-    ``kept_old_as``: the branch that keeps main as it was, with the columns and options of ``kept_schema``, a version of
-    main's.
-    """
-
-    branch: str
-    branch_snapshot: int
-    kept_old_as: str | None = None
-    kept_schema: int | None = None
-    tags: tuple[CarriedTag, ...] = ()
-    consumers: tuple[str, ...] = ()
-
-    def to_text(self) -> str:
-        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
-
-
-def parse_carried_over(text: str) -> CarriedOver:
-    """Parse the property.
-
-    Raises:
-        FormatError: it is not what ``to_text`` writes.
-    """
-    try:
-        raw = json.loads(text)
-        tags = tuple(CarriedTag(**t) for t in raw.pop("tags"))
-        return CarriedOver(**{**raw, "tags": tags, "consumers": tuple(raw["consumers"])})
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise FormatError(f"Snapshot property {REPLACED_PROPERTY} is unreadable: {error}") from None
 
 
 # -- columns and options -----------------------------------------------------------------------------------------------
@@ -286,80 +231,7 @@ def _fits(new: Any, old: Any) -> bool:
     return (same or holds(with_nullable(new, True), with_nullable(old, True))) and (new.nullable or not old.nullable)
 
 
-# -- tags and consumers ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CarriedTags:
-    """``carried``: what main gets. ``stay``: tags of states that main never has; they remain in the branch only."""
-
-    carried: tuple[CarriedTag, ...]
-    stay: tuple[str, ...]
-
-    @property
-    def summary(self) -> dict[str, object]:
-        return {"tags": [t.name for t in self.carried], "tags_kept": list(self.stay)}
-
-
-def plan_tags(
-    table: str,
-    branch: Sequence[Tag],
-    main: Sequence[Tag],
-    shared: Mapping[int, str],
-    head: Collection[str],
-    brought: Collection[str],
-    on_conflict: str,
-    now: datetime,
-) -> CarriedTags:
-    """Choose the branch's tags for main: those on snapshots that both have, and those on the branch's published head.
-
-    ``shared``: identity by id of the snapshots that main has or holds by tags. ``head``: the tags
-    on the state that main will have. ``brought``: tags of main that an earlier publish of the same state has set.
-    ``now``: local time, as tags store it.
-
-    Raises:
-        AlreadyExistsError: main has such a tag on another snapshot, and ``on_conflict`` is ``fail``.
-    """
-    there = {t.name: t for t in main}
-    carried, stay = [], []
-    for tag in branch:
-        if tag.name.startswith(RESERVED_TAG_PREFIX):
-            continue
-        on_head = tag.name in head
-        if not on_head and shared.get(tag.snapshot.id) != tag.snapshot.identity:
-            stay.append(tag.name)
-            continue
-        mine, end = there.get(tag.name), tag.expires_at()
-        done = mine is not None and (mine.snapshot.identity == tag.snapshot.identity or tag.name in brought)
-        if done or (end is not None and end <= now):
-            continue
-        if mine is not None and on_conflict == "fail":
-            raise AlreadyExistsError(
-                f"{table}: main has a tag {tag.name!r} as well, on snapshot {mine.snapshot.id}; set tag_conflict "
-                "(--tag-conflict) to keep-main or rename, or delete one of the two",
-                details={"tag": tag.name},
-            )
-        if mine is None or on_conflict == "rename":
-            carried.append(_carried(tag, mine, on_head, end, now, there.keys()))
-    return CarriedTags(carried=tuple(carried), stay=tuple(stay))
-
-
-def _carried(
-    tag: Tag, mine: Tag | None, on_head: bool, end: datetime | None, now: datetime, taken: Collection[str]
-) -> CarriedTag:
-    rest: timedelta | None = None if end is None else end - now
-    kept_as = None if mine is None else f"{tag.name}.main-{now:%Y-%m-%d}"
-    if kept_as is not None and mine is not None and kept_as in taken:
-        kept_as = f"{kept_as}.{mine.snapshot.id}"
-    return CarriedTag(
-        name=tag.name,
-        snapshot=None if on_head else tag.snapshot.id,
-        identity=None if on_head else tag.snapshot.identity,
-        created=None if rest is None else now.isoformat(),
-        retained_s=None if rest is None else rest.total_seconds(),
-        instead_of=None if mine is None else mine.snapshot.identity,
-        kept_as=kept_as,
-    )
+# -- consumers --------------------------------------------------------------------------------------------------------
 
 
 def check_consumers(
