@@ -18,7 +18,7 @@ from airflow_paimon.core.requests.requests import AlterBranch
 from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.branch_record import BranchRecord, branch_record_path, read_branch_record, require_ready
 from airflow_paimon.core.table.made_by import truncated
-from airflow_paimon.core.table.options import requested_duration
+from airflow_paimon.core.table.options import requested_retention
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_FORCED_PROPERTY,
@@ -30,7 +30,6 @@ from airflow_paimon.core.table.properties import (
 )
 from airflow_paimon.core.table.table import Table
 
-_FOREVER = "forever"
 _MAX_WORDS = 1000
 
 
@@ -86,11 +85,7 @@ def checked_retention(text: str | None, table: str) -> str | None:
     Raises:
         InvalidInputError: it is neither a duration greater than 0 nor ``forever``.
     """
-    if text is None or text.lower() == _FOREVER:
-        return None
-    if requested_duration(text, "retention").total_seconds() <= 0:
-        raise InvalidInputError(f"{table}: retention must be greater than 0 (e.g. '14 d') or 'forever', got {text!r}")
-    return text
+    return None if text is None or requested_retention(text, f"{table}: retention") is None else text
 
 
 def alter_branch(context: Context, request: AlterBranch) -> OperationResult:

@@ -11,13 +11,6 @@ from airflow_paimon.core.format.types import AtomicType, DataField, field_to_jso
 Change = dict[str, Any]
 
 
-def same_schema(one: TableSchema, other: TableSchema) -> bool:
-    """Whether two versions mean the same, whatever their ids and times."""
-    return (one.fields, one.partition_keys, one.primary_keys, one.options, one.comment or "") == (
-        (other.fields, other.partition_keys, other.primary_keys, other.options, other.comment or "")
-    )
-
-
 def schema_changes(old: TableSchema, new: TableSchema) -> list[Change]:
     """Return the changes that make ``new`` of ``old``, in the order in which they are made.
 

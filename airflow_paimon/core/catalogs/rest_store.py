@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from airflow_paimon.core.catalogs.rest_changes import Change, same_schema, schema_changes
+from airflow_paimon.core.catalogs.rest_changes import Change, schema_changes
 from airflow_paimon.core.catalogs.rest_client import RESOURCE, RestClient
 from airflow_paimon.core.catalogs.rest_statistics import partition_statistics
 from airflow_paimon.core.errors import (
@@ -354,7 +354,7 @@ class RestTableStore(StoreWrapper):
             self._create_branch(branch, None)
         newest = self._schema_ids(branch)[-1]
         if wanted.id <= newest:
-            if same_schema(self._schema(branch, wanted.id), wanted):
+            if self._schema(branch, wanted.id).means_same(wanted):
                 return
             raise AlreadyExistsError(f"{self.uri}: schema {wanted.id} of branch {branch} exists")
         if wanted.id != newest + 1 and branch == MAIN:
@@ -366,7 +366,7 @@ class RestTableStore(StoreWrapper):
         except OutcomeUnknownError:
             if self._schema_ids(branch)[-1] < wanted.id:
                 raise
-        if not same_schema(self._schema(branch, wanted.id), wanted):
+        if not self._schema(branch, wanted.id).means_same(wanted):
             raise AlreadyExistsError(f"{self.uri}: another change of the schema of branch {branch} was faster")
 
     def _alter(self, branch: str, changes: list[Change]) -> None:

@@ -103,6 +103,12 @@ class TableSchema:
         fields = tuple((f.id, f.name, f.type) for f in self.fields)
         return fields, self.partition_keys, self.primary_keys
 
+    def means_same(self, other: TableSchema) -> bool:
+        """Whether two versions mean the same, whatever their ids and times."""
+        return (self.fields, self.partition_keys, self.primary_keys, self.options, self.comment or "") == (
+            (other.fields, other.partition_keys, other.primary_keys, other.options, other.comment or "")
+        )
+
     def to_json(self) -> dict[str, Any]:
         out: dict[str, Any] = {
             "version": self.version,

@@ -19,12 +19,11 @@ from airflow_paimon.core.errors import AlreadyExistsError, FormatError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
 from airflow_paimon.core.plan import Action, PutNew
 from airflow_paimon.core.publish.fold import with_folds
-from airflow_paimon.core.publish.replace_main_plan import same_version
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import CreateBranch
 from airflow_paimon.core.table.branch_record import KEPT_MAIN
 from airflow_paimon.core.table.consumers import consumer_path
-from airflow_paimon.core.table.history import find_retained
+from airflow_paimon.core.table.history import is_retained
 from airflow_paimon.core.table.paths import RESERVED_TAG_PREFIX
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -108,7 +107,7 @@ def tags_for_main(
             continue
         states = with_folds(branch, tag.snapshot)
         is_published = is_state and theirs.identity in states
-        if not is_published and not _is_on_main(main, tag.snapshot):
+        if not is_published and not is_retained(main, tag.snapshot):
             stay.append(tag.name)
             continue
         mine, end = there.get(tag.name), tag.expires_at()
@@ -136,11 +135,6 @@ def tags_for_main(
     return TagsForMain(new=tuple(new), renamed=renamed, stay=tuple(stay), on_head=on_head)
 
 
-def _is_on_main(main: Table, snapshot: Snapshot) -> bool:
-    found = find_retained(main, snapshot.id)
-    return found is not None and found.identity == snapshot.identity
-
-
 def _is_same_state(mine: Snapshot, states: set[str]) -> bool:
     """Whether main's tag is on a state of the branch, or on a publish of it."""
     return not states.isdisjoint((mine.identity, mine.properties.get(BRANCH_IDENTITY_PROPERTY, "")))
@@ -163,11 +157,15 @@ def carry_over_tags_and_consumers(context: Context, main: Table, committed: Snap
 
     Idempotent; what others have made is left alone. Returns warnings.
     """
-    carried, warnings = replacement_of_main(committed) or Replacement(), []
+    carried, warnings, actions = replacement_of_main(committed) or Replacement(), list[str](), list[Action]()
     if carried.kept_old_as is not None:
-        warnings = _keep_replaced(context, main, committed, carried)
+        warnings += _keep_replaced(context, main, committed, carried)
+    if said := committed.values(TAGS_PROPERTY, dict):
+        found = _tag_actions(context, main, committed, said["conflict"], is_state=said["is_state"])
+        actions += found or ()
+        if found is None:
+            warnings.append("the branch was deleted before its tags were set on main, and its tags with it")
     there = set(main.store.names(main.paths.consumer_dir)) if carried.consumers else set()
-    actions = _tag_actions(context, main, committed)
     for path in (consumer_path(main, name) for name in carried.consumers):
         if path.rpartition("/")[2] not in there:
             data = json.dumps({"nextSnapshot": committed.id + 1}).encode()
@@ -201,19 +199,22 @@ def _keep_replaced(context: Context, main: Table, committed: Snapshot, carried: 
     kept, then = main.branch(name), main.schema(carried.kept_schema)
     latest = kept.schema()
     wanted = replace(then, id=latest.id + 1, options=branch_options(then.options))
-    if not same_version(latest, wanted):
+    if not latest.means_same(wanted):
         put_new(kept, kept.paths.schema(wanted.id), wanted.to_bytes())
     return []
 
 
-def _tag_actions(context: Context, main: Table, committed: Snapshot) -> list[Action]:
-    said = committed.values(TAGS_PROPERTY, dict)
+def _tag_actions(
+    context: Context, main: Table, committed: Snapshot, conflict: str, *, is_state: bool
+) -> list[Action] | None:
+    """Return what sets the branch's tags on main; None: the branch is gone."""
     branch = main.branch(committed.properties.get(BRANCH_PROPERTY, ""))
-    theirs = branch.find_snapshot(committed.number(BRANCH_SNAPSHOT_PROPERTY) or 0) if said else None
-    if theirs is None or theirs.identity != committed.properties.get(BRANCH_IDENTITY_PROPERTY):
-        return []  # none follow, or the branch is gone, and its tags with it
-    conflict = "keep-main" if said["conflict"] == "fail" else said["conflict"]  # one that was set meanwhile
-    is_state, now = said["is_state"], {t.name: t for t in main.tags()}
+    number, identity = committed.number(BRANCH_SNAPSHOT_PROPERTY) or 0, committed.properties[BRANCH_IDENTITY_PROPERTY]
+    theirs = branch.find_snapshot(number, identity)
+    if theirs is None:
+        return None
+    conflict = "keep-main" if conflict == "fail" else conflict  # with one that main has got since
+    now = {t.name: t for t in main.tags()}
     tags = tags_for_main(context, conflict, branch, theirs, is_state=is_state, committed=committed)
     actions: list[Action] = []
     for tag in tags.new:

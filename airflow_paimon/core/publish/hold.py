@@ -18,7 +18,7 @@ from airflow_paimon.core.commit.put import delete_files, put_new
 from airflow_paimon.core.errors import ConflictError, FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.records import Record, is_record
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.history import publish_target
+from airflow_paimon.core.table.history import is_retained, publish_target
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.record_kinds import HOLDS
@@ -72,7 +72,7 @@ def put_hold(
     only = None if scope.is_whole else scope.json
     hold = Hold(branch=source.branch_name, snapshot=snapshot, user=user, partitions=only, schema=schema)
     put_new(source, path, hold.to_bytes())
-    if not _is_there(source, snapshot):
+    if not is_retained(source, snapshot):
         delete_files(source, [path])
         raise _gone(source, snapshot)
     _drop_left(source, path)
@@ -92,15 +92,9 @@ def conflict_if_gone(source: Table, snapshot: Snapshot) -> Iterator[None]:
     try:
         yield
     except (FormatError, NotFoundError) as error:
-        if _is_there(source, snapshot):
+        if is_retained(source, snapshot):
             raise
         raise _gone(source, snapshot) from error
-
-
-def _is_there(source: Table, snapshot: Snapshot) -> bool:
-    now = source.find_snapshot(snapshot.id)
-    there = now is not None and now.identity == snapshot.identity
-    return there or any(t.snapshot.identity == snapshot.identity for t in source.tags())
 
 
 def _gone(source: Table, snapshot: Snapshot) -> ConflictError:
@@ -138,8 +132,7 @@ def _is_over(table: Table, path: str) -> bool:
     hold = Hold.find(table.store, path, table.name)
     if hold is None or hold.user is None:
         return hold is not None
-    then = table.branch(hold.branch).find_snapshot(hold.snapshot.id)
-    return then is None or then.identity != hold.snapshot.identity
+    return table.branch(hold.branch).find_snapshot(hold.snapshot.id, hold.snapshot.identity) is None
 
 
 def publishes_onto(target: Table) -> list[Hold]:

@@ -48,8 +48,7 @@ def main_state(table: Table) -> dict[str, Any]:
         replaced, name = replacement_of_main(found), found.properties.get(BRANCH_PROPERTY, MAIN)
         assert replaced is not None
         number = found.number(BRANCH_SNAPSHOT_PROPERTY) or 0
-        then = main.branch(name).find_snapshot(number)
-        identity = found.properties.get(BRANCH_IDENTITY_PROPERTY)
+        then = main.branch(name).find_snapshot(number, found.properties.get(BRANCH_IDENTITY_PROPERTY))
         known = {*undone, *undone.values()}
         return out | {
             "is_state_of": name,
@@ -57,7 +56,7 @@ def main_state(table: Table) -> dict[str, Any]:
             "since_snapshot": found.id,
             "kept_old_as": replaced.kept_old_as,
             "diverged": any(s.commit_kind not in _NEUTRAL and s.id not in known for s in later),
-            "branch_exists": then is not None and then.identity == identity,
+            "branch_exists": then is not None,
         }
     return out
 

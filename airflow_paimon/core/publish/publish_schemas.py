@@ -15,7 +15,7 @@ from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError
 from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.replace_main_plan import same_version, with_columns_of
+from airflow_paimon.core.publish.replace_main_plan import with_columns_of
 from airflow_paimon.core.store.base import read_if_exists
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.properties import BRANCH_PROPERTY, UNDO_TAG_PROPERTY
@@ -61,7 +61,7 @@ def revert_schemas(main: Table, branch: str, before: TableSchema, brought: Seque
         if came is None or is_written_with(main, before) or _are_published(main, branch, before, brought):
             return
         back = changed_back(latest, came, before)
-        if same_version(back, latest):
+        if back.means_same(latest):
             return
         if _put(main, back):
             if is_written_with(main, before) or _are_published(main, branch, before, brought):  # since the look

@@ -5,6 +5,7 @@ See docs/contributing/publishing.md, Replacing main. What follows the snapshot i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -12,6 +13,7 @@ from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
     InvalidInputError,
+    UnsafeOperationError,
     UnsupportedFeatureError,
     first_few,
 )
@@ -29,16 +31,15 @@ from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.planners import FastForwardPlanner, SchemaLogs, used_schemas
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.replace_main_plan import (
-    check_consumers,
     check_window,
     columns_diff,
     comment_diff,
     options_diff,
-    parse_options,
     plan_replaced_schemas,
     replaced_options,
 )
 from airflow_paimon.core.requests.requests import ReplaceMain
+from airflow_paimon.core.schema.text import parse_options
 from airflow_paimon.core.table.branch_record import matching_branch_record
 from airflow_paimon.core.table.consumers import consumer_names, find_consumer
 from airflow_paimon.core.table.history import (
@@ -68,7 +69,7 @@ class ReplaceMainPlanner(FastForwardPlanner):
 
     def _options(self, mine: TableSchema, theirs: TableSchema) -> tuple[dict[str, str], str | None]:
         """Return the options and the comment that main gets."""
-        which, given = self.request.options, parse_options(self.main.name, self.request.option)
+        which, given = self.request.options, parse_options(self.request.option)
         options = replaced_options(self.main.name, mine, theirs, which, given, self.request.branch)
         return options, theirs.comment if which == "branch" else mine.comment
 
@@ -110,13 +111,7 @@ class ReplaceMainPlanner(FastForwardPlanner):
         if not request.readers_stopped:
             check_window(main.name, mine, schemas.new)
         tags = tags_for_main(self.context, request.tag_conflict, self.branch, compared.branch_snapshot, is_state=True)
-        check_consumers(
-            main.name,
-            request.move_consumer,
-            _consumer_positions(self.branch),
-            _consumer_positions(main),
-            compared.branch_snapshot.id,
-        )
+        _check_consumers(main, self.branch, request.move_consumer, compared.branch_snapshot.id)
         follows = Replacement(
             kept_old_as=request.keep_old_as, kept_schema=before.id, consumers=tuple(request.move_consumer)
         )
@@ -152,7 +147,7 @@ def _check_request(main: Table, request: ReplaceMain) -> None:
     Raises:
         InvalidInputError: the name to keep main under, or an option. UnsupportedFeatureError: Iceberg metadata.
     """
-    parse_options(main.name, request.option)
+    parse_options(request.option)
     for view in (main, main.branch(request.branch)):
         if view.schema().options.get(_ICEBERG, "disabled").strip().lower() != "disabled":
             raise UnsupportedFeatureError(
@@ -173,13 +168,28 @@ def _check_name_is_free(main: Table, name: str | None, head: Snapshot) -> None:
         )
 
 
-def _consumer_positions(view: Table) -> dict[str, int]:
-    """The next snapshot that each consumer reads; an unreadable one counts as having read nothing."""
-    found = dict.fromkeys(consumer_names(view), 0)
-    for name in found:
+def _check_consumers(main: Table, branch: Table, wanted: Sequence[str], head: int) -> None:
+    """Check the consumers of the branch that are to go on on main.
+
+    Raises:
+        InvalidInputError: the branch has no such consumer. AlreadyExistsError: main has one of that name.
+        UnsafeOperationError: it has not read all of the branch, and would miss the rest.
+    """
+    theirs = consumer_names(branch) if wanted else []
+    for name in wanted:
+        if name not in theirs:
+            has = ", ".join(sorted(theirs)) or "none"
+            raise InvalidInputError(f"{main.name}: the branch has no consumer {name!r}; it has: {has}")
+        if name in consumer_names(main):
+            raise AlreadyExistsError(f"{main.name}: main has a consumer {name!r} already; reset it first")
+        position = 0  # an unreadable one counts as having read nothing
         with suppress(FormatError):
-            found[name] = find_consumer(view, name) or 0
-    return found
+            position = find_consumer(branch, name) or 0
+        if position <= head:
+            raise UnsafeOperationError(
+                f"{main.name}: consumer {name!r} has not read the branch's snapshots from {position} to {head}, and on "
+                "main it would continue after them; let it catch up first"
+            )
 
 
 def _changed_since_kept(

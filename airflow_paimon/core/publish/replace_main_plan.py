@@ -1,4 +1,4 @@
-"""What main takes over from the branch that replaces it, beside the rows: columns, options, comment, consumers.
+"""What main takes over from the branch that replaces it, beside the rows: columns, options, comment.
 
 Pure.
 """
@@ -11,9 +11,7 @@ from typing import Any
 
 from airflow_paimon.core.branches.branch_plan import DROPPED_ON_BRANCH
 from airflow_paimon.core.errors import (
-    AlreadyExistsError,
     ConflictError,
-    InvalidInputError,
     UnsafeOperationError,
     UnsupportedFeatureError,
 )
@@ -31,19 +29,6 @@ _LAYOUT = ("deletion-vectors.enabled", "chain-table.enabled")
 
 
 # -- columns and options -----------------------------------------------------------------------------------------------
-
-
-def parse_options(table: str, given: Sequence[str]) -> dict[str, str]:
-    """Parse ``key=value`` texts.
-
-    Raises:
-        InvalidInputError: one is not of that form.
-    """
-    pairs = [text.partition("=") for text in given]
-    for key, equals, _ in pairs:
-        if not equals or not key.strip():
-            raise InvalidInputError(f"{table}: option (--option) {key!r} is not of the form key=value")
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def replaced_options(
@@ -154,7 +139,7 @@ def plan_replaced_schemas(
     top = max(mine.highest_field_id, theirs.highest_field_id)
     version = replace(mine, highest_field_id=top, time_millis=now_ms, version=mine.next_version)
     last = replace(with_columns_of(version, theirs), options=dict(options), comment=comment)
-    later = [s for s in branch if s.id > mine.id] if used or not same_version(last, mine) else []
+    later = [s for s in branch if s.id > mine.id] if used or not last.means_same(mine) else []
     if [s.id for s in later] != [mine.id + at for at in range(1, len(later) + 1)]:
         later = []
     new = [with_columns_of(replace(version, id=s.id), s) for s in later]
@@ -163,7 +148,7 @@ def plan_replaced_schemas(
     new += [with_columns_of(replace(version, id=mine.id + at), s) for at, s in enumerate(wanted, len(new) + 1)]
     if later and not wanted:
         new[-1] = replace(last, id=new[-1].id)
-    elif new or not same_version(last, mine):
+    elif new or not last.means_same(mine):
         new.append(replace(last, id=mine.id + len(new) + 1))
     known = {repr(s.content): s.id for s in new} | known
     return SchemaMapping({i: known[repr(by_id[i].content)] for i in used}, tuple(new), new[-1] if new else mine)
@@ -172,15 +157,6 @@ def plan_replaced_schemas(
 def with_columns_of(version: TableSchema, other: TableSchema) -> TableSchema:
     """Return a version with the columns and keys of another one."""
     return replace(version, fields=other.fields, partition_keys=other.partition_keys, primary_keys=other.primary_keys)
-
-
-def same_version(one: TableSchema, other: TableSchema) -> bool:
-    """Whether two versions have the same columns, keys, options and comments."""
-    return _shape(one) == _shape(other)
-
-
-def _shape(schema: TableSchema) -> tuple[Any, ...]:
-    return schema.fields, schema.partition_keys, schema.primary_keys, dict(schema.options), schema.comment
 
 
 def _key_ids(schema: TableSchema) -> tuple[list[int], list[int]]:
@@ -229,29 +205,3 @@ def check_window(table: str, main: TableSchema, new: Sequence[TableSchema]) -> N
 def _fits(new: Any, old: Any) -> bool:
     same = with_nullable(new, True) == with_nullable(old, True)
     return (same or holds(with_nullable(new, True), with_nullable(old, True))) and (new.nullable or not old.nullable)
-
-
-# -- consumers --------------------------------------------------------------------------------------------------------
-
-
-def check_consumers(
-    table: str, wanted: Sequence[str], branch: Mapping[str, int], main: Mapping[str, int], head: int
-) -> None:
-    """Check the consumers to move. ``branch`` and ``main``: the next snapshot to read, by consumer.
-
-    Raises:
-        InvalidInputError: the branch has no such consumer. AlreadyExistsError: main has one of that name.
-        UnsafeOperationError: it has not read all of the branch, and would miss the rest.
-    """
-    for name in wanted:
-        if name not in branch:
-            raise InvalidInputError(
-                f"{table}: the branch has no consumer {name!r}; it has: {', '.join(sorted(branch)) or 'none'}"
-            )
-        if name in main:
-            raise AlreadyExistsError(f"{table}: main has a consumer {name!r} already; reset it first")
-        if branch[name] <= head:
-            raise UnsafeOperationError(
-                f"{table}: consumer {name!r} has not read the branch's snapshots from {branch[name]} to {head}, and on "
-                "main it would continue after them; let it catch up first"
-            )

@@ -29,7 +29,7 @@ from airflow_paimon.core.commit.conditions import BucketsAreClosed, Condition, H
 from airflow_paimon.core.commit.draft import CommitIdentity, CommitOptions, Draft, MakeDraft, Receipt
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, name_part
 from airflow_paimon.core.commit.put import delete_files, execute
-from airflow_paimon.core.errors import FormatError, InvalidInputError, OutcomeUnknownError, PaimonError
+from airflow_paimon.core.errors import FormatError, OutcomeUnknownError, PaimonError
 from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef, Tag
@@ -44,7 +44,7 @@ from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, res
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.publish.written_files import WrittenFiles, check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
-from airflow_paimon.core.requests.requests import Publish, PublishBranch, RollbackTo
+from airflow_paimon.core.requests.requests import PublishBranch, RollbackTo
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.features import check_known
 from airflow_paimon.core.table.open_writers import describe_writers
@@ -53,13 +53,17 @@ from airflow_paimon.core.table.options import requested_retention
 from airflow_paimon.core.table.paths import UNDO_TAG_PREFIX, manifest_path
 from airflow_paimon.core.table.properties import (
     APPROVED_AT_PROPERTY,
-    CHANGES_PROPERTY,
-    DIFF_PROPERTY,
+    BASE_SNAPSHOT_PROPERTY,
+    BRANCH_IDENTITY_PROPERTY,
+    BRANCH_PROPERTY,
+    BRANCH_SNAPSHOT_PROPERTY,
     DURATION_PROPERTY,
-    FIGURES_PROPERTY,
+    KEEP_LATER_PROPERTY,
+    LEFT_PARTITIONS_PROPERTY,
+    ONLY_PARTITIONS_PROPERTY,
     OPERATION_ID_PROPERTY,
     OPERATION_PROPERTY,
-    REASON_PROPERTY,
+    TARGET_PROPERTY,
     TRY_PROPERTY,
     UNDO_RETENTION_PROPERTY,
     UNDO_TAG_PROPERTY,
@@ -83,10 +87,16 @@ def run_publication(
     """Publish one snapshot on ``target``, or return the result of an earlier try that did. A dry run only plans.
 
     ``make_plan_on_head`` is called once, after the check that no earlier try was committed.
+
+    Raises:
+        InvalidInputError: before anything is written: the time of the approval is not ISO with an offset, or the
+            retention of the undo tag is no duration, or not longer than 0.
     """
     request = context.request
     assert isinstance(request, PublishBranch | RollbackTo)
-    _check_request(request)
+    if request.approved_at is not None:
+        parse_timestamp(request.approved_at, f"{request.table}: approved_at")
+    requested_retention(request.undo_retention, f"{request.table}: undo_retention")
     four_eyes = check_four_eyes(request, target, "published")
     own, operation_id = uuid.uuid4().hex, request.operation_id
     with attempt_of(context, target.branch_name) as tried:
@@ -102,25 +112,6 @@ def run_publication(
         )
         committed = tried.committed(request.operation)
         return _execute(run, make_plan_on_head()) if committed is None else _committed_before(run, committed)
-
-
-def _check_request(request: Publish) -> None:
-    """Refuse, before anything is written, a time of the approval or a retention of the undo tag that is none.
-
-    Raises:
-        InvalidInputError: the time is not ISO with an offset; the retention is no duration, or not longer than 0.
-    """
-    if request.approved_at is not None:
-        try:
-            parse_timestamp(request.approved_at)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"{request.table}: approved_at: {error.message}") from None
-    retained = requested_retention(request.undo_retention, "undo_retention")
-    if retained is not None and retained.total_seconds() <= 0:
-        raise InvalidInputError(
-            f"{request.table}: undo_retention must be greater than 0 (e.g. '7 d') or 'forever', got "
-            f"{request.undo_retention!r}"
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -392,11 +383,11 @@ def _put_schemas_before(run: _PublishRun, publication: Publication, schema: Tabl
 def _committed_before(run: _PublishRun, committed: Snapshot) -> OperationResult:
     """Return the result of the try that was committed, and complete what it may have left if it was cut off."""
     _finish(run, committed, was_finished=not staged_tag_names(committed, run.target.tag_names()))
-    details = dict(
-        _detail(k.removeprefix("airflow-paimon.").replace("-", "_"), v)
-        for k, v in committed.properties.items()
-        if k not in _FOR_OTHERS
-    )
+    details: dict[str, object] = {
+        name.removeprefix("airflow-paimon.").replace("-", "_"): parse(committed.properties[name])
+        for name, parse in _REPLAYED.items()
+        if name in committed.properties
+    }
     details |= {"replayed": True}
     if committed.changelog_record_count is not None:
         details["streaming_readers"] = {"see": CHANGES, "changelog_rows": committed.changelog_record_count}
@@ -404,26 +395,15 @@ def _committed_before(run: _PublishRun, committed: Snapshot) -> OperationResult:
     return run.context.result(None, branch=branch, changed=True, before=before, after=committed.id, details=details)
 
 
-_NUMBERS = frozenset(["branch_snapshot", "base_snapshot", "target_snapshot", "left_partition_count"])
-_LISTS = frozenset(["only_partitions"])
-_FLAGS = frozenset(["keep_later", "files_restored"])
-_FOR_OTHERS = (
-    TRY_PROPERTY,
-    UNDO_RETENTION_PROPERTY,
-    CHANGES_PROPERTY,
-    DIFF_PROPERTY,
-    FIGURES_PROPERTY,
-    DURATION_PROPERTY,
-    APPROVED_AT_PROPERTY,
-    REASON_PROPERTY,
-)
-"""Properties that no result says."""
-
-
-def _detail(key: str, text: str) -> tuple[str, object]:
-    """Return a snapshot's property as the first try's result had it."""
-    if key in _NUMBERS and text.isdigit():
-        return key, int(text)
-    if key in _LISTS:
-        return key, json.loads(text)
-    return key, text == "true" if key in _FLAGS else text
+_REPLAYED: Mapping[str, Callable[[str], object]] = {
+    BRANCH_PROPERTY: str,
+    BRANCH_SNAPSHOT_PROPERTY: int,
+    BRANCH_IDENTITY_PROPERTY: str,
+    BASE_SNAPSHOT_PROPERTY: int,
+    ONLY_PARTITIONS_PROPERTY: json.loads,
+    LEFT_PARTITIONS_PROPERTY: int,
+    TARGET_PROPERTY: int,
+    KEEP_LATER_PROPERTY: "true".__eq__,
+    UNDO_TAG_PROPERTY: str,
+}
+"""Properties that the first try's result had as well, and how its details had them."""

@@ -169,6 +169,12 @@ def retained_snapshot(table: Table, number: int) -> Snapshot:
     return find_retained(table, number) or table.snapshot(number)
 
 
+def is_retained(table: Table, snapshot: Snapshot) -> bool:
+    """Whether a snapshot still exists, or a tag retains it."""
+    there = table.find_snapshot(snapshot.id, snapshot.identity) is not None
+    return there or any(t.snapshot.identity == snapshot.identity for t in table.tags())
+
+
 def existing_snapshots(table: Table, ids: list[int]) -> list[Snapshot]:
     """Read the snapshots of these ids, without those that have expired meanwhile."""
     try:

@@ -114,8 +114,11 @@ def parse_retention(text: str, name: str = "retention") -> timedelta | None:
 
 
 def requested_retention(text: str, name: str) -> timedelta | None:
-    """Parse a retention that an operation is given: a duration with its unit, or ``forever``: None."""
-    return None if text.strip().lower() == "forever" else requested_duration(text, name)
+    """Parse a retention that an operation is given: a duration greater than 0 with its unit, or ``forever``: None."""
+    found = None if text.strip().lower() == "forever" else requested_duration(text, name)
+    if found is not None and found.total_seconds() <= 0:
+        raise InvalidInputError(f"{name} must be greater than 0 (e.g. '7 d') or 'forever', got {text!r}")
+    return found
 
 
 def parse_size(text: str, name: str = "size") -> int:

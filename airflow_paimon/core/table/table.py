@@ -257,12 +257,13 @@ class Table:
             raise FormatError(f"{self.label}: the file snapshot-{snapshot_id} has the id {snapshot.id} inside")
         return snapshot
 
-    def find_snapshot(self, snapshot_id: int) -> Snapshot | None:
-        """Read one snapshot, None if it doesn't exist."""
+    def find_snapshot(self, snapshot_id: int, identity: str | None = None) -> Snapshot | None:
+        """Read one snapshot, None if it doesn't exist. ``identity``: of the only one of this id that counts."""
         try:
-            return self.snapshot(snapshot_id)
+            found = self.snapshot(snapshot_id)
         except NotFoundError:
             return None
+        return found if identity in (None, found.identity) else None
 
     def snapshots(self, ids: list[int] | None = None) -> list[Snapshot]:
         """Read the given snapshots, in order; or all, without those that expire meanwhile: what is older than one of

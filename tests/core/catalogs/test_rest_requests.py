@@ -18,7 +18,7 @@ import pytest
 from airflow_paimon.core.catalogs import open_catalog, rest_client
 from airflow_paimon.core.catalogs.options import catalog_options
 from airflow_paimon.core.catalogs.rest_auth import DlfKey, Request, auth_of, dlf_headers
-from airflow_paimon.core.catalogs.rest_changes import same_schema, schema_changes
+from airflow_paimon.core.catalogs.rest_changes import schema_changes
 from airflow_paimon.core.catalogs.rest_client import RestClient
 from airflow_paimon.core.catalogs.rest_data_tokens import storage_options
 from airflow_paimon.core.errors import InvalidInputError, OutcomeUnknownError, StorageError, UnsupportedCatalogError
@@ -113,8 +113,8 @@ def test_a_schema_becomes_the_changes_that_make_it() -> None:
         {"action": "removeOption", "key": "old"},
         {"action": "updateComment", "comment": "x"},
     ]
-    assert same_schema(old, replace(old, id=9, time_millis=5))
-    assert not same_schema(old, new)
+    assert old.means_same(replace(old, id=9, time_millis=5))
+    assert not old.means_same(new)
 
 
 def test_what_no_change_can_make_is_refused() -> None:

@@ -28,7 +28,7 @@ from airflow_paimon.core.table.paths import STAGED_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from tests.core.publish.test_publish_killed import perform
-from tests.core.tables import alter_table, append, files, rewrite, run
+from tests.core.tables import alter_table, append, copied, files, rewrite, run
 from tests.stores import Crash, FaultStore
 
 OPTION = SetOption(key="compaction.min.file-num", value="3")
@@ -356,6 +356,43 @@ def test_a_name_that_is_taken_right_after_main_was_replaced(table: Table, fix: T
     assert done.details["warnings"][-1].startswith("another process created branch 'old' in the meantime")
     assert table.tag(done.details["undo_tag"]).snapshot.id == 3
     assert table.branch("old").latest_snapshot_id() == 1 and files(table) == files(fix)
+
+
+def test_tags_of_a_branch_that_is_deleted_before_they_are_set(table: Table, fix: Table) -> None:
+    rewrite(fix, "a")
+    run(table, "create_tag", tag="day", branch="fix")
+
+    def compete(method: str, path: str) -> None:
+        if path.startswith("tag/tag-airflow-paimon-undo"):
+            run(table, "delete_branch", branch="fix", force=True)
+
+    store = FaultStore(table.store, on_mutation=compete)
+    done = perform(table, store, "replace_main", branch="fix", writers_stopped=True)
+    assert done.details["tags"] == ["day"] and "day" not in table.tag_names()
+    assert done.details["warnings"][-1].startswith("the branch was deleted before its tags were set on main")
+
+
+def test_a_retry_sets_the_tags_that_a_killed_try_has_left(table: Table, fix: Table) -> None:
+    """One is on the publish, one on a snapshot of both, and one gets the name of main's own."""
+    run(table, "create_tag", tag="shared", branch="fix", snapshot=fix.snapshot_ids()[0])
+    rewrite(fix, "a")
+    for name in ("day", "base"):
+        run(table, "create_tag", tag=name, branch="fix", if_exists="replace")
+    own = table.tag("base").snapshot.id
+    values = {"branch": "fix", "writers_stopped": True, "tag_conflict": "rename", "operation_id": "op"}
+    for step in range(1, 60):
+        life = copied(table)
+        try:
+            perform(life, FaultStore(life.store, fail_at=step, error=Crash(), after=True), "replace_main", **values)
+        except Crash:
+            pass
+        else:
+            break
+        run(life, "replace_main", **values)
+        tags = {t.name: t.snapshot.id for t in life.tags() if not t.name.startswith("airflow-paimon-")}
+        renamed = [tags.pop(name) for name in list(tags) if name.startswith("base.main-")]
+        assert (tags, renamed) == ({"shared": 3, "day": 4, "base": 4}, [own]), step
+    assert step > 20
 
 
 @pytest.mark.parametrize("when", ["tag/tag-airflow-paimon-hold", "snapshot/snapshot-4"])
