@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
-from airflow_paimon.core.publish.carry_over import replacement_of_main
 from airflow_paimon.core.publish.earlier_publishes import undone_snapshots
+from airflow_paimon.core.publish.replace_main import replacement_of_main
 from airflow_paimon.core.table.history import existing_snapshots, find_retained
 from airflow_paimon.core.table.paths import MAIN, UNDO_TAG_PREFIX, parse_protective
 from airflow_paimon.core.table.properties import (

@@ -13,6 +13,7 @@ from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.plan import HeadIs
+from airflow_paimon.core.publish.branch_tags import tags_for_main, tags_property
 from airflow_paimon.core.publish.bucket_files import BucketFiles, joined_files, read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
@@ -21,7 +22,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
-from airflow_paimon.core.publish.carry_over import tags_for_main, tags_property
 from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched
 from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
 from airflow_paimon.core.publish.file_sides import merge_branch_files

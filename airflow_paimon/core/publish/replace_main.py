@@ -1,14 +1,20 @@
-"""replace_main: what main becomes when a branch takes its place: rows, columns, options, comment and tags.
+"""replace_main: what main becomes when a branch takes its place: rows, columns, options, comment and tags; and what
+follows its snapshot: consumers, and main as it was, kept as a branch.
 
-See docs/contributing/publishing.md, Replacing main. What follows the snapshot is in ``carry_over.py``.
+The snapshot's properties say what follows, so that a retry completes it. See docs/contributing/publishing.md,
+Replacing main.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
+from airflow_paimon.core.branches.branch_plan import branch_options
+from airflow_paimon.core.branches.create import make_branch
+from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
@@ -19,13 +25,9 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.plan import PutNew
+from airflow_paimon.core.publish.branch_tags import put_each, tags_for_main, tags_property
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, Sides
-from airflow_paimon.core.publish.carry_over import (
-    Replacement,
-    replacement_of_main,
-    tags_for_main,
-    tags_property,
-)
 from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import publishes_onto
 from airflow_paimon.core.publish.planners import FastForwardPlanner, SchemaLogs, used_schemas
@@ -38,10 +40,11 @@ from airflow_paimon.core.publish.replace_main_plan import (
     plan_replaced_schemas,
     replaced_options,
 )
-from airflow_paimon.core.requests.requests import ReplaceMain
+from airflow_paimon.core.requests.context import Context
+from airflow_paimon.core.requests.requests import CreateBranch, ReplaceMain
 from airflow_paimon.core.schema.text import parse_options
-from airflow_paimon.core.table.branch_record import matching_branch_record
-from airflow_paimon.core.table.consumers import consumer_names, find_consumer
+from airflow_paimon.core.table.branch_record import KEPT_MAIN, matching_branch_record
+from airflow_paimon.core.table.consumers import consumer_names, consumer_path, find_consumer
 from airflow_paimon.core.table.history import (
     branch_point,
     changed_buckets,
@@ -52,10 +55,40 @@ from airflow_paimon.core.table.history import (
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.open_writers import streaming_users
 from airflow_paimon.core.table.paths import check_branch_name
-from airflow_paimon.core.table.properties import REPLACED_PROPERTY
+from airflow_paimon.core.table.properties import REPLACED_PROPERTY, UNDO_TAG_PROPERTY
 from airflow_paimon.core.table.table import Table
 
 _ICEBERG = "metadata.iceberg.storage"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replacement:
+    """What a snapshot that replaced main says has to follow it.
+
+    ``kept_old_as``: the branch that keeps main as it was, with the columns and options of ``kept_schema``, a version of
+    main's. ``consumers``: those of the branch that go on on main.
+    """
+
+    kept_old_as: str | None = None
+    kept_schema: int | None = None
+    consumers: tuple[str, ...] = ()
+
+    def to_text(self) -> str:
+        return json.dumps(asdict(self), sort_keys=True, ensure_ascii=False)
+
+
+def replacement_of_main(snapshot: Snapshot) -> Replacement | None:
+    """Return what a snapshot says that replaced main, None for any other one.
+
+    Raises:
+        FormatError: it is not what ``to_text`` writes.
+    """
+    if REPLACED_PROPERTY not in snapshot.properties:
+        return None
+    try:
+        return Replacement(**snapshot.values(REPLACED_PROPERTY, dict))
+    except TypeError as error:
+        raise FormatError(f"Snapshot property {REPLACED_PROPERTY} is unreadable: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +118,17 @@ class ReplaceMainPlanner(FastForwardPlanner):
 
     def _schema_before(self, logs: SchemaLogs, head: Snapshot) -> TableSchema:
         """Return main's newest version before those that this try has put, and before unfinished publishes: they may
-        have put the later ones, unless main has a snapshot since.
+        have put the later ones, unless main has a snapshot since, or the columns that it had then.
         """
-        began = [h.schema for h in publishes_onto(self.main) if h.schema is not None and h.schema >= head.schema_id]
-        last = min(began, default=logs.main[-1].id)
-        return next(s for s in reversed(logs.main) if s.id <= last and s.id not in logs.put_schema_ids)
+        latest, columns = logs.main[-1], {s.id: s.content for s in logs.main}
+        began = [
+            h.schema
+            for h in publishes_onto(self.main)
+            if h.schema in columns and h.schema >= head.schema_id
+            if h.user == self.request.operation_id or columns[h.schema] != latest.content
+        ]
+        last = min(began, default=latest.id)
+        return next((s for s in reversed(logs.main) if s.id <= last and s.id not in logs.put_schema_ids), latest)
 
     def _brings_columns(self, compared: Comparison, logs: SchemaLogs) -> bool:
         return True  # or options, or takes main's own columns away
@@ -205,3 +244,46 @@ def _changed_since_kept(
         return None
     since = buckets & difference(main, after, head).buckets
     return changed_buckets(main, snapshots_between(main, after.id, head.id), since) if since else since
+
+
+def follow_replacement(context: Context, main: Table, committed: Snapshot) -> list[str]:
+    """Make the branch that keeps main as it was, and move the consumers, if a published snapshot replaced main.
+
+    Idempotent. Returns warnings.
+    """
+    replaced = replacement_of_main(committed)
+    if replaced is None:
+        return []
+    warnings = [] if replaced.kept_old_as is None else _keep_old_main(context, main, committed, replaced)
+    there = set(consumer_names(main)) if replaced.consumers else set()
+    data = json.dumps({"nextSnapshot": committed.id + 1}).encode()
+    reason = "consumer of the branch that replaced main"
+    new = [name for name in replaced.consumers if name not in there]
+    put_each(main, [PutNew(path=consumer_path(main, n), data=data, same_ok=True, reason=reason) for n in new])
+    return warnings
+
+
+def _keep_old_main(context: Context, main: Table, committed: Snapshot, replaced: Replacement) -> list[str]:
+    """Make the branch that keeps main as it was, from the snapshot before, or the undo tag on it."""
+    name, undo = replaced.kept_old_as or "", committed.properties.get(UNDO_TAG_PROPERTY, "")
+    before = main.find_snapshot(committed.id - 1)
+    request = CreateBranch(
+        warehouse=context.request.warehouse,
+        table=context.request.table,
+        branch=name,
+        snapshot=None if before is None else before.id,
+        tag=undo if before is None else None,
+        if_exists="skip",
+        reason=KEPT_MAIN,
+        operation_id=f"{committed.commit_user}@{committed.id - 1}",
+    )
+    try:
+        make_branch(replace(context, request=request), request)
+    except AlreadyExistsError:
+        return [f"another process created branch {name!r} in the meantime: only tag {undo!r} keeps main as it was"]
+    kept, then = main.branch(name), main.schema(replaced.kept_schema)
+    latest = kept.schema()
+    wanted = replace(then, id=latest.id + 1, options=branch_options(then.options))
+    if not latest.means_same(wanted):
+        put_new(kept, kept.paths.schema(wanted.id), wanted.to_bytes())
+    return []

@@ -36,11 +36,12 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef, Tag
 from airflow_paimon.core.plan import HeadIs, Replace
 from airflow_paimon.core.publish.approval import approval_properties, check_four_eyes, is_read_with_main
 from airflow_paimon.core.publish.audit_properties import figures_property, keep_record
+from airflow_paimon.core.publish.branch_tags import set_branch_tags
 from airflow_paimon.core.publish.bucket_merge_plan import mapped_entries, summarize
-from airflow_paimon.core.publish.carry_over import carry_over_tags_and_consumers
 from airflow_paimon.core.publish.hold import drop_hold, drop_holds_of, put_hold
 from airflow_paimon.core.publish.publication import PlannedPublication, Publication, on_newer_head, plan_publication
 from airflow_paimon.core.publish.publish_schemas import is_put, put_schemas, restore_schema, revert_schemas
+from airflow_paimon.core.publish.replace_main import follow_replacement
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.publish.written_files import WrittenFiles, check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -189,14 +190,14 @@ class _PublishRun:
             drop_hold(self.target, self.hold_path)
         self.files.discard(self.target, used)
 
-    def leave_nothing(self, *, columns: bool = True) -> None:
-        """Delete all of it, and take the ``columns`` back. A failure is only logged, so that it doesn't hide why the
-        publish was refused.
+    def leave_nothing(self) -> None:
+        """Delete all of it, and take the columns back. A failure is only logged, so that it doesn't hide why this
+        was refused.
         """
         try:
             self.discard()
             delete_files(self.target, list(self.staged_tag_paths))
-            if columns and self.schema_before is not None and self.put_versions:
+            if self.schema_before is not None and self.put_versions:
                 assert self.planned is not None
                 revert_schemas(
                     self.target, self.planned.publication.source.branch_name, self.schema_before, self.put_versions
@@ -230,7 +231,7 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
 
     receipt = _commit(run, draft)
     if receipt.replayed and receipt.snapshot is not None:  # a concurrent try of this operation was faster
-        run.leave_nothing(columns=False)
+        run.leave_nothing()
         return _committed_before(run, receipt.snapshot)
     warnings: list[str] = []
     if receipt.snapshot is not None:
@@ -267,7 +268,8 @@ def _finish(run: _PublishRun, committed: Snapshot, *, was_finished: bool = False
     try:
         kept = [keep_record] if is_read_with_main(target) else []
         run_parallel(target.store, [partial(f, target, committed) for f in (protect_published, restore_schema, *kept)])
-        warnings = [] if was_finished else carry_over_tags_and_consumers(run.context, target, committed)
+        steps = () if was_finished else (follow_replacement, set_branch_tags)
+        warnings = [w for step in steps for w in step(run.context, target, committed)]
         delete_staged_tags(target, committed)
         if run.tried.retried:
             drop_holds_of(target, run.identity.user)
