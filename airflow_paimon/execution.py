@@ -31,7 +31,7 @@ from airflow_paimon.core.table.table_sets import same_versions
 
 if TYPE_CHECKING:
     from airflow_paimon.core.check.row_checks import RowChecks
-    from airflow_paimon.core.publish.row_functions import FoldBuckets, RowFunctions
+    from airflow_paimon.core.publish.row_functions import RowFunctions
 
 Run = Callable[[Context, Any], OperationResult]
 
@@ -78,8 +78,8 @@ _ON_ROWS_OF_MAIN = frozenset({"rebase_branch", "merge_branch", "fast_forward", "
 _LISTED = 5
 
 
-def run_operation(request: Request, *, fold: FoldBuckets | None = None) -> OperationResult:
-    """Run a metadata-only operation. ``fold`` is called instead of the operation's own.
+def run_operation(request: Request) -> OperationResult:
+    """Run a metadata-only operation.
 
     Raises:
         PaimonError: see each operation. UnsupportedFeatureError: the operation reads rows and needs Spark.
@@ -90,7 +90,7 @@ def run_operation(request: Request, *, fold: FoldBuckets | None = None) -> Opera
             f"{request.operation} reads rows, which needs Spark: run the job, python -m airflow_paimon job "
             f"{request.operation}"
         )
-    return perform(open_context(request), request, fold)
+    return perform(open_context(request), request)
 
 
 def plan_operation(request: Request) -> OperationResult:
@@ -163,7 +163,7 @@ def run_each(request: Request, run: Callable[[Request], OperationResult]) -> Ope
     return context.result(None, branch=branch, changed=changed, details={"tables": found})
 
 
-def perform(context: Context, request: Request, fold: FoldBuckets | None = None) -> OperationResult:
+def perform(context: Context, request: Request) -> OperationResult:
     """Run a metadata-only operation on an open table, or return the result of its first try if that has ended."""
 
     operation = operation_of(request.operation)
@@ -174,14 +174,14 @@ def perform(context: Context, request: Request, fold: FoldBuckets | None = None)
             f"{keeper}; use what that server offers for it"
         )
     with naming_table(context.table.name), same_versions(), cached_reads(anew=True):
-        return once(context, partial(on_metadata(request.operation, fold), context, request))
+        return once(context, partial(on_metadata(request.operation), context, request))
 
 
-def on_metadata(operation: str, fold: FoldBuckets | None = None) -> Run:
-    """Return what executes an operation that needs no Spark. ``fold``: see ``run_operation``."""
+def on_metadata(operation: str) -> Run:
+    """Return what executes an operation that needs no Spark."""
     run, more = _imported(_ON_METADATA[operation]), tuple[Any, ...]()
     if operation in _ON_ROWS_OF_MAIN:
-        more = (_row_functions(fold),)
+        more = (row_functions(),)
     elif operation == "check_table":
         more = (_row_checks(),)
     elif operation == "repair_table":
@@ -210,11 +210,12 @@ def _later(place: str) -> Callable[..., Any]:
     return lambda *args, **kwargs: _imported(place)(*args, **kwargs)
 
 
-def _row_functions(fold: FoldBuckets | None) -> RowFunctions:
+def row_functions() -> RowFunctions:
+    """Return what the data layer does to the rows of a publish or rollback."""
     from airflow_paimon.core.publish.row_functions import RowFunctions
 
     return RowFunctions(
-        fold=fold or _later("data.rewrite:fold_buckets"),
+        fold=_later("data.rewrite:fold_buckets"),
         rewrite=_later("data.publish_row_ids:rewrite_files"),
         find_shared_id=_later("data.publish_row_ids:shared_row_id"),
         write_changelog=_later("data.net_changelog:write_changelog"),

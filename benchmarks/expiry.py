@@ -54,7 +54,7 @@ def expire(table: Table) -> Cost:
     request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **values})
     context = Context(request, Table(store, table.name), int(time.time() * 1000) + 1000, time.monotonic())
     started = time.process_time()
-    result = perform(context, request, None)
+    result = perform(context, request)
     cpu = time.process_time() - started
     return Cost(cpu, store.tally.requests, store.tally.bytes_read, result.details["reaped"]["data_files"])
 

@@ -42,7 +42,7 @@ def expire(table: Table, operation: str = "expire_snapshots", **values: Any) -> 
     asked = {"warehouse": "w", "table": table.name, **values}
     request = build_request(operation, asked)
     started = time.monotonic()
-    perform(Context(request, Table(store, table.name), int(time.time() * 1000) + 1000, started), request, None)
+    perform(Context(request, Table(store, table.name), int(time.time() * 1000) + 1000, started), request)
     return time.monotonic() - started, store.tally.requests
 
 

@@ -130,7 +130,7 @@ def expiry_costs(path: str) -> dict[str, Any]:
     request = build_request("expire_snapshots", {"warehouse": "w", "table": "d.t", **values})
     context = Context(request, Table(store, "d.t"), int(time.time() * 1000) + 1000, time.monotonic())
     started = time.process_time()
-    perform(context, request, None)
+    perform(context, request)
     return {
         "cpu_s": time.process_time() - started,
         "requests": store.tally.requests,

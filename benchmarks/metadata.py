@@ -105,7 +105,7 @@ def measured(table: Table, operation: str, **values: object) -> tuple[float, Cou
     store = CountingStore(table.store)
     context = Context(request, Table(store, table.name), int(time.time() * 1000), time.monotonic())
     started = time.perf_counter()
-    result = perform(context, request, None)
+    result = perform(context, request)
     return time.perf_counter() - started, store, result
 
 

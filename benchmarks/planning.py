@@ -49,7 +49,7 @@ def request(table: Table, operation: str, **values: Any) -> None:
     if isinstance(built, DiffBranches):
         assert small_diff(context, built) is not None
     else:
-        perform(context, built, None)
+        perform(context, built)
 
 
 def write_a_day(table: Table) -> None:
@@ -70,7 +70,7 @@ def overwrite_a_small_day(table: Table) -> None:
 def expire(table: Table) -> None:
     values = {"older_than": "0 s", "retain_min": 1, "grace": "0 s", "writers_stopped": True, "max_deletes": 10}
     built = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **values})
-    found = perform(Context(built, table, int(time.time() * 1000) + 1000, time.monotonic()), built, None)
+    found = perform(Context(built, table, int(time.time() * 1000) + 1000, time.monotonic()), built)
     assert found.changed
 
 

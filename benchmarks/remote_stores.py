@@ -91,7 +91,7 @@ def timed(table: Table, work: Callable[[Table], object]) -> tuple[float, int]:
 def operation(name: str, **values: object) -> Callable[[Table], object]:
     def work(table: Table) -> object:
         request = build_request(name, {"warehouse": "w", "table": table.name, **values})
-        return perform(Context(request, table, int(time.time() * 1000), time.monotonic()), request, None)
+        return perform(Context(request, table, int(time.time() * 1000), time.monotonic()), request)
 
     return work
 

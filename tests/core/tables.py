@@ -21,6 +21,7 @@ from airflow_paimon.core.format.manifest import EMPTY_STATS, DataFile, ManifestE
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.format.types import DataField, DataType
+from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, not_by_key
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
 from airflow_paimon.core.schema.schema_plan import SchemaChange, apply_changes
@@ -126,9 +127,13 @@ def rewrite(
 
 
 def without_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files of these tables are placeholders: as on a machine that can't read rows, nothing is merged by key."""
-    made = execution._row_functions
-    monkeypatch.setattr(execution, "_row_functions", lambda fold: replace(made(fold), merge_by_key=None))
+    """The files of these tables are placeholders, so nothing is merged by key: it is a conflict."""
+
+    def refuse(asked: KeyMergeRequest) -> KeyMergeResult:
+        raise not_by_key(asked.target.name, asked.buckets, asked.schema, "there are no rows", asked.target.branch_name)
+
+    rows = replace(execution.row_functions(), merge_by_key=refuse)
+    monkeypatch.setattr(execution, "row_functions", lambda: rows)
 
 
 def commit_time(table: Table, number: int, millis: int) -> None:
@@ -174,7 +179,7 @@ def cut_off(table: Table, step: int, operation: str, **values: Any) -> bool:
     faulty = Table(FaultStore(table.store, fail_at=step, error=Crash(), after=step % 2 == 0), table.name)
     context = type(context)(context.request, faulty, context.now_ms, context.started)
     try:
-        perform(context, request, None)
+        perform(context, request)
     except Crash:
         return True
     return False

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, UnsupportedFeatureError
+from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data.rewrite import fold_buckets
-from airflow_paimon.execution import run_operation
+from airflow_paimon.execution import row_functions, run_operation
 from tests.spark.jobs.operations import make_branch, put, rows_of, run, values
 
 
@@ -78,8 +82,9 @@ def test_what_cannot_be_folded_asks_for_the_word(tmp_path: Path) -> None:
 
     put(fix, [(1, "upserted", "a")])
     head = main.latest_snapshot_id()
+    request = MergeBranch(**values(tmp_path, branch="fix"))
     with pytest.raises(UnsafeOperationError, match=r"a feature.*--writers-stopped"):
-        run_operation(build_request("merge_branch", values(tmp_path, branch="fix")), fold=refuse)
+        publish_branch(open_context(request), request, replace(row_functions(), fold=refuse))
     assert main.latest_snapshot_id() == head
     run_operation(build_request("merge_branch", values(tmp_path, branch="fix", writers_stopped=True)))
     assert rows_of(main) == rows_of(fix)

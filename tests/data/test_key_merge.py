@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -19,7 +19,6 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index
 from airflow_paimon.core.publish.bucket_merge_plan import highest_sequence
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult
 from airflow_paimon.core.publish.publish_branch import publish_branch
-from airflow_paimon.core.publish.row_functions import RowFunctions
 from airflow_paimon.core.publish.undoable_publishes import verify_publish, verify_rollback
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
@@ -33,6 +32,7 @@ from airflow_paimon.core.table.scan import plan_scan
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.data.key_merge import merge_by_key
+from airflow_paimon.execution import row_functions
 from tests.core.tables import alter_table
 from tests.data.tables import arrow_schema_of
 from tests.data.test_compact import run as compact
@@ -132,7 +132,7 @@ def test_a_rivals_rows_of_other_keys_need_no_second_merge_and_of_the_same_are_fo
     def publish(**asked: Any) -> None:
         context = open_context(build_request("merge_branch", values(tmp_path, branch="fix", **asked)))
         assert isinstance(context.request, MergeBranch)
-        publish_branch(context, context.request, RowFunctions(merge_by_key=rivalled))
+        publish_branch(context, context.request, replace(row_functions(), merge_by_key=rivalled))
 
     other, compacts, deletes = (4, "rival", "a"), "compact", (6, None, "a", "-D")
     rivals: list[list[Any]] = [[other], [other, compacts, deletes], [deletes, compacts, compacts, other, compacts]]
@@ -540,7 +540,7 @@ def test_records_that_a_compaction_beside_a_publish_has_dropped_do_not_come_back
 
     context = open_context(build_request("merge_branch", values(tmp_path, branch="fix")))
     assert isinstance(context.request, MergeBranch)
-    publish_branch(context, context.request, RowFunctions(merge_by_key=rivalled))
+    publish_branch(context, context.request, replace(row_functions(), merge_by_key=rivalled))
     assert len(calls) == 2 and {k: row[1] for (_, k), row in state(main).items()} == {1: 1000, 3: 33}
 
 

@@ -406,7 +406,7 @@ def test_ids_stay_unique_when_main_is_faster_at_each_attempt(tmp_path: Path) -> 
     context = open_context(build_request("merge_branch", values))
     store = RivalledStore(table.store, lambda n: write_arrow(table, rows((1000 + n, "appended"))), 8)
     result = perform(type(context)(context.request, Table(store, table.name), context.now_ms, context.started),
-                     context.request, None)  # fmt: skip
+                     context.request)  # fmt: skip
     assert result.details["attempts"] == 9
     assert shown(table) == {1: "new", 2: "old", 3: "new"} | dict.fromkeys(range(999, 1000), "appended") | dict.fromkeys(
         range(1001, 1009), "appended"
@@ -453,7 +453,7 @@ def test_a_publish_that_loses_races_does_not_take_its_own_hold_for_an_earlier_on
     context = open_context(build_request("merge_branch", values))
     store = RivalledStore(table.store, lambda n: write_arrow(table, rows((2000 + n, "appended"))), 3)
     beside = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
-    assert perform(beside, context.request, None).details["attempts"] == 4
+    assert perform(beside, context.request).details["attempts"] == 4
     appended = dict.fromkeys((1000, 1001, 2001, 2002, 2003), "appended")
     assert shown(table) == {1: "old", 2: "late"} | appended
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, FormatError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.publish.publish_branch import publish_branch
-from airflow_paimon.core.publish.row_functions import ReplacedBuckets, RowFunctions
+from airflow_paimon.core.publish.row_functions import ReplacedBuckets
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import open_context
 from airflow_paimon.core.requests.requests import MergeBranch
@@ -31,6 +32,7 @@ from airflow_paimon.data.merge.sorted_runs import sorted_run
 from airflow_paimon.data.net_changelog import write_changelog
 from airflow_paimon.data.rewrite import live_bucket, rewrite_bucket
 from airflow_paimon.data.write import plan_write
+from airflow_paimon.execution import row_functions
 from tests.core.tables import alter_table, cut_off, forget_results
 from tests.core.tables import run as operate
 from tests.data.tables import rows_of
@@ -281,12 +283,13 @@ def test_a_commit_of_main_while_the_changelog_is_written(tmp_path: Path, partiti
     warehouse = main.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     request = build_request("merge_branch", {"warehouse": warehouse, "table": main.name, "branch": "fix"})
     assert isinstance(request, MergeBranch)
+    rows = replace(row_functions(), write_changelog=meanwhile)
     if partition == "a":
         with pytest.raises(ConflictError, match="both changed"):
-            publish_branch(open_context(request), request, RowFunctions(write_changelog=meanwhile))
+            publish_branch(open_context(request), request, rows)
         assert not list(tmp_path.rglob("bucket-*/changelog-*"))
     else:
-        assert told(main, publish_branch(open_context(request), request, RowFunctions(write_changelog=meanwhile))) == [
+        assert told(main, publish_branch(open_context(request), request, rows)) == [
             "-U a1 v1",
             "+U a1 new",
         ]

@@ -63,7 +63,7 @@ def test_golden_tables_read_the_same(golden: Callable[[str], Path], tmp_path: Pa
                 "remove_orphan_files", {"warehouse": str(tmp_path / "wh"), "table": name, "older_than": "1 h"}
             )
         )
-        result = perform(replace(context, table=replace(main, store=Aged(main.store))), context.request, None)
+        result = perform(replace(context, table=replace(main, store=Aged(main.store))), context.request)
         left = set(main.store.walk(""))
         assert on_disk <= left, f"{name}: {sorted(on_disk - left)[:3]}"
         assert left.isdisjoint(ORPHANS), name

@@ -116,7 +116,7 @@ def publish(table: Table, rival: Any) -> None:
     )
     store = RivalledStore(table.store, rival, 3)
     beside = Context(context.request, Table(store, table.name), context.now_ms, context.started)
-    assert perform(beside, context.request, None).details["attempts"] == 4
+    assert perform(beside, context.request).details["attempts"] == 4
 
 
 def warehouse_of(table: Table) -> str:

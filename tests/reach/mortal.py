@@ -91,7 +91,7 @@ def perform(values: dict[str, Any], dies: int | str, say: Callable[[dict[str, An
     context = replace(context, table=_dying(context.table, dies, say))
     if isinstance(request, Compact):
         return compact(context, request)
-    return execution.perform(context, request, None)
+    return execution.perform(context, request)
 
 
 def _dying(table: Table, dies: int | str, say: Callable[[dict[str, Any]], None]) -> Table:

@@ -158,7 +158,7 @@ def clean(life: Life) -> None:
     request = build_request("remove_orphan_files", life.place.request("t"))
     context = open_context(request)
     aged = replace(context.table, store=Aged(context.table.store))
-    assert perform(replace(context, table=aged), request, None).details["files"] > 0
+    assert perform(replace(context, table=aged), request).details["files"] > 0
     assert life.seen() == life.rows
     assert life.seen("live") == living
     assert_readable(life.table)

@@ -103,7 +103,7 @@ def run(place: Place, operation: str, **values: Any) -> Any:
     context = open_context(request)
     if isinstance(request, Compact):
         return compact(context, request)
-    return execution.perform(context, request, None)
+    return execution.perform(context, request)
 
 
 def write(place: Place, branch: str, *rows: tuple[str, int, str]) -> None:

@@ -186,7 +186,7 @@ def operate(table: Table, operation: str, values: dict[str, Any]) -> str:
     base = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t"}
     context = open_context(build_request(operation, base | values))
     try:
-        perform(replace(context, table=table), context.request, None)
+        perform(replace(context, table=table), context.request)
     except REFUSALS as error:
         return f"refused: {error}"
     return "done"

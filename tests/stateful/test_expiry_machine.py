@@ -110,12 +110,12 @@ class ExpiryMachine(BranchMachine):
         )
         now_ms = int(time.time() * 1000) + 60_000 + self.ahead_ms
         try:
-            result = perform(Context(request, Table(store, self.table.name), now_ms, 0.0), request, None)
+            result = perform(Context(request, Table(store, self.table.name), now_ms, 0.0), request)
             self._tell(operation, result)
         except Crash:
             event(f"{operation}: killed")
             assert_sound(self.table, leaks=True)
-            perform(Context(request, self.table, now_ms, 0.0), request, None)
+            perform(Context(request, self.table, now_ms, 0.0), request)
         after = states(self.table)
         for path, live in before.items():
             assert after.get(path, live) == live

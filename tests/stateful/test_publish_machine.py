@@ -18,15 +18,21 @@ from hypothesis import event, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
+from airflow_paimon import execution
+from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, InvalidInputError, UnsafeOperationError
 from airflow_paimon.core.format.binary_row import decode_row
+from airflow_paimon.core.publish.fold import FOLD
+from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.requests.arguments import build_request
-from airflow_paimon.core.requests.context import OperationResult
+from airflow_paimon.core.requests.context import OperationResult, open_context
+from airflow_paimon.core.requests.requests import PublishBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partitions import partition_types
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.table import Table
 from airflow_paimon.execution import run_operation
 from tests.core.tables import alter_table, append, files, make_table, message, run
@@ -50,7 +56,7 @@ def _fold(view: Table, limits: Mapping[BucketKey, int]) -> None:
         (dt,) = decode_row(key.partition, types)
         gone = tuple(e.file for e in live if (e.partition, e.bucket) == (key.partition, key.bucket))
         messages.append(replace(message(view, dt, key.bucket, seq=limit, level=5), replaced=gone))
-    commit_buckets(view, messages)
+    commit_buckets(view, messages, CommitOptions(properties={OPERATION_PROPERTY: FOLD}))
 
 
 class PublishMachine(BranchMachine):
@@ -79,7 +85,10 @@ class PublishMachine(BranchMachine):
         given = {"warehouse": warehouse, "table": self.table.name, **values}
         if self.word and operation != "rollback_to":
             given[self.word] = True
-        return run_operation(build_request(operation, given), fold=_fold)
+        request = build_request(operation, given)
+        if isinstance(request, PublishBranch):
+            return publish_branch(open_context(request), request, replace(execution.row_functions(), fold=_fold))
+        return run_operation(request)
 
     def _new_column(self, view: Table) -> None:
         self.added += 1

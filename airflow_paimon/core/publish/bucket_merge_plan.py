@@ -269,18 +269,6 @@ def _files(change: BucketChange) -> list[DataFile]:
     return [e.file for e in change.add]
 
 
-def sequences_too_high(table: str, buckets: Iterable[BucketKey], schema: TableSchema) -> UnsafeOperationError:
-    """Return the refusal of buckets that nobody can fold here."""
-    high = _names(schema, buckets)
-    return _unsafe(
-        high,
-        f"{table}: {listed(high)} of the branch contain rows that were appended there, with sequence numbers above "
-        f"those at the branch point: a writer that stays open on main would lose its newer rows to them. Publish with "
-        f"the job or the operator, which fold those buckets first, or with writers_stopped (--writers-stopped) when no "
-        f"writer is open",
-    )
-
-
 def _unsafe(buckets: Sequence[str], message: str, code: str | None = None) -> UnsafeOperationError:
     details = {"buckets": buckets[:MAX_LISTED], "bucket_count": len(buckets)}
     return UnsafeOperationError(message, code=code, details=details)

@@ -182,7 +182,7 @@ def check_approved(planner: MergePlanner, compared: Comparison, planned: Publica
 
 
 def _check_moved_rows(
-    main: Table, branch: Table, compared: Comparison, publication: Publication, find_shared_id: FindSharedId | None
+    main: Table, branch: Table, compared: Comparison, publication: Publication, find_shared_id: FindSharedId
 ) -> None:
     """Check that no row of a publish of some partitions would be on main twice: the branch may have moved it to one of
     them from one that is not published.
@@ -191,7 +191,7 @@ def _check_moved_rows(
     stay. Reads them only where their bounds don't tell.
 
     Raises:
-        UnsafeOperationError: an id is on both sides, or can't be read here.
+        UnsafeOperationError: an id is on both sides.
     """
     assert publication.row_ids is not None
     space, known = publication.row_ids.space, publication.row_ids.known
@@ -203,14 +203,12 @@ def _check_moved_rows(
     if not suspects:
         return
     others = [o for o in stay if any(_overlap(space.moved(stored_ids(e.file)), o.file) for e in suspects)]
-    found = None
-    if find_shared_id is not None:
-        found = find_shared_id(branch, suspects, main, others, read_index_entries(main, compared.head), space)
-    if find_shared_id is None or found is not None:
+    found = find_shared_id(branch, suspects, main, others, read_index_entries(main, compared.head), space)
+    if found is not None:
         where = listed(texts_of(compared.schema, {e.partition for e in others}))
         raise UnsafeOperationError(
-            f"{main.name}: the branch has moved rows from {where} to partitions that are to be published"
-            f"{'' if found is None else f', e.g. the one with _ROW_ID {found}'}, so they would be on main twice; "
+            f"{main.name}: the branch has moved rows from {where} to partitions that are to be published, "
+            f"e.g. the one with _ROW_ID {found}, so they would be on main twice; "
             f"nothing was published. Publish those partitions together",
             details={"files": sorted(e.file.file_name for e in suspects)[:MAX_LISTED]},
         )

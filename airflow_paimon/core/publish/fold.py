@@ -35,7 +35,7 @@ def fold_branch(branch: Table, theirs: Snapshot, limits: Mapping[BucketKey, int]
             code="rows-above-main",
         ) from error
     head = branch.latest_snapshot()
-    if head is None or head.id > theirs.id + 1:
+    if head is None or head.id > theirs.id + 1 or not is_fold(head):
         raise ConflictError(
             f"{branch.label} was written while it was folded; nothing was published. Review the new commits, then "
             f"publish again",

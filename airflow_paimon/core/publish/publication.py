@@ -143,9 +143,8 @@ class PlannedPublication:
     summary: Mapping[str, Any]
 
 
-def plan_publication(request: Publish, publication: Publication, *, writes_rows: bool) -> PlannedPublication:
+def plan_publication(request: Publish, publication: Publication) -> PlannedPublication:
     """Determine row ids, index entries, retention tags and the plan. Reads, but writes nothing.
-    ``writes_rows``: whether a changelog can be written, if it is asked for.
 
     Raises:
         FormatError: see ``renumber``.
@@ -172,7 +171,7 @@ def plan_publication(request: Publish, publication: Publication, *, writes_rows:
             renumbering = replace(renumbering, entries=found)
             if d.file_merge is not None and d.head.index_manifest:
                 index = _without_updated_columns(d, order, schema, entries, index)
-    readers = streaming_readers(d.target, schema, d.changes, writes=writes_rows and request.changelog == "auto")
+    readers = streaming_readers(d.target, schema, d.changes, writes=request.changelog == "auto")
     hidden = _not_visible(d, schema)
     missed = _missed_by(d.target, readers, is_missed(schema, d.changes)) if d.changes else []
     summary = {**d.summary, **summarize(d.changes), **hidden, "streaming_readers": readers}

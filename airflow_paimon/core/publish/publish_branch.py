@@ -21,7 +21,6 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.audit_properties import changes_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
-    sequences_too_high,
     warn_of_bucket_counts,
 )
 from airflow_paimon.core.publish.checks import buckets_to_fold, check_approved, check_plan
@@ -34,7 +33,7 @@ from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanne
 from airflow_paimon.core.publish.publication import Publication, RowIds
 from airflow_paimon.core.publish.replace_main import ReplaceMainPlanner
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
-from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
+from airflow_paimon.core.publish.row_functions import NO_ROWS, RowFunctions
 from airflow_paimon.core.publish.run import PlanOnHead, run_publication
 from airflow_paimon.core.publish.written_files import WrittenFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -54,7 +53,7 @@ _SPARE_IDS = 100_000
 def publish_branch(
     context: Context,
     request: PublishBranch,
-    rows: RowFunctions = NO_ROW_FUNCTIONS,
+    rows: RowFunctions = NO_ROWS,
 ) -> OperationResult:
     """Publish a branch onto main; one that began with a chain table's snapshot or delta branch onto that.
 
@@ -148,7 +147,7 @@ class _BranchPublisher:
     what both sides changed.
 
     ``unfinished``: as they were before the first head: what was committed since is in main's history. ``properties``:
-    what the snapshot says of the branch. ``branch_is_folded``: ``branch_snapshot`` is the fold's. ``first_free_ids``:
+    what the snapshot says of the branch. ``first_free_ids``:
     main's, at each try.
     """
 
@@ -158,7 +157,6 @@ class _BranchPublisher:
     required_checks: RequiredChecks
     properties: Mapping[str, str]
     files: WrittenFiles
-    branch_is_folded: bool = False
     first_free_ids: list[int] = field(default_factory=list)
 
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
@@ -176,10 +174,7 @@ class _BranchPublisher:
         if request.dry_run:
             return replace(publication, summary=summary)
         if high:
-            if rows.fold is None or self.branch_is_folded:
-                raise sequences_too_high(planner.main.name, high, compared.schema)
             self.branch_snapshot = fold_branch(planner.branch, self.branch_snapshot, high, rows.fold)
-            self.branch_is_folded = True
             return self.plan_on_head(head, put_schema_ids)
         properties = {**self.properties, **publication.properties, **checked.properties}
         if publication.changes_anything:
@@ -268,7 +263,7 @@ def plan_checked(
     planner: MergePlanner,
     compared: Comparison,
     logs: SchemaLogs,
-    rows: RowFunctions = NO_ROW_FUNCTIONS,
+    rows: RowFunctions = NO_ROWS,
     *,
     spare_ids: int = 0,
 ) -> Publication:

@@ -36,7 +36,7 @@ from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import PlannedPublication, plan_publication
 from airflow_paimon.core.publish.publish_branch import branch_head, compare_on_head, plan_checked
 from airflow_paimon.core.publish.publish_schemas import put_schemas
-from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
+from airflow_paimon.core.publish.row_functions import NO_ROWS, RowFunctions
 from airflow_paimon.core.publish.written_files import WrittenFiles, check_files_exist
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import CreateBranch, MergeBranch, RebaseBranch
@@ -54,7 +54,7 @@ from airflow_paimon.core.table.properties import (
 from airflow_paimon.core.table.table import Table
 
 
-def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = NO_ROW_FUNCTIONS) -> OperationResult:
+def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = NO_ROWS) -> OperationResult:
     """Put what a branch has and main lacks on a new branch of main's head. Both stay as they are.
 
     Raises:
@@ -85,7 +85,7 @@ def rebase_branch(context: Context, request: RebaseBranch, rows: RowFunctions = 
         skip_checks=True,
         changelog="none",
     )
-    files = WrittenFiles(replace(rows, write_changelog=None))
+    files = WrittenFiles(rows)
     rebase = _Rebase(request=request, planner=MergePlanner(context, merge, branch), theirs=theirs, files=files)
     with attempt_of(context, name, commits=False), conflict_if_gone(branch, theirs):
         try:
@@ -176,7 +176,7 @@ class _Rebase:
         publication = replace(plan_checked(self.planner, compared, logs), target=target, properties={})
         if not self.request.dry_run:
             publication = self.files.merge_by_key(publication, writers_stopped=True)
-        return plan_publication(request, publication, writes_rows=False)
+        return plan_publication(request, publication)
 
     def _create_branch(self, head: Snapshot) -> None:
         old = read_branch_record(self.main, self.request.branch)

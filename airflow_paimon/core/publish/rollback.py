@@ -38,7 +38,7 @@ from airflow_paimon.core.publish.key_merge import KeyMergeRequest, not_by_key, r
 from airflow_paimon.core.publish.newer_head import Unchanged, UnchangedBuckets, UnchangedFiles
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
-from airflow_paimon.core.publish.row_functions import NO_ROW_FUNCTIONS, RowFunctions
+from airflow_paimon.core.publish.row_functions import NO_ROWS, RowFunctions
 from airflow_paimon.core.publish.run import PlanOnHead, run_publication
 from airflow_paimon.core.publish.undoable_publishes import is_undone
 from airflow_paimon.core.publish.written_files import WrittenFiles
@@ -78,7 +78,7 @@ from airflow_paimon.core.table.table import Table, parse_timestamp, snapshot_by_
 def rollback_to(
     context: Context,
     request: RollbackTo,
-    rows: RowFunctions = NO_ROW_FUNCTIONS,
+    rows: RowFunctions = NO_ROWS,
 ) -> OperationResult:
     """Restore the live files of an earlier snapshot or tag, as a new snapshot: ids and history continue.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -46,13 +47,20 @@ MergeByKey = Callable[[KeyMergeRequest], KeyMergeResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFunctions:
-    """None: rows can't be read or written here; what needs them is refused."""
+    """What ``execution.py`` binds to the functions of the data layer."""
 
-    fold: FoldBuckets | None = None
-    rewrite: RewriteFiles | None = None
-    find_shared_id: FindSharedId | None = None
-    write_changelog: WriteChangelog | None = None
-    merge_by_key: MergeByKey | None = None
+    fold: FoldBuckets
+    rewrite: RewriteFiles
+    find_shared_id: FindSharedId
+    write_changelog: WriteChangelog
+    merge_by_key: MergeByKey
 
 
-NO_ROW_FUNCTIONS = RowFunctions()
+def _no_rows(*_: Any) -> Any:
+    raise AssertionError("a dry run reads and writes no rows")
+
+
+NO_ROWS = RowFunctions(
+    fold=_no_rows, rewrite=_no_rows, find_shared_id=_no_rows, write_changelog=_no_rows, merge_by_key=_no_rows
+)
+"""Of dry runs of whole branches and of undos."""

@@ -219,9 +219,7 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
         for condition in expected if at.head is not None else ():
             condition.check(at)
         publication = plan_on_head(at.head, {s.id for s in run.put_versions})
-        planned = run.planned = plan_publication(
-            request, publication, writes_rows=run.files.rows.write_changelog is not None
-        )
+        planned = run.planned = plan_publication(request, publication)
         check_known([at.head, publication.source_snapshot], table=run.target.name)
         writers.update(writers or _writers(run, planned.publication))
         if not publication.changes_anything or request.dry_run:

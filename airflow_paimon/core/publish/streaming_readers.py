@@ -23,7 +23,7 @@ def streaming_readers(
     """Return ``changelog_producer``, ``see`` and ``note``, a sentence for people.
 
     ``see``: ``changes``: the net changes, from a changelog that the snapshot gets; ``nothing``; or ``overwrites``:
-    nothing, unless they read overwrites. ``writes``: whether a changelog is asked for and rows can be read here.
+    nothing, unless they read overwrites. ``writes``: whether a changelog is asked for.
     """
     producer = _producer(schema)
     if producer == "none":

@@ -20,12 +20,12 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
 from airflow_paimon.core.publish.bucket_files import BucketFiles
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
-from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, not_by_key, overlapping_keys
+from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, overlapping_keys
 from airflow_paimon.core.publish.newer_head import MergedBuckets, UnchangedBuckets
 from airflow_paimon.core.publish.publication import PlannedPublication, Publication, draft_of
 from airflow_paimon.core.publish.row_functions import ReplacedBuckets, RowFunctions
 from airflow_paimon.core.publish.streaming_readers import CHANGES
-from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, refuse_stored
+from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace
 from airflow_paimon.core.table.data_file_paths import data_file_path
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_entries import read_index_entries
@@ -72,18 +72,11 @@ class WrittenFiles:
         delete_unused(table, [e for e in written if e.file.file_name not in used])
 
     def _rewritten(self, planned: PlannedPublication) -> dict[int, ManifestEntry]:
-        """Return the entries to commit in place of those that can't be taken by reference, by their position.
-
-        Raises:
-            UnsafeOperationError: there are some, and nothing can write them.
-        """
+        """Return the entries to commit in place of those that can't be taken by reference, by their position."""
         d, found = planned.publication, planned.renumbering
         if found is None or d.row_ids is None or not found.rewrite:
             return {}
         space = d.row_ids.space
-        if self.rows.rewrite is None:
-            refuse_stored(d.target.name, found)
-            return {}
         own = {e.identifier: e for c in d.changes for e in c.add}
         wanted = [found.entries[at].identifier for at in found.rewrite]
         missing = [own[i] for i in wanted if (i, space) not in self.rewritten]
@@ -104,7 +97,7 @@ class WrittenFiles:
         Raises:
             FormatError: a file is missing or corrupt.
         """
-        if self.rows.write_changelog is None or planned.summary["streaming_readers"]["see"] != CHANGES:
+        if planned.summary["streaming_readers"]["see"] != CHANGES:
             return None
         replaced = _replaced(planned)
         key = replaced.schema.id, replaced.before.content, replaced.after.content
@@ -119,17 +112,13 @@ class WrittenFiles:
         head are used again if they are the same on this one; else their files are deleted.
 
         Raises:
-            ConflictError: keys that both sides changed, and nothing says whose rows are taken; or no rows can be read
-                here.
+            ConflictError: keys that both sides changed, and nothing says whose rows are taken.
             UnsafeOperationError: dynamic buckets would get keys, while a writer may be open.
         """
         request = publication.key_merge
         if request is None:
             return publication
         target = request.target
-        if self.rows.merge_by_key is None:
-            why = "rows can't be read here"
-            raise not_by_key(target.name, request.buckets, request.schema, why, target.branch_name)
         if self.merged is not None and self.merged[0].content != request.content:
             self._discard_merged()
         if self.merged is None:

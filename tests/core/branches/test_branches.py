@@ -267,7 +267,7 @@ def test_a_storage_that_fails_leaves_nothing_half_made(table: Table) -> None:
     )
     context = open_context(request)
     with pytest.raises(StorageError, match="No space"):
-        perform(replace(context, table=replace(table, store=store)), request, None)
+        perform(replace(context, table=replace(table, store=store)), request)
     assert table.tag_names() == ["base"]
     assert run(table, "create_branch", branch="fix", tag="base").changed
 

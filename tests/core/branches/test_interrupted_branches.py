@@ -100,7 +100,7 @@ def run_on(table: Table, store: Store, case: Case) -> None:
     """Run the case as a job would, through a store of the test's."""
     values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", **case.values}
     context = open_context(build_request(case.operation, values))
-    perform(replace(context, table=replace(table, store=store)), context.request, None)
+    perform(replace(context, table=replace(table, store=store)), context.request)
 
 
 def killed(table: Table, case: Case, step: int, *, after: bool) -> bool:

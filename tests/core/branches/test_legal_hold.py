@@ -326,7 +326,7 @@ def test_no_hold_is_acknowledged_that_somebody_takes_away_who_has_looked_before(
     monkeypatch.setattr(tags, "time", SimpleNamespace(sleep=settle))
     values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "tag": "month", **operation[1]}
     context = open_context(build_request(operation[0], values))
-    perform(replace(context, table=replace(table, store=Unconditional(table.store, meanwhile))), context.request, None)
+    perform(replace(context, table=replace(table, store=Unconditional(table.store, meanwhile))), context.request)
     acted.set()
     held.join(60)
     if operation[0] == "delete_tag":

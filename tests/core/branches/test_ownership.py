@@ -279,7 +279,7 @@ def test_a_deletion_that_is_undone_leaves_the_protection_of_another_engines_bran
 def alter(table: Table, store: Store) -> None:
     values = {"warehouse": table.store.uri.rsplit("/", 2)[0], "table": "d.t", "branch": "fix", "owner": "bob"}
     context = open_context(build_request("alter_branch", values))
-    perform(replace(context, table=replace(table, store=store)), context.request, None)
+    perform(replace(context, table=replace(table, store=store)), context.request)
 
 
 @pytest.mark.parametrize("alter_first", [True, False], ids=["during a change", "in the middle of the other"])

@@ -144,7 +144,7 @@ def _cut_off(table: Table, operation: str, **values: Any) -> Iterator[str]:
     for step in range(1, 40):
         faulty = Table(FaultStore(table.store, fail_at=step, error=Crash()), table.name)
         try:
-            perform(type(context)(request, faulty, context.now_ms, context.started), request, None)
+            perform(type(context)(request, faulty, context.now_ms, context.started), request)
         except Crash:
             yield (table.latest_snapshot() or table.snapshot(1)).properties.get("airflow-paimon.operation", "")
         else:
@@ -231,7 +231,7 @@ def test_a_rollback_that_expires_before_its_tags_are_set_gets_none(tmp_path: Pat
     request = build_request("rollback_to", {"warehouse": str(tmp_path / "wh"), "table": "d.t", "tag": "old"})
     context = open_context(request)
     stopped = Table(FaultStore(table.store, on_mutation=meanwhile), table.name)
-    perform(type(context)(request, stopped, context.now_ms, context.started), request, None)
+    perform(type(context)(request, stopped, context.now_ms, context.started), request)
     assert done and table.snapshot_ids() == [4]
     append(table, "c")
     run(table, "expire_snapshots", **EVERYTHING)

@@ -203,7 +203,7 @@ def faulty(table: Table, values: Mapping[str, Any], fault: FaultStore) -> Any:
     folder = table.store.uri.rsplit("/", 2)[0]
     request = build_request("alter_chain_table", {"warehouse": folder, "table": table.name, **values})
     context = open_context(request)
-    return perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    return perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request)
 
 
 @pytest.mark.parametrize("operation_id", [None, "op"])

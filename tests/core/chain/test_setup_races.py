@@ -64,7 +64,7 @@ def faulty(table: Table, values: Mapping[str, Any], fault: FaultStore) -> Operat
     folder = table.store.uri.rsplit("/", 2)[0]
     request = build_request("create_chain_table", {"warehouse": folder, "table": table.name, **values})
     context = open_context(request)
-    return perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    return perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request)
 
 
 def check_state_between(table: Table) -> None:

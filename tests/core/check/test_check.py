@@ -239,7 +239,7 @@ def test_a_branch_that_is_written_while_it_is_deleted_is_kept(operation: str, ta
     look = 2 if operation == "create_branch" else 1  # it looks first whether the branch is there at all
     store = _Before(table.store, "walk", lambda: append(fix, "a", seq=5), look)
     with pytest.raises(ConflictError, match="nothing was deleted"):
-        perform(replace(context, table=replace(table, store=store)), context.request, None)
+        perform(replace(context, table=replace(table, store=store)), context.request)
     assert fix.latest_snapshot_id() == 3 and table.find_tag("airflow-paimon-branch-fix") is not None
 
 

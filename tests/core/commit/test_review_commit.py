@@ -112,7 +112,7 @@ def test_two_creators_of_one_branch_leave_it_protected(tmp_path: Path) -> None:
     context = open_context(build_request("create_branch", {**values, "snapshot": 2}))
     store = _Meanwhile(context.table.store, lambda: run(table, "create_branch", branch="fix", snapshot=1))
     with pytest.raises(ConflictError, match="concurrent operation"):
-        perform(replace(context, table=Table(store, "d.t")), context.request, None)
+        perform(replace(context, table=Table(store, "d.t")), context.request)
     assert table.branch("fix").latest_snapshot_id() == 1
     assert table.tag("airflow-paimon-branch-fix").snapshot.id == 1
     assert matching_branch_record(table, "fix").snapshot_id == 1

@@ -230,7 +230,7 @@ def test_a_publish_whose_traces_are_expired(main: Table, fate: str) -> None:
 def run_on(main: Table, store: Store, **values: Any) -> Any:
     values = {"warehouse": main.store.uri.rsplit("/", 2)[0], "table": "d.t", "now": LATE, **values}
     context = open_context(build_request("expire_branches", values))
-    return perform(replace(context, table=replace(main, store=store)), context.request, None)
+    return perform(replace(context, table=replace(main, store=store)), context.request)
 
 
 def test_a_kill_anywhere_and_another_run() -> None:

@@ -367,7 +367,7 @@ def test_a_consumer_that_is_written_while_an_expiry_plans_stays(
     os.utime(path, (days_ago, days_ago))
     store = Meanwhile(table.store, lambda: path.unlink() if position is None else keep_from(table, "etl", position))
     request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **NOW})
-    done = perform(Context(request, Table(store, table.name), now(), 0.0), request, None)
+    done = perform(Context(request, Table(store, table.name), now(), 0.0), request)
     assert not store.to_do
     assert (find_consumer(table, "etl"), table.snapshot_ids()) == (position, left)
     assert done.details["consumers"] == ({"main": ["etl"]} if position is None else {})
@@ -516,7 +516,7 @@ def test_anything_unreadable_stops_it_before_the_first_deletion(busy: Table, wha
     request = build_request("expire_snapshots", {"warehouse": "w", "table": busy.name, **NOW})
     context = Context(request, Table(watching, busy.name), now(), 0.0)
     with pytest.raises((FormatError, ConflictError)):
-        perform(context, request, None)
+        perform(context, request)
     assert watching.mutations == ()
 
 
@@ -589,7 +589,7 @@ def test_another_expiry_at_every_change(busy: Table) -> None:
         for path, data in at_first.items():
             busy.store.create(path, data)
         store = _interrupted_at(busy, step)
-        perform(Context(request, Table(store, busy.name), now(), 0.0), request, None)
+        perform(Context(request, Table(store, busy.name), now(), 0.0), request)
         changes = len(store.mutations)
         left = states(busy)
         assert left == {path: keep[path] for path in left}
@@ -608,7 +608,7 @@ def test_a_file_that_can_not_be_deleted_is_tried_again_by_the_next_run(busy: Tab
     store = FaultStore(busy.store, on_mutation=refuse)
     context = Context(request, Table(store, busy.name), now(), 0.0)
     with pytest.raises(StorageError, match="waits in the trash: run it again"):
-        perform(context, request, None)
+        perform(context, request)
     assert_sound(busy, leaks=True)
     again = expire(busy)
     assert again.details["warnings"] == []
@@ -628,7 +628,7 @@ def test_a_snapshot_that_another_engine_replaces_meanwhile_is_not_taken_away(bus
 
     request = build_request("expire_snapshots", {"warehouse": "w", "table": busy.name, **NOW})
     context = Context(request, Table(FaultStore(busy.store, on_mutation=swap_in), busy.name), now(), 0.0)
-    result = perform(context, request, None)
+    result = perform(context, request)
     assert done
     assert result.details["expired"]["main"]["to"] == 4, "planned again"
     assert_sound(busy)
@@ -644,7 +644,7 @@ def test_cost_follows_what_expires() -> None:
             overwrite(table, "small")
         counting = CountingStore(table.store)
         request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **NOW, "max_deletes": 3})
-        perform(Context(request, Table(counting, table.name), now(), 0.0), request, None)
+        perform(Context(request, Table(counting, table.name), now(), 0.0), request)
         assert not any("bucket-" in uri for method, uri in counting.tally.log if method in ("list", "names", "walk"))
         return counting.tally.requests, counting.tally.bytes_read
 
@@ -658,7 +658,7 @@ def test_without_anything_to_do_each_snapshot_is_read_once_and_no_list(table: Ta
         append(table, "a")
     counting = CountingStore(table.store)
     request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, "older_than": "9 d"})
-    perform(Context(request, Table(counting, table.name), now(), 0.0), request, None)
+    perform(Context(request, Table(counting, table.name), now(), 0.0), request)
     read = [uri for method, uri in counting.tally.log if method.startswith("read")]
     assert not [uri for uri in read if "manifest" in uri]
     assert counting.tally.requests < 20 + 30
@@ -676,12 +676,10 @@ def test_an_error_says_what_had_expired_before_it(busy: Table) -> None:
     with pytest.raises(
         FormatError, match=r"tag-broken.*Before that, snapshot 1, snapshot 2, snapshot 3 and 1 more"
     ) as e:
-        perform(
-            Context(request, Table(FaultStore(busy.store, on_mutation=damage), busy.name), now(), 0.0), request, None
-        )
+        perform(Context(request, Table(FaultStore(busy.store, on_mutation=damage), busy.name), now(), 0.0), request)
     assert e.value.details["done"]["roots"] == 4
     busy.store.delete("tag/tag-broken")
-    assert perform(Context(request, busy, now(), 0.0), request, None).changed
+    assert perform(Context(request, busy, now(), 0.0), request).changed
     assert_sound(busy)
     with pytest.raises(InvalidInputError, match="was used for another request"):
         expire(busy, operation_id="op", retain_min=7)
@@ -710,7 +708,7 @@ def test_a_snapshot_that_paimon_expires_while_its_lists_are_read_is_left_out(bus
     living = roots.gather().roots
     names = roots.without_vanished(living, lambda some: [n.root.name for n in read_references(table, some)])
     assert "1" not in names and "2" in names
-    perform(Context(request, busy, now(), 0.0), request, None)
+    perform(Context(request, busy, now(), 0.0), request)
 
 
 class WhenRead(_Wrapper):
@@ -744,7 +742,7 @@ def test_manifests_that_paimons_expiry_takes_while_it_is_planned_are_no_damage()
 
     store = WhenRead(table.store, f"manifest/{next_one.file_name}", expire_first)
     request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **NOW})
-    perform(Context(request, Table(store, table.name), now(), 0.0), request, None)
+    perform(Context(request, Table(store, table.name), now(), 0.0), request)
     assert not store.left
     assert table.snapshot_ids() == [8]
     assert_sound(table, leaks=True)
@@ -777,7 +775,7 @@ def test_whoever_takes_a_snapshot_beside_an_expiry_has_it_whole_or_not_at_all(na
         asked = {"warehouse": "w", "table": table.name, "snapshot": 1, **names}
         request = build_request(f"create_{min(names)}", asked)
         try:
-            perform(Context(request, Table(store, table.name), now(), 0.0), request, None)
+            perform(Context(request, Table(store, table.name), now(), 0.0), request)
         except (ConflictError, NotFoundError):
             outcomes.add("refused")
             assert table.tag_names() == table.branch_names() == []
@@ -794,7 +792,7 @@ def find_errors(table: Table) -> list[str]:
 
 def clean(table: Table) -> None:
     request = build_request("remove_orphan_files", {"warehouse": "w", "table": table.name})
-    perform(Context(request, table, now(), 0.0), request, None)
+    perform(Context(request, table, now(), 0.0), request)
 
 
 @pytest.mark.parametrize(

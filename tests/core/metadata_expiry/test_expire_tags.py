@@ -170,7 +170,7 @@ def test_the_cost_of_a_tag_does_not_grow_with_their_number(table: Table) -> None
         store = CountingStore(table.store)
         request = build_request("expire_tags", {"warehouse": "w", "table": table.name})
         now_ms = int(time.time() * 1000) + 60_000
-        done = perform(Context(request, Table(store, table.name), now_ms, time.monotonic()), request, None)
+        done = perform(Context(request, Table(store, table.name), now_ms, time.monotonic()), request)
         assert len(done.details["expired"]["main"]) == number
         requests.append(store.tally.requests / number)
     assert requests[1] <= requests[0]

@@ -40,7 +40,7 @@ def expire(table: Table, store: Store | None = None, **values: Any) -> Operation
              "retry_window": "0 s", **values}  # fmt: skip
     request = build_request("expire_snapshots", {"warehouse": "w", "table": table.name, **given})
     on = table if store is None else Table(store, table.name)
-    return perform(Context(request, on, int(time.time() * 1000) + 1000, 0.0), request, None)
+    return perform(Context(request, on, int(time.time() * 1000) + 1000, 0.0), request)
 
 
 def numbers_read(store: CountingStore) -> set[int]:

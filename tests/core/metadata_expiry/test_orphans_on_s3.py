@@ -57,7 +57,7 @@ def clean(main: Table, proxy: Proxy, store: Store) -> dict[str, Any]:
     values = {"warehouse": main.store.uri.rsplit("/", 2)[0], "table": "d.t"}
     values["storage_options"] = storage_options(proxy.endpoint)
     context = open_context(build_request("remove_orphan_files", values))
-    result = perform(replace(context, table=replace(main, store=store)), context.request, None)
+    result = perform(replace(context, table=replace(main, store=store)), context.request)
     return dict(result.details)
 
 

@@ -91,7 +91,7 @@ def clean(main: Table, store: Store | None = None, **values: Any) -> OperationRe
     values = {"warehouse": main.store.uri.rsplit("/", 2)[0], "table": "d.t", **values}
     context = open_context(build_request("remove_orphan_files", values))
     table = replace(main, store=Aged(main.store) if store is None else store)
-    return perform(replace(context, table=table), context.request, None)
+    return perform(replace(context, table=table), context.request)
 
 
 def sound(main: Table) -> None:

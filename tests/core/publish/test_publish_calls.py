@@ -50,7 +50,7 @@ def window(table: Table, store: Any, tally: Any, operation: str, **values: Any) 
     context = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
     head = table.latest_snapshot_id() or 0
     tally.reset()
-    perform(context, context.request, None)
+    perform(context, context.request)
     end = next(i for i, (m, uri) in enumerate(tally.log) if m == "create" and uri.endswith(f"snapshot-{head + 1}"))
     return Counter(m for m, _ in tally.log[:end])
 
@@ -96,7 +96,7 @@ def test_a_merge_reads_each_tag_once(tmp_path: Path) -> None:
     store = CountingStore(table.store)
     context = open_context(build_request("merge_branch", {"warehouse": str(tmp_path), "table": "d.t", "branch": "fix"}))
     context = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
-    assert perform(context, context.request, None).changed
+    assert perform(context, context.request).changed
     for name in names:
         assert sum(f"tag/tag-{name}" in uri for method, uri in store.tally.log if method.startswith("read")) == 1
 

@@ -55,7 +55,7 @@ def beside(
     context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
     store = RivalledStore(table.store, rival, times)
     result = perform(
-        Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request, None
+        Context(context.request, Table(store, table.name), context.now_ms, context.started), context.request
     )
     return result, store.requests
 
@@ -199,7 +199,7 @@ def test_a_try_that_another_overtakes_gives_its_result(table: Table, operation: 
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
     slow = Table(_Overtaken(table.store, lambda: done.append(run(table, operation, **values))), table.name)
-    late = perform(Context(context.request, slow, context.now_ms, context.started), context.request, None)
+    late = perform(Context(context.request, slow, context.now_ms, context.started), context.request)
     (first,) = done
     assert late.snapshot_after == first.snapshot_after == table.latest_snapshot_id()
     assert late.details["replayed"]

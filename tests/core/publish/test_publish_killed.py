@@ -158,7 +158,7 @@ def perform(table: Table, store: Any, operation: str, **values: Any) -> Operatio
     warehouse = table.store.uri.removeprefix("file://").rsplit("/", 2)[0]
     context = open_context(build_request(operation, {"warehouse": warehouse, "table": table.name, **values}))
     context = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
-    return execution.perform(context, context.request, None)
+    return execution.perform(context, context.request)
 
 
 def lives(template: Path, tmp_path: Path, name: str) -> Iterator[tuple[Path, Rows, Rows, str]]:

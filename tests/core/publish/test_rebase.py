@@ -183,7 +183,7 @@ def _performed(table: Table, store: Any) -> OperationResult:
     asked = {"warehouse": warehouse, "table": table.name, "branch": "fix", "to_branch": "next", "operation_id": "op"}
     context = open_context(build_request("rebase_branch", asked))
     beside = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
-    return perform(beside, context.request, None)
+    return perform(beside, context.request)
 
 
 @pytest.mark.parametrize("after", [False, True])

@@ -8,21 +8,24 @@ from typing import Any
 
 import pytest
 
+from airflow_paimon import execution
 from airflow_paimon.core.commit.committer import commit
 from airflow_paimon.core.commit.draft import CommitMessage, Draft
 from airflow_paimon.core.commit.files import commit_buckets
 from airflow_paimon.core.errors import ConflictError, OutcomeUnknownError, StorageError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
+from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.context import OperationResult, open_context
+from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.schema.schema_plan import AddColumn, DropColumn
 from airflow_paimon.core.store import Store
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.paths import STAGED_TAG_PREFIX
 from airflow_paimon.core.table.table import Table
-from airflow_paimon.execution import perform, run_operation
+from airflow_paimon.execution import perform
 from tests.core.tables import alter_table, append, cut_off, files, make_table, message, rewrite, run
 from tests.randomness import moments
 from tests.stateful.paimon_expiry import delete_tag, expire_snapshots
@@ -132,11 +135,10 @@ def test_a_rewrite_does_not_publish_what_came_in_after_the_approval(table: Table
         append(branch, "b", seq=2)  # a writer that nobody approved
 
     warehouse = str(Path(table.store.uri.removeprefix("file://")).parents[1])
-    request = build_request("merge_branch", {"warehouse": warehouse, "table": "d.t", "branch": "fix",
-                            "expected_branch_snapshot": approved})  # fmt: skip
+    request = MergeBranch(warehouse=warehouse, table="d.t", branch="fix", expected_branch_snapshot=approved)
     before = files(table)
     with pytest.raises(ConflictError, match="branch"):
-        run_operation(request, fold=fold)
+        publish_branch(open_context(request), request, replace(execution.row_functions(), fold=fold))
     assert files(table) == before
 
 
@@ -180,7 +182,7 @@ def merge_on(table: Table, store: Store) -> OperationResult:
     """One try of the same merge."""
     values = {"warehouse": table.store.uri.removeprefix("file://").rsplit("/", 2)[0], "table": "d.t", "branch": "fix"}
     context = open_context(build_request("merge_branch", {**values, "operation_id": "op"}))
-    return perform(replace(context, table=Table(store, "d.t")), context.request, None)
+    return perform(replace(context, table=Table(store, "d.t")), context.request)
 
 
 def test_a_refused_try_deletes_what_it_held_and_nothing_of_another_try_that_lands(table: Table, fix: Table) -> None:

@@ -208,7 +208,7 @@ def _faulty(table: Table, operation: str, values: dict[str, Any], fault: FaultSt
     warehouse = table.store.uri.rsplit("/", 2)[0]
     request = build_request(operation, {"warehouse": warehouse, "table": table.name, **values})
     context = open_context(request)
-    perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), request)
 
 
 def _steps(operation: str, values: dict[str, Any], table: Table) -> int:

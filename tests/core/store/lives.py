@@ -33,7 +33,7 @@ WRITERS = 4
 def do(store: Store, operation: str, **values: Any) -> OperationResult:
     """Perform an operation on the table that a store holds, a second from now."""
     request = build_request(operation, {"warehouse": "w", "table": "d.t", **values})
-    return perform(Context(request, Table(store, "d.t"), int(time.time() * 1000) + 1000, 0.0), request, None)
+    return perform(Context(request, Table(store, "d.t"), int(time.time() * 1000) + 1000, 0.0), request)
 
 
 def copied(direct: Store) -> Table:

@@ -30,7 +30,7 @@ def faulty(table: Table, fault: FaultStore, **values: Any) -> OperationResult:
     warehouse = table.store.uri.rsplit("/", 2)[0]
     request = build_request("expire_partitions", {"warehouse": warehouse, "table": table.name, **OLD, **values})
     context = open_context(request)
-    return perform(Context(request, Table(fault, table.name), context.now_ms, context.started), request, None)
+    return perform(Context(request, Table(fault, table.name), context.now_ms, context.started), request)
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,7 @@ def problems(table: Table) -> list[str]:
 def undo(table: Table, fault: FaultStore, values: dict[str, Any]) -> None:
     folder = table.store.uri.rsplit("/", 2)[0]
     context = open_context(build_request("rollback_to", {"warehouse": folder, "table": table.name, **values}))
-    perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), context.request, None)
+    perform(Context(context.request, Table(fault, table.name), context.now_ms, context.started), context.request)
 
 
 def rolled_back(branch: str) -> tuple[dict[str, Any], list[Row], list[Row]]:

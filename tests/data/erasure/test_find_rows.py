@@ -95,7 +95,7 @@ def opened(table: Table, where: str) -> tuple[list[str], Any]:
     context = open_context(build_request("find_rows", {"warehouse": warehouse, "table": table.name, "where": where}))
     store = Opened(context.table.store)
     seen = type(context)(context.request, Table(store, table.name), context.now_ms, context.started)
-    return store.paths, perform(seen, seen.request, None).details
+    return store.paths, perform(seen, seen.request).details
 
 
 def test_only_files_that_can_hold_such_rows_are_read(tmp_path: Path) -> None:

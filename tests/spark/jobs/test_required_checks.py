@@ -11,14 +11,17 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.errors import ConflictError, FormatError, UnsafeOperationError
+from airflow_paimon.core.publish.publish_branch import publish_branch
 from airflow_paimon.core.requests.arguments import build_request
+from airflow_paimon.core.requests.context import open_context
+from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.rules.results import CheckRecord, RuleOutcome, newest_outcomes
 from airflow_paimon.core.schema.tables import create_table
 from airflow_paimon.core.table.record_kinds import CHECKS
 from airflow_paimon.core.table.table import Table, open_table
 from airflow_paimon.data.arrow_write import write_arrow
 from airflow_paimon.data.rewrite import fold_buckets
-from airflow_paimon.execution import run_operation
+from airflow_paimon.execution import row_functions
 from airflow_paimon.shown.diff_markdown import render_markdown
 from airflow_paimon.spark.jobs import run_spark_operation
 from airflow_paimon.spark.jobs.before_spark import run_before_spark
@@ -154,9 +157,9 @@ def test_a_publish_that_folds_the_branch_keeps_its_checks(spark: SparkSession, t
         put(main, [(9, "later", "c")])
         return fold_buckets(*arguments)
 
-    request = build_request("merge_branch", values(tmp_path, branch="fix", expected_main_snapshot=3))
+    request = MergeBranch(**values(tmp_path, branch="fix", expected_main_snapshot=3))
     with pytest.raises(ConflictError, match="not at 3 as expected"):
-        run_operation(request, fold=interrupted)
+        publish_branch(open_context(request), request, replace(row_functions(), fold=interrupted))
     assert branch.latest_snapshot_id() == 5
     assert run(tmp_path, "merge_branch", branch="fix").changed
 
@@ -168,9 +171,9 @@ def folded(main: Table, warehouse: Path, **more: Any) -> None:
         put(main, [(9, "later", "c")])
         return fold_buckets(*arguments)
 
-    request = build_request("merge_branch", values(warehouse, branch="fix", expected_main_snapshot=3, **more))
+    request = MergeBranch(**values(warehouse, branch="fix", expected_main_snapshot=3, **more))
     with pytest.raises(ConflictError, match="not at 3 as expected"):
-        run_operation(request, fold=interrupted)
+        publish_branch(open_context(request), request, replace(row_functions(), fold=interrupted))
 
 
 def names(warehouse: Path, *found: str) -> None:
