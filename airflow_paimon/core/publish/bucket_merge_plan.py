@@ -19,6 +19,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
+from airflow_paimon.core.table.partition_scope import PartitionScope
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET, BranchPaths
 from airflow_paimon.core.table.visibility import hides_level_zero
@@ -40,6 +41,18 @@ class Sides:
     theirs_changed: set[BucketKey]
     ours_changed: set[BucketKey]
     main_entries_by_origin: Mapping[FileId, ManifestEntry] = field(default_factory=dict)
+
+    def only(self, scope: PartitionScope) -> Sides:
+        """Return what concerns some partitions."""
+        if scope.is_whole:
+            return self
+        return Sides(
+            theirs=self.theirs.only(scope.holds),
+            ours=self.ours.only(scope.holds),
+            theirs_changed={b for b in self.theirs_changed if scope.holds(b.partition)},
+            ours_changed={b for b in self.ours_changed if scope.holds(b.partition)},
+            main_entries_by_origin=self.main_entries_by_origin,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

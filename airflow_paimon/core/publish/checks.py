@@ -52,32 +52,32 @@ def check_plan(
     Raises:
         PaimonError: it must not be published.
     """
-    main, branch, schema, changes, ids = planner.main, planner.branch, compared.schema, planned.changes, planned.row_ids
-    check_changed(main, branch, compared)
+    main, schema, changes, ids = planner.main, compared.schema, planned.changes, planned.row_ids
+    check_changed(compared)
     check_deletion_vectors(main.name, theirs=logs.branch[-1], ours=schema)
     if ids is not None and ids.column_order is not None:
         _check_data_evolution(planner, compared, logs, planned, ids.space)
     if ids is not None and compared.on_main.relatives:
         relatives = replace(compared.on_main, publishes=())
-        brought = published_difference(branch, compared.base, relatives)
+        brought = published_difference(compared, relatives)
         refuse_other_ids(main.name, brought, changes, ids.space, StoredPartitions(schema).bucket_text)
     by_file = planned.file_merge is not None
     check_bucket_counts(main.name, compared.sides, changes, schema, main.branch_name, by_file=by_file)
     check_snapshot_numbers(main.name, changes, schema, compared.head.id + 1)
     request, now_ms = planner.request, planner.context.now_ms
     if schema.primary_keys and not request.writers_stopped:
-        theirs, in_place = compared.theirs_since_base, _keys_stay(branch, compared)
+        theirs, in_place = compared.branch_since_base, _keys_stay(compared)
         check_open_writers(planned, schema, theirs, now_ms, in_place=in_place, dry_run=request.dry_run)
     check_approved(planner, compared, planned)
     if ids is not None and not compared.scope.is_whole:
-        _check_moved_rows(main, branch, compared, planned, rows.find_shared_id)
+        _check_moved_rows(compared, planned, rows.find_shared_id)
 
 
 def _check_data_evolution(
     planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, space: IdSpace
 ) -> None:
     main, changes, name = planner.main, planned.changes, StoredPartitions(compared.schema).bucket_text
-    theirs, ours = compared.theirs_since_base, compared.ours_since_base
+    theirs, ours = compared.branch_since_base, compared.main_since_base
     check_ids(main.name, changes, theirs, ours, space=space, name_bucket=name)
     if planner.takes_all:
         return
@@ -113,15 +113,15 @@ def check_open_writers(
         refuse_open(target, schema, planned.buckets, planned.head, now_ms, done)
 
 
-def _keys_stay(branch: Table, compared: Comparison) -> bool:
+def _keys_stay(compared: Comparison) -> bool:
     """Whether each key of the branch is where it is on main: it has only corrections in place, and main no changes."""
-    history = snapshots_between(branch, compared.base.id, compared.branch_snapshot.id)
+    commits = compared.branch_commits
     return (
         not compared.sides.ours_changed
-        and history is not None
+        and commits is not None
         and all(
             s.commit_kind in (CommitKind.COMPACT, CommitKind.ANALYZE) or KEYS_STAY.items() <= s.properties.items()
-            for s in history
+            for s in commits
         )
     )
 
@@ -181,9 +181,7 @@ def check_approved(planner: MergePlanner, compared: Comparison, planned: Publica
     )
 
 
-def _check_moved_rows(
-    main: Table, branch: Table, compared: Comparison, publication: Publication, find_shared_id: FindSharedId
-) -> None:
+def _check_moved_rows(compared: Comparison, publication: Publication, find_shared_id: FindSharedId) -> None:
     """Check that no row of a publish of some partitions would be on main twice: the branch may have moved it to one of
     them from one that is not published.
 
@@ -198,12 +196,12 @@ def _check_moved_rows(
     added = [e for c in publication.changes for e in c.add if is_stored(e.file) and e.identifier not in known]
     if not added:
         return
-    stay = _staying(main, branch, compared)
+    main, stay = compared.main, _staying(compared)
     suspects = [e for e in added if any(_overlap(space.moved(stored_ids(e.file)), o.file) for o in stay)]
     if not suspects:
         return
     others = [o for o in stay if any(_overlap(space.moved(stored_ids(e.file)), o.file) for e in suspects)]
-    found = find_shared_id(branch, suspects, main, others, read_index_entries(main, compared.head), space)
+    found = find_shared_id(compared.branch, suspects, main, others, read_index_entries(main, compared.head), space)
     if found is not None:
         where = listed(texts_of(compared.schema, {e.partition for e in others}))
         raise UnsafeOperationError(
@@ -214,14 +212,14 @@ def _check_moved_rows(
         )
 
 
-def _staying(main: Table, branch: Table, compared: Comparison) -> list[ManifestEntry]:
+def _staying(compared: Comparison) -> list[ManifestEntry]:
     """Return main's files out of scope, of the buckets in which the branch has other files or deletion vectors."""
-    change = difference(branch, compared.head, compared.branch_snapshot)
+    change = difference(compared.branch, compared.head, compared.branch_snapshot)
     stored = StoredPartitions(compared.schema)
     buckets = {b for b in change.removed.keys() | change.index.keys() if not compared.scope.holds(b.partition)}
     if not buckets:
         return []
-    live = live_entries(main, compared.head, stored.those({b.partition for b in buckets}))
+    live = live_entries(compared.main, compared.head, stored.those({b.partition for b in buckets}))
     return [e for e in live.values() if stored.bucket(e) in buckets]
 
 
@@ -247,7 +245,7 @@ def buckets_to_fold(
     if not schema.primary_keys or TableOptions(schema.options).sequence_fields or request.writers_stopped:
         return {}
     new = {c.bucket: highest_sequence([e.file for e in c.add]) for c in changes}
-    removed = compared.theirs_since_base.removed.items()
+    removed = compared.branch_since_base.removed.items()
     limits = {b: highest_sequence([e.file for e in group.values()]) for b, group in removed}
     doubtful = [b for b, highest in new.items() if highest > limits.get(b, -1)]
     if doubtful:

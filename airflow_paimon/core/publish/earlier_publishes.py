@@ -320,21 +320,22 @@ def _are_of_one_branch(one: Mapping[str, str], other: Mapping[str, str]) -> bool
 def is_lost(
     branch: Table,
     base: Snapshot,
-    theirs: Difference,
     ours: Difference,
     on_main: PublishesOnMain,
     unfinished: Sequence[Hold],
     scope: PartitionScope,
 ) -> bool:
-    """Whether it can't be told, without main's history, what main still has of these partitions of the branch: they
-    were published since, or main has none of the published files. A rollback has taken them away then, or main has
-    merged them into others.
+    """Whether it can't be told, without main's history, what main still has of these partitions of the branch: a later
+    publish may have been committed of which main's history doesn't know any more, or main has none of the published
+    files. A rollback has taken them away then, or main has merged them into others.
 
-    ``theirs`` and ``ours``: what the two changed since the base.
+    ``ours``: what main changed since the base.
     """
-    changed = {b.partition for b in theirs.buckets if scope.holds(b.partition)}
-    if any(_is_newer(branch, base, one, on_main, changed, scope) for one in unfinished):
-        return True
+    for hold in unfinished:
+        of = hold.scope(branch)
+        known = (p for p in on_main.publishes if p.branch.id >= hold.snapshot.id and p.scope.covers(of))
+        if hold.snapshot.id > base.id and of.meets(scope) and not any(known):
+            return True
     here = {origin(i) for group in ours.added.values() for i in group}
     gone = {i for group in ours.removed.values() for i in group}
     for publish, counts in on_main.each():
@@ -345,23 +346,3 @@ def is_lost(
         if (added or removed) and not (added & here or removed & gone):
             return True
     return False
-
-
-def _is_newer(
-    branch: Table,
-    base: Snapshot,
-    one: Hold,
-    on_main: PublishesOnMain,
-    changed: set[bytes],
-    scope: PartitionScope,
-) -> bool:
-    """Whether a publish may have been committed of which main's history doesn't know any more, of some of these
-    partitions.
-    """
-    then, of = branch.find_snapshot(one.snapshot.id), one.scope(branch)
-    if then is None:
-        known = (p for p in on_main.publishes if p.branch.id >= one.snapshot.id)
-        return of.meets(scope) and not any(p.scope.covers(of) for p in known)
-    parts = changed | {b.partition for b in difference(branch, base, then).buckets if scope.holds(b.partition)}
-    last = (on_main.of(p) for p in parts if of.holds(p))
-    return any(p is None or p.branch.id < one.snapshot.id for p in last)

@@ -11,7 +11,7 @@ from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
 from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.publish.compare import Comparison, gather_sides, published_difference
+from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.file_merge_plan import (
     Change,
     Commit,
@@ -39,17 +39,15 @@ _OF_ROWS = frozenset([Operation.UPDATE, Operation.DELETE, Operation.MERGE, Opera
 """Operations that change the rows that they name; an OVERWRITE by another one replaces whole partitions."""
 
 
-def merge_branch_files(
-    main: Table, branch: Table, compared: Comparison, *, keep_appended: bool, revert_compaction: bool
-) -> FileMerge:
+def merge_branch_files(compared: Comparison, *, keep_appended: bool, revert_compaction: bool) -> FileMerge:
     """Merge a branch into main's head.
 
     Raises:
         ConflictError: see ``merge_files``.
     """
     return _merge(
-        main,
-        _sides_of(main, branch, compared),
+        compared.main,
+        _sides_of(compared),
         compared.base,
         compared.head,
         compared.schema,
@@ -75,12 +73,13 @@ def appended_on_main(
     compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, takes_all=False)
     if not compared.earlier_publishes_known:
         return None
-    sides = _comparable(main, _sides_of(main, branch, compared), schema)
+    sides = _comparable(main, _sides_of(compared), schema)
     files = appended_files(sides, StoredPartitions(schema).bucket)
     return describe_appended(files, StoredPartitions(schema).bucket_text) if files else None
 
 
-def _sides_of(main: Table, branch: Table, compared: Comparison) -> FileSides:
+def _sides_of(compared: Comparison) -> FileSides:
+    main, branch = compared.main, compared.branch
     schema, scope, on_main = compared.schema, compared.scope, compared.on_main
     bucket_of = StoredPartitions(schema).bucket
 
@@ -102,7 +101,7 @@ def _sides_of(main: Table, branch: Table, compared: Comparison) -> FileSides:
         for publish, counts in each:
             known |= {n: v for n, v in vectors(branch, publish.branch).items() if counts(partition(v))}
         published = Change(
-            difference=published_difference(branch, compared.base, on_main).only(scope.holds),
+            difference=compared.published.only(scope.holds),
             vectors=known,
             commits=None if commits is None else list(filter(is_published, commits)),
         )

@@ -42,20 +42,20 @@ def check_parts(main: Table, request: PublishBranch) -> None:
         )
 
 
-def check_changed(main: Table, branch: Table, compared: Comparison) -> None:
+def check_changed(compared: Comparison) -> None:
     """Refuse partitions in which the branch has changed nothing since it was made.
 
     Raises:
         InvalidInputError: names them, and those that it has changed.
     """
     schema = compared.schema
-    parts = [choose_partitions(schema, [text], main.name) for text in compared.scope.texts]
+    parts = [choose_partitions(schema, [text], compared.main.name) for text in compared.scope.texts]
     unknown = [part.texts[0] for part in parts if not any(map(part.holds, compared.branch_partitions))]
     if unknown:
         changed = texts_of(schema, compared.branch_partitions)
         raise InvalidInputError(
-            f"{branch.label} has changed nothing in {listed(unknown)} since it was made, so there is nothing to "
-            f"publish there. It has changed {listed(changed) or 'no partition at all'}",
+            f"{compared.branch.label} has changed nothing in {listed(unknown)} since it was made, so there is nothing "
+            f"to publish there. It has changed {listed(changed) or 'no partition at all'}",
             details={"unchanged_partitions": unknown[:MAX_LISTED], "changed_partitions": changed[:MAX_LISTED]},
         )
 

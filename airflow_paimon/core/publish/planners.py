@@ -101,7 +101,7 @@ class MergePlanner:
         """
         if not merges_by_file(compared.schema):
             return self._with_tags(compared, self._by_bucket(compared, logs))
-        merge = _merge_by_file(self.request, self.main, self.branch, compared)
+        merge = _merge_by_file(self.request, compared)
         schemas = self._schemas(compared, logs, merge.changes, merge.restored_files)
         planned = replace(
             self._publication(compared, logs, merge.changes, schemas, _kept(merge, compared.schema)),
@@ -197,9 +197,7 @@ class MergePlanner:
         last = {p.main.id for b in buckets if (p := compared.on_main.of(b.partition)) is not None}
         expired = any(snapshots_between(self.main, i, compared.head.id) is None for i in last)
         if why is None and (
-            expired
-            or not compared.earlier_publishes_known
-            or main_changed_since_unmatched(self.main, compared, buckets)
+            expired or not compared.earlier_publishes_known or main_changed_since_unmatched(compared, buckets)
         ):
             why = "cannot determine what main still has of an earlier publish of the branch, or of one related to it"
         if why is not None:
@@ -255,9 +253,7 @@ class MergePlanner:
         if not (isinstance(self.request, MergeBranch | FastForward) and self.request.tags):
             return planned
         # A merge by file also keeps the deletion vectors that main has put on other files of a bucket.
-        is_state = _becomes(self.branch, compared, planned.changes) and (
-            planned.file_merge is None or not compared.sides.ours.index
-        )
+        is_state = _becomes(compared, planned.changes) and (planned.file_merge is None or not compared.sides.ours.index)
         tags = tags_for_main(
             self.context, self.request.tag_conflict, self.branch, compared.branch_snapshot, is_state=is_state
         )
@@ -293,9 +289,9 @@ def used_schemas(changes: Sequence[BucketChange], own: Collection[FileId] = ()) 
     return {e.file.schema_id for c in changes for e in c.add if e.identifier not in own}
 
 
-def _becomes(branch: Table, compared: Comparison, changes: Sequence[BucketChange]) -> bool:
+def _becomes(compared: Comparison, changes: Sequence[BucketChange]) -> bool:
     """Whether these changes make main's head what the branch is, file by file."""
-    left = difference(branch, compared.head, compared.branch_snapshot)
+    left = difference(compared.branch, compared.head, compared.branch_snapshot)
     made = {c.bucket: (_names(c.add), _names(c.delete)) for c in changes}
     return all(
         made.get(b) == (_names(left.added.get(b, {}).values()), _names(left.removed.get(b, {}).values()))
@@ -307,19 +303,19 @@ def _names(entries: Iterable[ManifestEntry]) -> set[str]:
     return {e.file.file_name for e in entries}
 
 
-def _merge_by_file(request: PublishBranch, main: Table, branch: Table, compared: Comparison) -> FileMerge:
+def _merge_by_file(request: PublishBranch, compared: Comparison) -> FileMerge:
     if not compared.earlier_publishes_known:
         raise ConflictError(
-            f"{main.name}: cannot determine what main still has of an earlier publish of {request.branch!r} or of its "
-            "parent branch. Rows could be doubled or lost, so nothing was published. Create a new branch from main's "
-            "head and correct it again",
+            f"{compared.main.name}: cannot determine what main still has of an earlier publish of {request.branch!r} "
+            "or of its parent branch. Rows could be doubled or lost, so nothing was published. Create a new branch "
+            "from main's head and correct it again",
             code="not-mergeable",
             details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
         )
     keep, revert = (
         (request.keep_appended, request.revert_compaction) if isinstance(request, MergeBranch) else (False, False)
     )
-    return merge_branch_files(main, branch, compared, keep_appended=keep, revert_compaction=revert)
+    return merge_branch_files(compared, keep_appended=keep, revert_compaction=revert)
 
 
 def _kept(merge: FileMerge, schema: TableSchema) -> dict[str, object]:

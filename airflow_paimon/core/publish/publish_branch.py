@@ -297,9 +297,9 @@ def _row_ids(compared: Comparison, planned: Publication, spare_ids: int) -> RowI
     if TableOptions(compared.schema.options).data_evolution:
         known = max((s.next_row_id or 0 for s in (base, *([] if last is None else [last.branch]))), default=0)
         order = ColumnOrder(known=known, floor=base.id if last is None else max(base.id, last.main.id))
-    sides = (compared.theirs_since_base, compared.ours_since_base)
+    sides = (compared.branch_since_base, compared.main_since_base)
     removed = {i for side in sides for group in side.removed.values() for i in group}
-    renamed = (i for group in compared.ours_since_base.added.values() for i in group if origin(i) != i)
+    renamed = (i for group in compared.main_since_base.added.values() for i in group if origin(i) != i)
     return RowIds(
         space=id_space(
             planned.target.name,

@@ -248,7 +248,7 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
     )
     sides = compared.sides
     if merges_by_file(schema) and not takes_all:
-        merge = merge_branch_files(main, view, compared, keep_appended=True, revert_compaction=True)
+        merge = merge_branch_files(compared, keep_appended=True, revert_compaction=True)
         return _verify_files(main, published, merge)
     wanted = sides.theirs.buckets | sides.ours.buckets if takes_all else sides.theirs_changed
     keyed = overlapping_buckets(sides, schema) if MERGED_KEYS_PROPERTY in published.properties else set()
