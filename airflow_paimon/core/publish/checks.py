@@ -25,7 +25,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ids, check_ranges
 from airflow_paimon.core.publish.compare import Comparison, published_difference
 from airflow_paimon.core.publish.partial_publish import check_changed, texts_of
-from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
+from airflow_paimon.core.publish.planners import PublishPlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.related_publishes import refuse_other_ids
 from airflow_paimon.core.publish.row_functions import FindSharedId, RowFunctions
@@ -42,7 +42,7 @@ from airflow_paimon.core.table.table import Table
 
 
 def check_plan(
-    planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, rows: RowFunctions
+    planner: PublishPlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, rows: RowFunctions
 ) -> None:
     """Check what was planned for a head, in the order of the messages.
 
@@ -74,7 +74,7 @@ def check_plan(
 
 
 def _check_data_evolution(
-    planner: MergePlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, space: IdSpace
+    planner: PublishPlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, space: IdSpace
 ) -> None:
     main, changes, name = planner.main, planned.changes, StoredPartitions(compared.schema).bucket_text
     theirs, ours = compared.branch_since_base, compared.main_since_base
@@ -151,7 +151,7 @@ def _same_keys(table: Table, new: IndexEntry | None, old: IndexEntry | None) -> 
     return same_hashes(one, other)
 
 
-def check_approved(planner: MergePlanner, compared: Comparison, planned: Publication) -> None:
+def check_approved(planner: PublishPlanner, compared: Comparison, planned: Publication) -> None:
     """Refuse what the approver has not seen. Files that main has added beside the merged ones are no part of it.
 
     Raises:
@@ -233,7 +233,7 @@ def _overlap(ids: IdRange | None, file: DataFile) -> bool:
 
 
 def buckets_to_fold(
-    planner: MergePlanner, compared: Comparison, changes: Sequence[BucketChange]
+    planner: PublishPlanner, compared: Comparison, changes: Sequence[BucketChange]
 ) -> dict[BucketKey, int]:
     """Return the buckets of the branch whose rows would win over newer ones of a writer that stays open during the
     publish, with the highest number that they may have, that of the branch point; -1 where it was empty.

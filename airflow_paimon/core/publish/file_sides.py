@@ -27,8 +27,7 @@ from airflow_paimon.core.publish.file_merge_plan import (
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.history import branch_point, difference, snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.manifest_entries import read_entries, read_index_entries
-from airflow_paimon.core.table.manifest_lists import read_each_delta_list
+from airflow_paimon.core.table.manifest_entries import read_deltas, read_index_entries
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
 from airflow_paimon.core.table.properties import TARGET_PROPERTY
@@ -177,13 +176,9 @@ def _commits(view: Table, after: Snapshot, up_to: Snapshot) -> list[Commit] | No
 
 def _read_commits(view: Table, after: Snapshot, snapshots: Sequence[Snapshot]) -> list[Commit]:
     bucket_of = StoredPartitions(view.schema()).bucket
-    lists = read_each_delta_list(view, snapshots)
-    manifests = [m for rows in lists for m in rows]
-    entries = iter(read_entries(view, manifests))
     out: list[Commit] = []
     previous = after
-    for snapshot, rows in zip(snapshots, lists, strict=True):
-        delta = [e for _ in rows for e in next(entries)]
+    for snapshot, delta in zip(snapshots, read_deltas(view, snapshots), strict=True):
         marked = _marked(view, previous, snapshot, bucket_of)
         out += _by_bucket(snapshot, delta, marked, bucket_of)
         previous = snapshot

@@ -24,8 +24,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
 )
 from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
-from airflow_paimon.core.table.manifest_entries import read_entries
-from airflow_paimon.core.table.manifest_lists import read_each_delta_list
+from airflow_paimon.core.table.manifest_entries import read_deltas
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.properties import BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY
@@ -159,7 +158,8 @@ def unchanged_until(
         between = snapshots_between(view, old.id, new.id)
         if between is None or any(map(_moves_base, between)):
             return None
-        return unchanged.after(_read_commits(view, between, schema), schema)
+        neutral = [s.commit_kind in neutral_kinds(schema) for s in between]
+        return unchanged.after(list(map(LaterCommit, neutral, read_deltas(view, between))), schema)
     except (NotFoundError, LostMetadataError, FormatError):  # expired meanwhile, if a new plan can read it
         return None
 
@@ -167,12 +167,3 @@ def unchanged_until(
 def _moves_base(snapshot: Snapshot) -> bool:
     """Whether it is a publish, a rollback or an undo: both sides may have another base then."""
     return not snapshot.properties.keys().isdisjoint((BRANCH_IDENTITY_PROPERTY, TARGET_PROPERTY))
-
-
-def _read_commits(view: Table, snapshots: Sequence[Snapshot], schema: TableSchema) -> list[LaterCommit]:
-    lists, neutral = read_each_delta_list(view, snapshots), neutral_kinds(schema)
-    found = iter(read_entries(view, [m for rows in lists for m in rows]))
-    return [
-        LaterCommit(s.commit_kind in neutral, [e for _ in rows for e in next(found)])
-        for s, rows in zip(snapshots, lists, strict=True)
-    ]

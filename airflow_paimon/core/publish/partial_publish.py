@@ -11,7 +11,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import MAX_LISTED, listed
 from airflow_paimon.core.publish.compare import Comparison
-from airflow_paimon.core.requests.requests import MergeBranch, PublishBranch
+from airflow_paimon.core.requests.requests import MergeBranch
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.partitions import StoredPartitions
@@ -22,7 +22,7 @@ from airflow_paimon.core.table.properties import (
 from airflow_paimon.core.table.table import Table
 
 
-def check_parts(main: Table, request: PublishBranch) -> None:
+def check_parts(main: Table, request: MergeBranch) -> None:
     """Refuse what can't be published by partition.
 
     Raises:
@@ -35,7 +35,7 @@ def check_parts(main: Table, request: PublishBranch) -> None:
             "another on the branch, and would be twice or not at all on main. Publish the branch without partitions "
             "(--partitions)"
         )
-    if isinstance(request, MergeBranch) and request.tags:
+    if request.tags:
         raise InvalidInputError(
             f"{main.name}: tags (--tags) can't be combined with partitions (--partitions): main has no state of the "
             "branch's tags after a publish of some partitions. Leave one of them out"

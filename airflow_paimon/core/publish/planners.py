@@ -23,7 +23,7 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     overlapping_buckets,
 )
 from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched
-from airflow_paimon.core.publish.file_merge_plan import FileMerge, describe_appended, merges_by_file
+from airflow_paimon.core.publish.file_merge_plan import describe_appended, merges_by_file
 from airflow_paimon.core.publish.file_sides import merge_branch_files
 from airflow_paimon.core.publish.key_merge import (
     KeyMergeRequest,
@@ -65,16 +65,28 @@ class SchemaLogs:
 
 
 @dataclass(frozen=True, slots=True)
-class MergePlanner:
-    """Brings the branch's changes to what main is now; also the base of the other ways."""
+class PublishPlanner:
+    """What all ways of publishing a branch have in common. ``scope``: the partitions that are published."""
 
     context: Context
     request: PublishBranch
     branch: Table
     scope: PartitionScope = WHOLE
-    """The partitions that are published."""
     takes_all: ClassVar[bool] = False
     """Whether main becomes the branch, so that all of main matters."""
+
+    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+        """Plan for a head.
+
+        Raises:
+            ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
+        """
+        raise NotImplementedError
+
+    @property
+    def discards_main(self) -> bool:
+        """Whether all of main goes, what it got since the base included, so that checks have to look at that too."""
+        return False
 
     @property
     def main(self) -> Table:
@@ -82,8 +94,6 @@ class MergePlanner:
 
     def check(self) -> None:
         """Refuse what can be seen before anything is read or written."""
-        if not self.scope.is_whole:
-            check_parts(self.main, self.request)
 
     def base(self) -> Snapshot | None:
         """Return the snapshot that both sides are compared with; None: they share none."""
@@ -92,23 +102,6 @@ class MergePlanner:
     def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         """Return the sides as this planner sees them."""
         return sides
-
-    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
-        """Plan for a head.
-
-        Raises:
-            ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
-        """
-        if not merges_by_file(compared.schema):
-            return self._with_tags(compared, self._by_bucket(compared, logs))
-        merge = _merge_by_file(self.request, compared)
-        schemas = self._schemas(compared, logs, merge.changes, merge.restored_files)
-        planned = replace(
-            self._publication(compared, logs, merge.changes, schemas, _kept(merge, compared.schema)),
-            file_merge=merge,
-            unchanged=UnchangedFiles(files=merge.relies_on, partitions=merge.replaced),
-        )
-        return self._with_tags(compared, planned)
 
     def _publication(
         self,
@@ -162,60 +155,6 @@ class MergePlanner:
             scope=self.scope,
         )
 
-    def _by_bucket(self, compared: Comparison, logs: SchemaLogs) -> Publication:
-        overlapping = overlapping_buckets(compared.sides, compared.schema)
-        changes = changes_of_branch(compared.sides, overlapping)
-        unchanged = UnchangedBuckets(buckets=frozenset(compared.sides.theirs.buckets))
-        if not overlapping:
-            planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
-            return replace(planned, unchanged=unchanged)
-        base, theirs, ours, point = self._key_states(compared, overlapping)
-        schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
-        known = {s.id: s for s in (*logs.main, *schemas.new)}
-        choice = self.request.on_overlap if isinstance(self.request, MergeBranch) else "fail"
-        keys = KeyMergeRequest(
-            target=self.main,
-            schema=schemas.latest or compared.schema,
-            base=with_mapped_schemas(base, known, schemas),
-            theirs=with_mapped_schemas(theirs, known, schemas),
-            ours=replace(ours, schemas={i: known.get(i) or self.main.schema(i) for i in ours.schema_ids}),
-            limits=point.highest_numbers,
-            on_overlap=None if choice == "fail" else choice,
-            equal_rows_overlap=aggregates(compared.schema),
-        )
-        planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
-        return replace(planned, key_merge=keys, unchanged=unchanged)
-
-    def _key_states(self, compared: Comparison, buckets: Collection[BucketKey]) -> tuple[BucketFiles, ...]:
-        """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
-        point.
-
-        Raises:
-            ConflictError: they can't be merged by key.
-        """
-        why = reason_against(self.main, compared.schema, compared.sides, buckets)
-        last = {p.main.id for b in buckets if (p := compared.on_main.of(b.partition)) is not None}
-        expired = any(snapshots_between(self.main, i, compared.head.id) is None for i in last)
-        if why is None and (
-            expired or not compared.earlier_publishes_known or main_changed_since_unmatched(compared, buckets)
-        ):
-            why = "cannot determine what main still has of an earlier publish of the branch, or of one related to it"
-        if why is not None:
-            raise not_by_key(self.main.name, buckets, compared.schema, why, self.main.branch_name)
-        bases: dict[str, tuple[Snapshot, set[BucketKey]]] = {}
-        for bucket in buckets:
-            snapshot = compared.base_publish[bucket].branch if bucket in compared.base_publish else compared.base
-            bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
-        states = {i: read_bucket_files(self.branch, then, own, compared.schema) for i, (then, own) in bases.items()}
-        published = {b for i, (_, own) in bases.items() if i != compared.base.identity for b in own}
-        before = read_bucket_files(self.branch, compared.base, published, compared.schema)
-        point = joined_files([before, *(s for i, s in states.items() if i == compared.base.identity)])
-        theirs, ours = (
-            read_bucket_files(view, then, buckets, compared.schema)
-            for view, then in ((self.branch, compared.branch_snapshot), (self.main, compared.head))
-        )
-        return joined_files(states.values()), theirs, ours, point
-
     def _brings_columns(self, compared: Comparison, logs: SchemaLogs) -> bool:
         return self._base_schema(compared, logs).content != logs.branch[-1].content
 
@@ -268,7 +207,101 @@ class MergePlanner:
 
 
 @dataclass(frozen=True, slots=True)
-class FastForwardPlanner(MergePlanner):
+class MergePlanner(PublishPlanner):
+    """Brings the branch's changes to what main is now."""
+
+    request: MergeBranch
+
+    def check(self) -> None:
+        if not self.scope.is_whole:
+            check_parts(self.main, self.request)
+
+    def plan(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+        by_file = merges_by_file(compared.schema)
+        return self._with_tags(compared, (self._by_file if by_file else self._by_bucket)(compared, logs))
+
+    def _by_file(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+        if not compared.earlier_publishes_known:
+            raise ConflictError(
+                f"{self.main.name}: cannot determine what main still has of an earlier publish of "
+                f"{self.request.branch!r} or of its parent branch. Rows could be doubled or lost, so nothing was "
+                "published. Create a new branch from main's head and correct it again",
+                code="not-mergeable",
+                details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
+            )
+        merge = merge_branch_files(
+            compared,
+            keep_appended=self.request.keep_appended,
+            revert_compaction=self.request.revert_compaction,
+        )
+        more: dict[str, object] = {}
+        if merge.kept:
+            more["appended_on_main"] = describe_appended(merge.kept, StoredPartitions(compared.schema).bucket_text)
+        if merge.reverted_compactions:
+            more["compactions_reverted"] = merge.reverted_compactions
+        schemas = self._schemas(compared, logs, merge.changes, merge.restored_files)
+        return replace(
+            self._publication(compared, logs, merge.changes, schemas, more),
+            file_merge=merge,
+            unchanged=UnchangedFiles(files=merge.relies_on, partitions=merge.replaced),
+        )
+
+    def _by_bucket(self, compared: Comparison, logs: SchemaLogs) -> Publication:
+        overlapping = overlapping_buckets(compared.sides, compared.schema)
+        changes = changes_of_branch(compared.sides, overlapping)
+        unchanged = UnchangedBuckets(buckets=frozenset(compared.sides.theirs.buckets))
+        if not overlapping:
+            planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
+            return replace(planned, unchanged=unchanged)
+        base, theirs, ours, point = self._key_states(compared, overlapping)
+        schemas = self._schemas(compared, logs, changes, used=base.schema_ids | theirs.schema_ids)
+        known = {s.id: s for s in (*logs.main, *schemas.new)}
+        keys = KeyMergeRequest(
+            target=self.main,
+            schema=schemas.latest or compared.schema,
+            base=with_mapped_schemas(base, known, schemas),
+            theirs=with_mapped_schemas(theirs, known, schemas),
+            ours=replace(ours, schemas={i: known.get(i) or self.main.schema(i) for i in ours.schema_ids}),
+            limits=point.highest_numbers,
+            on_overlap=None if self.request.on_overlap == "fail" else self.request.on_overlap,
+            equal_rows_overlap=aggregates(compared.schema),
+        )
+        planned = self._publication(compared, logs, changes, schemas, {"merged_by_key": keys.summary})
+        return replace(planned, key_merge=keys, unchanged=unchanged)
+
+    def _key_states(self, compared: Comparison, buckets: Collection[BucketKey]) -> tuple[BucketFiles, ...]:
+        """Return the states of buckets that both sides changed: at the base, on the branch, on main, and at the branch
+        point.
+
+        Raises:
+            ConflictError: they can't be merged by key.
+        """
+        why = reason_against(self.main, compared.schema, compared.sides, buckets)
+        last = {p.main.id for b in buckets if (p := compared.on_main.of(b.partition)) is not None}
+        expired = any(snapshots_between(self.main, i, compared.head.id) is None for i in last)
+        if why is None and (
+            expired or not compared.earlier_publishes_known or main_changed_since_unmatched(compared, buckets)
+        ):
+            why = "cannot determine what main still has of an earlier publish of the branch, or of one related to it"
+        if why is not None:
+            raise not_by_key(self.main.name, buckets, compared.schema, why, self.main.branch_name)
+        bases: dict[str, tuple[Snapshot, set[BucketKey]]] = {}
+        for bucket in buckets:
+            snapshot = compared.base_publish[bucket].branch if bucket in compared.base_publish else compared.base
+            bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
+        states = {i: read_bucket_files(self.branch, then, own, compared.schema) for i, (then, own) in bases.items()}
+        published = {b for i, (_, own) in bases.items() if i != compared.base.identity for b in own}
+        before = read_bucket_files(self.branch, compared.base, published, compared.schema)
+        point = joined_files([before, *(s for i, s in states.items() if i == compared.base.identity)])
+        theirs, ours = (
+            read_bucket_files(view, then, buckets, compared.schema)
+            for view, then in ((self.branch, compared.branch_snapshot), (self.main, compared.head))
+        )
+        return joined_files(states.values()), theirs, ours, point
+
+
+@dataclass(frozen=True, slots=True)
+class FastForwardPlanner(PublishPlanner):
     """Main becomes the branch: rows and columns."""
 
     request: FastForward | ReplaceMain
@@ -279,8 +312,12 @@ class FastForwardPlanner(MergePlanner):
         planned = self._publication(compared, logs, changes, self._schemas(compared, logs, changes), {})
         return self._with_tags(compared, replace(planned, watermark=compared.branch_snapshot.watermark))
 
+    @property
+    def discards_main(self) -> bool:
+        return self.request.discard_main
+
     def _changes(self, compared: Comparison, what: str) -> Sequence[BucketChange]:
-        discard = self.request.discard_main
+        discard = self.discards_main
         return fast_forward_buckets(self.main.name, compared.sides, compared.schema, discard_main=discard, what=what)
 
 
@@ -301,28 +338,3 @@ def _becomes(compared: Comparison, changes: Sequence[BucketChange]) -> bool:
 
 def _names(entries: Iterable[ManifestEntry]) -> set[str]:
     return {e.file.file_name for e in entries}
-
-
-def _merge_by_file(request: PublishBranch, compared: Comparison) -> FileMerge:
-    if not compared.earlier_publishes_known:
-        raise ConflictError(
-            f"{compared.main.name}: cannot determine what main still has of an earlier publish of {request.branch!r} "
-            "or of its parent branch. Rows could be doubled or lost, so nothing was published. Create a new branch "
-            "from main's head and correct it again",
-            code="not-mergeable",
-            details={"conflicts": [], "conflict_count": 0, "cause": "unknown"},
-        )
-    keep, revert = (
-        (request.keep_appended, request.revert_compaction) if isinstance(request, MergeBranch) else (False, False)
-    )
-    return merge_branch_files(compared, keep_appended=keep, revert_compaction=revert)
-
-
-def _kept(merge: FileMerge, schema: TableSchema) -> dict[str, object]:
-    """Say which rows of main stay beside the branch's, and which of its compactions are reverted."""
-    out: dict[str, object] = {}
-    if merge.kept:
-        out["appended_on_main"] = describe_appended(merge.kept, StoredPartitions(schema).bucket_text)
-    if merge.reverted_compactions:
-        out["compactions_reverted"] = merge.reverted_compactions
-    return out

@@ -29,7 +29,7 @@ from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.diff_record import KeptDiff, kept_diff
 from airflow_paimon.core.publish.fold import fold_branch, is_folded
 from airflow_paimon.core.publish.hold import Hold, conflict_if_gone, unfinished_publishes
-from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanner, SchemaLogs
+from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanner, PublishPlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication, RowIds
 from airflow_paimon.core.publish.replace_main import ReplaceMainPlanner
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
@@ -111,7 +111,7 @@ def publish_branch(
     return replace(result, details=details)
 
 
-def _planner(context: Context, request: PublishBranch, branch: Table) -> MergePlanner:
+def _planner(context: Context, request: PublishBranch, branch: Table) -> PublishPlanner:
     """Return the planner of a request.
 
     Raises:
@@ -121,8 +121,9 @@ def _planner(context: Context, request: PublishBranch, branch: Table) -> MergePl
         return ReplaceMainPlanner(context, request, branch)
     if isinstance(request, FastForward):
         return FastForwardPlanner(context, request, branch)
-    texts = request.partitions if isinstance(request, MergeBranch) else ()
-    return MergePlanner(context, request, branch, choose_partitions(context.table.schema(), texts, context.table.name))
+    assert isinstance(request, MergeBranch)
+    scope = choose_partitions(context.table.schema(), request.partitions, context.table.name)
+    return MergePlanner(context, request, branch, scope)
 
 
 def _check_branch(main: Table, branch: Table, target: Table, operation: str) -> None:
@@ -151,7 +152,7 @@ class _BranchPublisher:
     main's, at each try.
     """
 
-    planner: MergePlanner
+    planner: PublishPlanner
     branch_snapshot: Snapshot
     unfinished: Sequence[Hold]
     required_checks: RequiredChecks
@@ -162,24 +163,21 @@ class _BranchPublisher:
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
         """Plan; may write: rows merged by key, and on the branch the commit that folds it."""
         planner, request, rows = self.planner, self.planner.request, self.files.rows
-        # all of main goes, what it got since the base included, so checks have to look at that too
-        whole = isinstance(request, FastForward | ReplaceMain) and request.discard_main
         compared, logs = compare_on_head(planner, self.branch_snapshot, head, self.unfinished, put_schema_ids)
-        checked = self.required_checks.check_against(compared.head if whole else compared.base, is_main=whole)
         publication = plan_checked(planner, compared, logs, rows, spare_ids=self._spare_ids(compared.head))
-        summary = {**publication.summary, **checked.summary}
+        against = compared.head if planner.discards_main else compared.base
+        publication = self.required_checks.checked(publication, against, is_main=planner.discards_main)
         high = buckets_to_fold(planner, compared, publication.changes)
-        if high:
-            summary["folds"] = sorted(map(StoredPartitions(compared.schema).bucket_text, high))[:MAX_LISTED]
         if request.dry_run:
-            return replace(publication, summary=summary)
+            folds = sorted(map(StoredPartitions(compared.schema).bucket_text, high))[:MAX_LISTED]
+            return replace(publication, summary={**publication.summary, **({"folds": folds} if folds else {})})
         if high:
             self.branch_snapshot = fold_branch(planner.branch, self.branch_snapshot, high, rows.fold)
             return self.plan_on_head(head, put_schema_ids)
-        properties = {**self.properties, **publication.properties, **checked.properties}
+        properties = {**self.properties, **publication.properties}
         if publication.changes_anything:
             properties |= changes_property(planner.branch, compared.base, compared.branch_snapshot)
-        publication = replace(publication, properties=properties, summary=summary)
+        publication = replace(publication, properties=properties)
         publication = self.files.merge_by_key(publication, writers_stopped=request.writers_stopped)
         result = publication.key_merge_result
         if result is not None and result.overlapping:  # some may be replaced: see ``on_overlap``
@@ -220,7 +218,7 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
 
 
 def compare_on_head(
-    planner: MergePlanner,
+    planner: PublishPlanner,
     branch_snapshot: Snapshot,
     head: Snapshot | None,
     unfinished: Sequence[Hold],
@@ -260,7 +258,7 @@ def compare_on_head(
 
 
 def plan_checked(
-    planner: MergePlanner,
+    planner: PublishPlanner,
     compared: Comparison,
     logs: SchemaLogs,
     rows: RowFunctions = NO_ROWS,

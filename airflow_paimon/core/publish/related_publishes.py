@@ -24,8 +24,7 @@ from airflow_paimon.core.publish.earlier_publishes import (
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, origin_name, stored_ids
 from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, snapshot_key
 from airflow_paimon.core.table.live_files import BucketKey, Difference
-from airflow_paimon.core.table.manifest_entries import read_entries
-from airflow_paimon.core.table.manifest_lists import read_each_delta_list
+from airflow_paimon.core.table.manifest_entries import read_deltas
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BRANCH_IDENTITY_PROPERTY,
@@ -171,10 +170,9 @@ def brought_and_removed(main: Table, publishes: Sequence[Snapshot], missing: set
     """Whether one of these publishes brought a file of the branch that main has no more, whatever was recorded."""
     for publish in publishes if missing else ():
         try:
-            [rows] = read_each_delta_list(main, [publish])
-            brought = [e for part in read_entries(main, rows) for e in part if e.kind == FileKind.ADD]
+            [entries] = read_deltas(main, [publish])
         except LostMetadataError:  # it has expired, and no tag holds it
             continue
-        if any(origin_name(e.file.file_name) in missing for e in brought):
+        if any(e.kind == FileKind.ADD and origin_name(e.file.file_name) in missing for e in entries):
             return True
     return False

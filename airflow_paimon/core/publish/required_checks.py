@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.core.errors import FormatError, UnsafeOperationError, first_few
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -20,6 +20,9 @@ from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import CHECKS_FORCED_PROPERTY, CHECKS_PROPERTY
 from airflow_paimon.core.table.table import Table
 
+if TYPE_CHECKING:
+    from airflow_paimon.core.publish.publication import Publication
+
 log = logging.getLogger(__name__)
 
 REQUIRED_CHECKS = "required_checks"
@@ -27,14 +30,6 @@ REQUIRED_CHECKS = "required_checks"
 MISSING = "missing"
 """The outcome of a required check without a result."""
 _LISTED = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckedResult:
-    """What the gate found: what the publish's snapshot says about it, and a dry run's details."""
-
-    properties: Mapping[str, str] = field(default_factory=dict)
-    summary: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +44,13 @@ class RequiredChecks:
     required: tuple[Rule, ...]
     records: Sequence[CheckRecord]
 
-    def check_against(self, compared: Snapshot, *, is_main: bool) -> CheckedResult:
-        """Check that every required rule has passed, or only warned, in comparison with a snapshot.
+    def checked(self, planned: Publication, compared: Snapshot, *, is_main: bool) -> Publication:
+        """Return the publication with what the checks said, if every required rule has passed, or only warned, in
+        comparison with a snapshot.
 
         ``is_main``: that is main as it is now, all of which this publish or rollback replaces, and not the branch's
         base, or the publish that an undo takes back. A dry run is let through, and says what is missing, as the checks
-        may follow it.
+        may follow it. What comes back with its own checks keeps saying what they said.
 
         Raises:
             UnsafeOperationError: one is missing or failed, without ``skip_checks``.
@@ -64,15 +60,15 @@ class RequiredChecks:
         failed = [r.name for r in self.required if r.digest in outcomes and outcomes[r.digest].outcome == FAILED]
         found = {"missing": missing, "failed": failed, "against": "main" if is_main else "base"}
         if self.request.dry_run:
-            return CheckedResult(summary={REQUIRED_CHECKS: found} if self.required else {})
+            return replace(planned, summary={**planned.summary, REQUIRED_CHECKS: found}) if self.required else planned
         said = {CHECKS_PROPERTY: _summary(self.required, outcomes)} if outcomes or self.required else {}
-        if not missing and not failed:
-            return CheckedResult(properties=said)
-        if self.request.skip_checks:
-            return CheckedResult(properties={**said, CHECKS_FORCED_PROPERTY: "true"})
-        if isinstance(self.request, RollbackTo):
-            raise _refusal_to_go_back(self.branch, self.snapshot.id, found)
-        raise _refusal(self.branch.label, self.snapshot.id, found)
+        if missing or failed:
+            if not self.request.skip_checks:
+                if isinstance(self.request, RollbackTo):
+                    raise _refusal_to_go_back(self.branch, self.snapshot.id, found)
+                raise _refusal(self.branch.label, self.snapshot.id, found)
+            said[CHECKS_FORCED_PROPERTY] = "true"
+        return replace(planned, properties={**said, **planned.properties})
 
 
 def read_required_checks(request: Publish, main: Table, branch: Table, theirs: Snapshot) -> RequiredChecks:

@@ -186,10 +186,7 @@ def _checked(required_checks: RequiredChecks, publication: Publication, head: Sn
     request, restored = required_checks.request, required_checks.snapshot
     assert isinstance(request, RollbackTo)
     undone = retained_snapshot(required_checks.branch, restored.id + 1) if request.keep_later else head
-    checked = required_checks.check_against(undone, is_main=not request.keep_later)
-    # what came back with its own checks says what they said
-    properties = {**checked.properties, **publication.properties}
-    return replace(publication, properties=properties, summary={**publication.summary, **checked.summary})
+    return required_checks.checked(publication, undone, is_main=not request.keep_later)
 
 
 def _with_option(context: Context, target: Table, result: OperationResult) -> OperationResult:

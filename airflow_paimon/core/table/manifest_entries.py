@@ -16,7 +16,7 @@ from airflow_paimon.core.format.manifest_io import (
 )
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.store.threads import AT_ONCE
-from airflow_paimon.core.table.manifest_lists import check_file_size, lost_metadata
+from airflow_paimon.core.table.manifest_lists import check_file_size, lost_metadata, read_each_delta_list
 from airflow_paimon.core.table.partitions import Selection
 from airflow_paimon.core.table.paths import manifest_path
 from airflow_paimon.core.table.read_cache import read_files
@@ -32,6 +32,13 @@ def read_entries(
 ) -> list[list[ManifestEntry]]:
     """Read manifests, one list of entries each, in order: those of the selected partitions (None: all)."""
     return [found for _, found in _each(table, manifests, selection, read_manifest)]
+
+
+def read_deltas(table: Table, snapshots: Sequence[Snapshot]) -> list[list[ManifestEntry]]:
+    """Read what each of these snapshots added and deleted, in order."""
+    lists = read_each_delta_list(table, snapshots)
+    found = iter(read_entries(table, [manifest for manifests in lists for manifest in manifests]))
+    return [[entry for _ in manifests for entry in next(found)] for manifests in lists]
 
 
 def each_entries(
