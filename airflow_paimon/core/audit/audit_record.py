@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_paimon.core.format.schema import TableSchema
@@ -12,7 +12,6 @@ from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.audit_properties import change_of
 from airflow_paimon.core.publish.partial_publish import published_partitions
 from airflow_paimon.core.sql_text.tokens import hide_literals
-from airflow_paimon.core.table.branch_record import BranchRecord
 from airflow_paimon.core.table.made_by import MASKED, MAX_TEXT, NONE, record_sql
 from airflow_paimon.core.table.properties import (
     APPROVED_AT_PROPERTY,
@@ -107,104 +106,30 @@ class AuditRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain JSON values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
-        mappings = {name: dict(values[name]) for name in ("checks", "diff", "statistics")}
-        lists = {"only_partitions": list(self.only_partitions), "changes": [dict(c) for c in self.changes]}
-        return values | mappings | lists
+        return asdict(self)
 
 
-def publish_record(
+def record_of(
     table: str,
     branch: str,
     snapshot: Snapshot,
-    schemas: Sequence[TableSchema],
-    undone: Mapping[int, int],
+    hiding: Iterable[Sequence[TableSchema]],
     *,
     is_there: bool,
+    undone_by: int | None = None,
 ) -> AuditRecord:
-    """Make the record of a publish, rollback or undo. ``undone``: see ``undone_snapshots``. ``schemas``: main's; what
-    they hide now is hidden, whatever they said when it was committed.
+    """Make the record of a snapshot of a branch. ``hiding``: schemas of main, and of the branch; what either hides now
+    is hidden, whatever they said when it was committed.
     """
-    said = snapshot.properties
-    changes = _json(said.get(CHANGES_PROPERTY))
-    commits = [c for c in changes.get("commits", ()) if isinstance(c, dict)]
-    count = changes.get("count")
-    return _record(
-        table,
-        _kind(said),
-        branch,
-        snapshot,
-        is_there=is_there,
-        from_branch=said.get(BRANCH_PROPERTY),
-        from_snapshot=_int(said.get(BRANCH_SNAPSHOT_PROPERTY)),
-        base_snapshot=_int(said.get(BASE_SNAPSHOT_PROPERTY)),
-        only_partitions=published_partitions(snapshot),
-        target_snapshot=_int(said.get(TARGET_PROPERTY)),
-        owner=said.get(BRANCH_OWNER_PROPERTY),
-        reason=said.get(REASON_PROPERTY) or said.get(BRANCH_REASON_PROPERTY),
-        requested_by=said.get(REQUESTED_BY_PROPERTY),
-        approved_by=said.get(APPROVED_BY_PROPERTY),
-        approved_at=said.get(APPROVED_AT_PROPERTY),
-        four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
-        forced=said.get(BRANCH_FORCED_PROPERTY) == "true",
-        checks=_json(said.get(CHECKS_PROPERTY)),
-        checks_forced=CHECKS_FORCED_PROPERTY in said,
-        commits=count if isinstance(count, int) else None,
-        changes=[_shown(c, schemas) for c in commits],
-        diff=_diff(said.get(DIFF_PROPERTY)),
-        statistics=_json(said.get(FIGURES_PROPERTY)),
-        undo_tag=said.get(UNDO_TAG_PROPERTY),
-        undo_retention=said.get(UNDO_RETENTION_PROPERTY),
-        undone_by=undone.get(snapshot.id),
-        duration_ms=_int(said.get(DURATION_PROPERTY)),
-    )
-
-
-def correction_record(
-    table: str, branch: str, snapshot: Snapshot, hiding: Iterable[Sequence[TableSchema]], record: BranchRecord | None
-) -> AuditRecord:
-    """Make the record of a commit on a branch that is not published.
-
-    ``hiding``: the schemas of main and of the branch; what either hides now is hidden.
-    """
-    change = change_of(snapshot, MAX_TEXT)
+    said, kind = snapshot.properties, _kind(snapshot.properties)
+    brought = _json(said.get(CHANGES_PROPERTY))
+    changes: list[dict[str, Any]] = [c for c in brought.get("commits", ()) if isinstance(c, dict)]
+    count = brought.get("count")
+    if kind in (CORRECTION, ERASURE):
+        condition = {"condition_sha256": said[CONDITION_PROPERTY]} if kind == ERASURE else {}
+        changes, count = [change_of(snapshot, MAX_TEXT) | condition], 1
     for schemas in hiding:
-        change = _shown(change, schemas)
-    return _record(
-        table,
-        CORRECTION,
-        branch,
-        snapshot,
-        is_there=True,
-        base_snapshot=record.snapshot_id if record is not None else None,
-        owner=record.owner if record is not None else None,
-        reason=record.reason if record is not None else None,
-        commits=1,
-        changes=[change],
-    )
-
-
-def erasure_record(table: str, branch: str, snapshot: Snapshot, *, is_there: bool) -> AuditRecord:
-    """Make the record of an erasure's commit on a branch."""
-    said = snapshot.properties
-    change = change_of(snapshot, MAX_TEXT) | {"condition_sha256": said[CONDITION_PROPERTY]}
-    return _record(
-        table,
-        ERASURE,
-        branch,
-        snapshot,
-        is_there=is_there,
-        reason=said.get(REASON_PROPERTY),
-        requested_by=said.get(REQUESTED_BY_PROPERTY),
-        approved_by=said.get(APPROVED_BY_PROPERTY),
-        four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
-        commits=1,
-        changes=[change],
-    )
-
-
-def _record(table: str, kind: str, branch: str, snapshot: Snapshot, *, is_there: bool, **more: Any) -> AuditRecord:
-    said = snapshot.properties
+        changes = [_shown(change, schemas) for change in changes]
     return AuditRecord(
         table=table,
         kind=kind,
@@ -217,11 +142,36 @@ def _record(table: str, kind: str, branch: str, snapshot: Snapshot, *, is_there:
         is_there=is_there,
         user=snapshot.commit_user,
         operation_id=said.get(OPERATION_ID_PROPERTY),
-        **more,
+        from_branch=said.get(BRANCH_PROPERTY),
+        from_snapshot=_int(said.get(BRANCH_SNAPSHOT_PROPERTY)),
+        base_snapshot=_int(said.get(BASE_SNAPSHOT_PROPERTY)),
+        only_partitions=list(published_partitions(snapshot)),
+        target_snapshot=_int(said.get(TARGET_PROPERTY)),
+        owner=said.get(BRANCH_OWNER_PROPERTY),
+        reason=said.get(REASON_PROPERTY) or said.get(BRANCH_REASON_PROPERTY),
+        requested_by=said.get(REQUESTED_BY_PROPERTY),
+        approved_by=said.get(APPROVED_BY_PROPERTY),
+        approved_at=said.get(APPROVED_AT_PROPERTY),
+        four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
+        forced=said.get(BRANCH_FORCED_PROPERTY) == "true",
+        checks=_json(said.get(CHECKS_PROPERTY)),
+        checks_forced=CHECKS_FORCED_PROPERTY in said,
+        commits=count if isinstance(count, int) else None,
+        changes=changes,
+        diff=_diff(said.get(DIFF_PROPERTY)),
+        statistics=_json(said.get(FIGURES_PROPERTY)),
+        undo_tag=said.get(UNDO_TAG_PROPERTY),
+        undo_retention=said.get(UNDO_RETENTION_PROPERTY),
+        undone_by=undone_by,
+        duration_ms=_int(said.get(DURATION_PROPERTY)),
     )
 
 
 def _kind(said: Mapping[str, str]) -> str:
+    if CONDITION_PROPERTY in said:
+        return ERASURE
+    if UNDO_TAG_PROPERTY not in said:
+        return CORRECTION
     if said.get(OPERATION_PROPERTY) != _ROLLBACK_TO:
         return PUBLISH
     return UNDO if said.get(KEEP_LATER_PROPERTY) == "true" else ROLLBACK

@@ -6,11 +6,11 @@ never tried again, or where it could not be put.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 
-from airflow_paimon.core.audit.audit_record import AuditRecord, correction_record, erasure_record, publish_record
+from airflow_paimon.core.audit.audit_record import AuditRecord, record_of
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
@@ -65,12 +65,8 @@ def read_audit(table: Table, since_ms: int | None = None, until_ms: int | None =
         publishes = [s for s in recorded if UNDO_TAG_PROPERTY in s.properties]
         undone, living = undone_snapshots(publishes), {s.identity for s in there}
         for snapshot in recorded:
-            if CONDITION_PROPERTY in snapshot.properties:
-                is_there = snapshot.identity in living
-                found.append(erasure_record(main.name, view.branch_name, snapshot, is_there=is_there))
-        for snapshot in publishes:
-            is_there = snapshot.identity in living
-            found.append(publish_record(main.name, view.branch_name, snapshot, schemas, undone, is_there=is_there))
+            is_there, by = snapshot.identity in living, undone.get(snapshot.id)
+            found.append(record_of(main.name, view.branch_name, snapshot, [schemas], is_there=is_there, undone_by=by))
         known |= living | {s.identity for s in recorded}
         whole = (s for s in publishes if s.properties.get(LEFT_PARTITIONS_PROPERTY, "0") == "0")
         brought |= {s.properties.get(BRANCH_IDENTITY_PROPERTY, "") for s in whole}
@@ -125,8 +121,11 @@ def _open_corrections(
     open_ones = [s for s in there if s.id > published and _is_correction(s)]
     if not open_ones:
         return []
-    hiding, name = (of_main, view.schemas()), view.branch_name
-    return [correction_record(view.name, name, s, hiding, record) for s in open_ones]
+    hiding = (of_main, view.schemas())
+    made = [record_of(view.name, view.branch_name, s, hiding, is_there=True) for s in open_ones]
+    if record is None:
+        return made
+    return [replace(one, base_snapshot=record.snapshot_id, owner=record.owner, reason=record.reason) for one in made]
 
 
 def _is_correction(snapshot: Snapshot) -> bool:
