@@ -118,10 +118,6 @@ class KeyMergeResult:
         }
         return replace(self, files=files)
 
-    @property
-    def file_names(self) -> set[str]:
-        return {e.file.file_name for e in self.entries} | {i.file_name for i in self.index}
-
 
 def reason_against(table: Table, schema: TableSchema, sides: Sides, buckets: Collection[BucketKey]) -> str | None:
     """Return why these buckets can't be merged by key, or None."""

@@ -211,7 +211,7 @@ class _Rebase:
         )
         identity = commit_identity(request.operation_id, request.to_branch, request.operation)
         receipt = commit(target, lambda head: draft, CommitOptions(identity=identity))
-        self.files.discard(target, self.files.used)
+        self.files.discard(target, draft)
         assert receipt.snapshot is not None
         return receipt.snapshot
 

@@ -184,11 +184,11 @@ class _PublishRun:
                 delete_files(self.target, [path])
                 self.staged_tag_paths.discard(path)
 
-    def discard(self, used: Collection[str] = ()) -> None:
-        """Delete the files that were written, but for the used ones, and the hold on what they were taken from."""
+    def discard(self, committed: Draft | None = None) -> None:
+        """Delete the files that were written, but for those committed, and the hold on what they were taken from."""
         if self.hold_path is not None:
             drop_hold(self.target, self.hold_path)
-        self.files.discard(self.target, used)
+        self.files.discard(self.target, committed)
 
     def leave_nothing(self) -> None:
         """Delete all of it, and take the columns back. A failure is only logged, so that it doesn't hide why this
@@ -234,7 +234,7 @@ def _execute(run: _PublishRun, plan_on_head: PlanOnHead) -> OperationResult:
     warnings: list[str] = []
     if receipt.snapshot is not None:
         warnings = _finish(run, receipt.snapshot)
-        run.discard(run.files.used)
+        run.discard(run.draft)
     elif not request.dry_run:
         run.leave_nothing()
         run.tried.forget()
@@ -356,7 +356,6 @@ def _carried_over(run: _PublishRun, newer: Snapshot) -> Draft | None:
     on_head = {"main_snapshot": newer.id, "main_identity": newer.identity}
     on_head = {"head_snapshot": newer.id} if publication.is_rollback else on_head
     run.add_to_summary({**summarize(publication.changes), **on_head})
-    run.files.use(publication)
     run.draft = replace(run.draft, next_row_id=max(run.draft.next_row_id or 0, newer.next_row_id or 0))
     if publication.changes is not before.changes:
         entries = mapped_entries(publication.changes, publication.schemas.ids, publication.written)

@@ -18,7 +18,7 @@ from airflow_paimon.core.errors import FormatError, NotFoundError, PaimonError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.plan import Delete
-from airflow_paimon.core.publish.bucket_files import BucketFiles
+from airflow_paimon.core.publish.bucket_files import BucketFiles, read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, other_keys
 from airflow_paimon.core.publish.key_merge import KeyMergeRequest, KeyMergeResult, overlapping_keys
 from airflow_paimon.core.publish.newer_head import MergedBuckets, UnchangedBuckets
@@ -27,8 +27,6 @@ from airflow_paimon.core.publish.row_functions import ReplacedBuckets, RowFuncti
 from airflow_paimon.core.publish.streaming_readers import CHANGES
 from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace
 from airflow_paimon.core.table.data_file_paths import data_file_path
-from airflow_paimon.core.table.live_entries import live_entries
-from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.properties import MERGED_KEYS_PROPERTY
@@ -42,13 +40,12 @@ log = logging.getLogger(__name__)
 class WrittenFiles:
     """The files that one call writes. An attempt to commit uses those of an earlier one where they are the same.
 
-    ``used``: the names of those that the last draft names. ``rewritten``: the files with other row ids, by the old file
+    ``rewritten``: the files with other row ids, by the old file
     and the space of the ids. ``changelogs``: by what is replaced. ``merged``: what was merged by key; ``copies``: of
     files that the target has got since, and compacted.
     """
 
     rows: RowFunctions
-    used: set[str] = field(default_factory=set)
     rewritten: dict[tuple[FileId, IdSpace], ManifestEntry] = field(default_factory=dict)
     changelogs: dict[object, Sequence[ManifestEntry]] = field(default_factory=dict)
     merged: tuple[KeyMergeRequest, KeyMergeResult] | None = None
@@ -57,16 +54,14 @@ class WrittenFiles:
     def draft(self, planned: PlannedPublication, properties: Mapping[str, str]) -> Draft:
         """Write what is missing, and return the content of the snapshot."""
         changelog, rewritten = self._changelog(planned), self._rewritten(planned)
-        self.used = {e.file.file_name for e in (*rewritten.values(), *(changelog or ()))}
-        self.use(planned.publication)
         return draft_of(planned, properties, rewritten, changelog)
 
-    def use(self, d: Publication) -> None:
-        """Count the files of a merge by key as used by a draft of this publication."""
-        self.used |= set() if d.key_merge_result is None else d.key_merge_result.file_names
-
-    def discard(self, table: Table, used: Collection[str] = ()) -> None:
-        """Delete the files that were written, but for the used ones."""
+    def discard(self, table: Table, committed: Draft | None = None) -> None:
+        """Delete the files that were written, but for those that were committed."""
+        used = set[str]()
+        if committed is not None:
+            used |= {e.file.file_name for e in (*committed.entries, *(committed.changelog or ()))}
+            used |= {i.file_name for i in committed.index_entries or ()}
         self._discard_merged(used)
         written = (*self.rewritten.values(), *(e for group in self.changelogs.values() for e in group))
         delete_unused(table, [e for e in written if e.file.file_name not in used])
@@ -235,27 +230,21 @@ def check_files_exist(
 def _replaced(planned: PlannedPublication) -> ReplacedBuckets:
     d = planned.publication
     schema = d.schema
-    stored = StoredPartitions(schema)
-    taken = {c.bucket for c in d.changes}
-    before = live_entries(d.target, d.head, stored.those({b.partition for b in taken}))
-    before = {k: e for k, e in before.items() if stored.bucket(e) in taken}
-    after = dict(before)
+    before = read_bucket_files(d.target, d.head, {c.bucket for c in d.changes}, schema)
+    live = {e.identifier: e for group in before.entries.values() for e in group}
     for entry in planned.entries:
         if entry.kind == FileKind.ADD:
-            after[entry.identifier] = entry
+            live[entry.identifier] = entry
         else:
-            after.pop(entry.identifier, None)
+            live.pop(entry.identifier, None)
+    index = before.index if planned.index is None else planned.index
+    after = BucketFiles(entries=StoredPartitions(schema).by_bucket(live.values()), index=index)
     new = {s.id: s for s in d.schemas.new}
-    ids = {e.file.schema_id for e in (*before.values(), *after.values())}
+    ids = before.schema_ids | after.schema_ids
     schemas = {i: new[i] if i in new else d.target.schema(i) for i in ids}
-    index = read_index_entries(d.target, d.head)
-
-    def files(entries: Mapping[FileId, ManifestEntry], index: Sequence[IndexEntry]) -> BucketFiles:
-        return BucketFiles(entries=stored.by_bucket(entries.values()), index=index, schemas=schemas)
-
     return ReplacedBuckets(
         target=d.target,
         schema=schema,
-        before=files(before, index),
-        after=files(after, index if planned.index is None else planned.index),
+        before=replace(before, schemas=schemas),
+        after=replace(after, schemas=schemas),
     )

@@ -99,16 +99,12 @@ class IdSpace:
 
     @property
     def published_text(self) -> str:
-        """The earlier publishes as the property of a snapshot: ``4>7,9>12``; JSON if one was of some partitions."""
-        if all(p.only is None for p in self.published):
-            return ",".join(f"{p.source}>{p.target}" for p in self.published)
+        """The earlier publishes as the property of a snapshot, JSON: ``[[4, 7, []], [9, 12, ["dt=a"]]]``."""
         parts = [[p.source, p.target, [] if p.only is None else list(p.only.texts)] for p in self.published]
         return json.dumps(parts, ensure_ascii=False)
 
     def in_partition(self, stored: bytes) -> IdSpace:
         """Return what holds for the rows of one partition: only what was published of it counts."""
-        if all(p.only is None for p in self.published):
-            return self
         return replace(self, published=tuple(p for p in self.published if p.only is None or p.only.holds(stored)))
 
     def version_of(self, version: int) -> int | None:
@@ -127,9 +123,6 @@ def parse_shifts(text: str) -> tuple[Shift, ...]:
 
 def parse_published(text: str, only: Callable[[Sequence[str]], Partitions]) -> tuple[PublishedVersion, ...]:
     """Parse ``IdSpace.published_text``; empty if it isn't one. ``only``: parses partitions."""
-    if re.fullmatch(r"\d+>\d+(,\d+>\d+)*", text):
-        pairs = (part.split(">") for part in text.split(","))
-        return tuple(PublishedVersion(int(source), int(target)) for source, target in pairs)
     try:
         return tuple(
             PublishedVersion(int(s), int(t), only(texts) if texts else None) for s, t, texts in json.loads(text)
