@@ -21,15 +21,24 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     highest_sequence,
     listed,
     other_keys,
+    warn_of_bucket_counts,
 )
-from airflow_paimon.core.publish.column_merge_plan import check_columns, check_ids, check_ranges
+from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, check_columns, check_ids, check_ranges
 from airflow_paimon.core.publish.compare import Comparison, published_difference
 from airflow_paimon.core.publish.partial_publish import check_changed, texts_of
 from airflow_paimon.core.publish.planners import PublishPlanner, SchemaLogs
-from airflow_paimon.core.publish.publication import Publication
+from airflow_paimon.core.publish.publication import Publication, RowIds
 from airflow_paimon.core.publish.related_publishes import refuse_other_ids
 from airflow_paimon.core.publish.row_functions import FindSharedId, RowFunctions
-from airflow_paimon.core.row_tracking.row_ids_plan import IdRange, IdSpace, has_row_ids, is_stored, stored_ids
+from airflow_paimon.core.row_tracking.row_ids_plan import (
+    IdRange,
+    IdSpace,
+    has_row_ids,
+    id_space,
+    is_stored,
+    origin,
+    stored_ids,
+)
 from airflow_paimon.core.table.history import changed_buckets, difference, snapshots_between
 from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey, Difference
@@ -41,7 +50,64 @@ from airflow_paimon.core.table.paths import INDEX_DIR
 from airflow_paimon.core.table.table import Table
 
 
-def check_plan(
+def plan_checked(
+    planner: PublishPlanner,
+    compared: Comparison,
+    logs: SchemaLogs,
+    rows: RowFunctions,
+    *,
+    spare_ids: int = 0,
+) -> Publication:
+    """Let the planner decide, give rows their ids, and check it all. ``spare_ids``: row ids to leave to main.
+
+    Raises:
+        ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
+    """
+    publication, options = planner.plan(compared, logs), TableOptions(compared.schema.options)
+    if options.row_tracking:
+        publication = replace(publication, row_ids=_row_ids(compared, publication, spare_ids))
+    if options.data_evolution:  # an update adds a file and removes none
+        publication = replace(publication, unchanged=None)
+    _check_plan(planner, compared, logs, publication, rows)
+    if warned := warn_of_bucket_counts(publication.changes, compared.schema):
+        publication = replace(publication, summary={**publication.summary, "warnings": warned})
+    return publication
+
+
+def _row_ids(compared: Comparison, planned: Publication, spare_ids: int) -> RowIds:
+    """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says.
+
+    It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
+    """
+    last, base, by_file = compared.on_main.last, compared.base, planned.file_merge
+    shifts = last.shifts if last is not None else ()
+    comes_back = compared.branch_rolled_back or (
+        by_file is None and any(c.bucket in compared.sides.ours_changed for c in planned.changes)
+    )
+    order = None
+    if TableOptions(compared.schema.options).data_evolution:
+        known = max((s.next_row_id or 0 for s in (base, *([] if last is None else [last.branch]))), default=0)
+        order = ColumnOrder(known=known, floor=base.id if last is None else max(base.id, last.main.id))
+    sides = (compared.branch_since_base, compared.main_since_base)
+    removed = {i for side in sides for group in side.removed.values() for i in group}
+    renamed = (i for group in compared.main_since_base.added.values() for i in group if origin(i) != i)
+    return RowIds(
+        space=id_space(
+            planned.target.name,
+            earlier=shifts,
+            shared=(last.branch if last is not None and shifts else base).next_row_id or 0,
+            target=(compared.head.next_row_id or 0) + (0 if by_file is None else spare_ids),
+            source=compared.branch_snapshot.next_row_id or 0,
+            base=base.id,
+            published=() if last is None or comes_back else compared.on_main.versions,
+        ),
+        known=removed | (frozenset() if by_file is None else by_file.restored_files),
+        renamed_files={origin(i): i for i in renamed},
+        column_order=order,
+    )
+
+
+def _check_plan(
     planner: PublishPlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, rows: RowFunctions
 ) -> None:
     """Check what was planned for a head, in the order of the messages.

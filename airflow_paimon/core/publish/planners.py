@@ -4,11 +4,11 @@ of both sides.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from airflow_paimon.core.errors import ConflictError
+from airflow_paimon.core.errors import ConflictError, UnsafeOperationError
 from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import Snapshot
@@ -22,9 +22,10 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     fast_forward_buckets,
     overlapping_buckets,
 )
-from airflow_paimon.core.publish.compare import Comparison, main_changed_since_unmatched
+from airflow_paimon.core.publish.compare import Comparison, gather_sides, main_changed_since_unmatched
 from airflow_paimon.core.publish.file_merge_plan import describe_appended, merges_by_file
 from airflow_paimon.core.publish.file_sides import merge_branch_files
+from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.publish.key_merge import (
     KeyMergeRequest,
     aggregates,
@@ -39,10 +40,12 @@ from airflow_paimon.core.publish.publish_schemas import written_with
 from airflow_paimon.core.requests.context import Context
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
 from airflow_paimon.core.schema.mapping_plan import SchemaMapping, plan_schemas
+from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import branch_point, difference, snapshots_between
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope
 from airflow_paimon.core.table.partitions import StoredPartitions
+from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
     BASE_SNAPSHOT_PROPERTY,
     BRANCH_IDENTITY_PROPERTY,
@@ -102,6 +105,46 @@ class PublishPlanner:
     def adjusted_sides(self, base: Snapshot, head: Snapshot, sides: Sides) -> Sides:
         """Return the sides as this planner sees them."""
         return sides
+
+    def compare(
+        self,
+        branch_snapshot: Snapshot,
+        head: Snapshot | None,
+        unfinished: Sequence[Hold],
+        put_schema_ids: Collection[int] = (),
+    ) -> tuple[Comparison, SchemaLogs]:
+        """Compare the branch with a head of main, and read the schema versions of both.
+
+        Raises:
+            UnsafeOperationError: they share no history.
+        """
+        main, branch = self.main, self.branch
+        reads: list[Callable[[], Any]] = [self.base, *([] if head is None else [main.schemas])]
+        base, *found = run_parallel(main.store, reads)
+        onto = main.branch_name
+        if base is None or head is None:
+            instead = ", or let the branch take main's place with replace_main --discard-main if it was created empty"
+            instead = instead if onto == MAIN else ""
+            raise UnsafeOperationError(
+                f"{branch.label} shares no snapshot with {onto} (created empty, or the history and tags of {onto} were "
+                f"expired), so there is nothing to compare with. Write its rows to {onto}{instead}"
+            )
+        own, schemas = self.request.operation_id, found[0]
+        compared = gather_sides(
+            main,
+            branch,
+            base=base,
+            head=head,
+            theirs=branch_snapshot,
+            schema=schemas[-1],
+            takes_all=self.takes_all,
+            unfinished=[one for one in unfinished if one.user != own],
+            scope=self.scope,
+        )
+        compared = replace(compared, sides=self.adjusted_sides(base, head, compared.sides))
+        were_put = bool(put_schema_ids) or any(one.user == own for one in unfinished)
+        logs = SchemaLogs(main=schemas, branch=branch.schemas(), put_schema_ids=put_schema_ids, were_put=were_put)
+        return compared, logs
 
     def _publication(
         self,

@@ -21,16 +21,13 @@ from airflow_paimon.core.format.snapshot import Snapshot, SnapshotRef
 from airflow_paimon.core.publish.audit_properties import changes_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
-    warn_of_bucket_counts,
 )
-from airflow_paimon.core.publish.checks import buckets_to_fold, check_approved, check_plan
-from airflow_paimon.core.publish.column_merge_plan import ColumnOrder
-from airflow_paimon.core.publish.compare import Comparison, gather_sides
+from airflow_paimon.core.publish.checks import buckets_to_fold, check_approved, plan_checked
 from airflow_paimon.core.publish.diff_record import KeptDiff, kept_diff
 from airflow_paimon.core.publish.fold import fold_branch, is_folded
 from airflow_paimon.core.publish.hold import Hold, conflict_if_gone, unfinished_publishes
-from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanner, PublishPlanner, SchemaLogs
-from airflow_paimon.core.publish.publication import Publication, RowIds
+from airflow_paimon.core.publish.planners import FastForwardPlanner, MergePlanner, PublishPlanner
+from airflow_paimon.core.publish.publication import Publication
 from airflow_paimon.core.publish.replace_main import ReplaceMainPlanner
 from airflow_paimon.core.publish.required_checks import RequiredChecks, read_required_checks
 from airflow_paimon.core.publish.row_functions import NO_ROWS, RowFunctions
@@ -38,10 +35,8 @@ from airflow_paimon.core.publish.run import PlanOnHead, run_publication
 from airflow_paimon.core.publish.written_files import WrittenFiles
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import FastForward, MergeBranch, PublishBranch, ReplaceMain
-from airflow_paimon.core.row_tracking.row_ids_plan import id_space, origin
 from airflow_paimon.core.store.base import run_parallel
 from airflow_paimon.core.table.history import publish_target
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import choose_partitions
 from airflow_paimon.core.table.partitions import StoredPartitions
 from airflow_paimon.core.table.paths import MAIN
@@ -163,7 +158,7 @@ class _BranchPublisher:
     def plan_on_head(self, head: Snapshot | None, put_schema_ids: Collection[int]) -> Publication:
         """Plan; may write: rows merged by key, and on the branch the commit that folds it."""
         planner, request, rows = self.planner, self.planner.request, self.files.rows
-        compared, logs = compare_on_head(planner, self.branch_snapshot, head, self.unfinished, put_schema_ids)
+        compared, logs = planner.compare(self.branch_snapshot, head, self.unfinished, put_schema_ids)
         publication = plan_checked(planner, compared, logs, rows, spare_ids=self._spare_ids(compared.head))
         against = compared.head if planner.discards_main else compared.base
         publication = self.required_checks.checked(publication, against, is_main=planner.discards_main)
@@ -215,100 +210,3 @@ def branch_head(branch: Table, expected: int | str | None) -> Snapshot:
             details={"expected_branch_snapshot": expected, "branch_snapshot": branch_snapshot.id},
         )
     return branch_snapshot
-
-
-def compare_on_head(
-    planner: PublishPlanner,
-    branch_snapshot: Snapshot,
-    head: Snapshot | None,
-    unfinished: Sequence[Hold],
-    put_schema_ids: Collection[int] = (),
-) -> tuple[Comparison, SchemaLogs]:
-    """Compare the branch with a head of main, and read the schema versions of both.
-
-    Raises:
-        UnsafeOperationError: they share no history.
-    """
-    target, branch = planner.main, planner.branch
-    reads: list[Callable[[], Any]] = [planner.base, *([] if head is None else [target.schemas])]
-    base, *logs = run_parallel(target.store, reads)
-    onto = target.branch_name
-    if base is None or head is None:
-        instead = ", or let the branch take main's place with replace_main --discard-main if it was created empty"
-        instead = instead if onto == MAIN else ""
-        raise UnsafeOperationError(
-            f"{branch.label} shares no snapshot with {onto} (created empty, or the history and tags of {onto} were "
-            f"expired), so there is nothing to compare with. Write its rows to {onto}{instead}"
-        )
-    own, schemas = planner.request.operation_id, logs[0]
-    compared = gather_sides(
-        target,
-        branch,
-        base=base,
-        head=head,
-        theirs=branch_snapshot,
-        schema=schemas[-1],
-        takes_all=planner.takes_all,
-        unfinished=[one for one in unfinished if one.user != own],
-        scope=planner.scope,
-    )
-    compared = replace(compared, sides=planner.adjusted_sides(base, head, compared.sides))
-    were_put = bool(put_schema_ids) or any(one.user == own for one in unfinished)
-    return compared, SchemaLogs(main=schemas, branch=branch.schemas(), put_schema_ids=put_schema_ids, were_put=were_put)
-
-
-def plan_checked(
-    planner: PublishPlanner,
-    compared: Comparison,
-    logs: SchemaLogs,
-    rows: RowFunctions = NO_ROWS,
-    *,
-    spare_ids: int = 0,
-) -> Publication:
-    """Let the planner decide, give rows their ids, and check it all. ``spare_ids``: row ids to leave to main.
-
-    Raises:
-        ConflictError: both sides changed a key, a bucket that can't be merged by key, or the columns.
-    """
-    publication, options = planner.plan(compared, logs), TableOptions(compared.schema.options)
-    if options.row_tracking:
-        publication = replace(publication, row_ids=_row_ids(compared, publication, spare_ids))
-    if options.data_evolution:  # an update adds a file and removes none
-        publication = replace(publication, unchanged=None)
-    check_plan(planner, compared, logs, publication, rows)
-    if warned := warn_of_bucket_counts(publication.changes, compared.schema):
-        publication = replace(publication, summary={**publication.summary, "warnings": warned})
-    return publication
-
-
-def _row_ids(compared: Comparison, planned: Publication, spare_ids: int) -> RowIds:
-    """After a publish, main knows all ids that the branch had assigned until then, shifted as its snapshot says.
-
-    It knows the versions as well, unless rows of that publish come back now: those are changed by this one.
-    """
-    last, base, by_file = compared.on_main.last, compared.base, planned.file_merge
-    shifts = last.shifts if last is not None else ()
-    comes_back = compared.branch_rolled_back or (
-        by_file is None and any(c.bucket in compared.sides.ours_changed for c in planned.changes)
-    )
-    order = None
-    if TableOptions(compared.schema.options).data_evolution:
-        known = max((s.next_row_id or 0 for s in (base, *([] if last is None else [last.branch]))), default=0)
-        order = ColumnOrder(known=known, floor=base.id if last is None else max(base.id, last.main.id))
-    sides = (compared.branch_since_base, compared.main_since_base)
-    removed = {i for side in sides for group in side.removed.values() for i in group}
-    renamed = (i for group in compared.main_since_base.added.values() for i in group if origin(i) != i)
-    return RowIds(
-        space=id_space(
-            planned.target.name,
-            earlier=shifts,
-            shared=(last.branch if last is not None and shifts else base).next_row_id or 0,
-            target=(compared.head.next_row_id or 0) + (0 if by_file is None else spare_ids),
-            source=compared.branch_snapshot.next_row_id or 0,
-            base=base.id,
-            published=() if last is None or comes_back else compared.on_main.versions,
-        ),
-        known=removed | (frozenset() if by_file is None else by_file.restored_files),
-        renamed_files={origin(i): i for i in renamed},
-        column_order=order,
-    )

@@ -30,11 +30,12 @@ from airflow_paimon.core.errors import (
 from airflow_paimon.core.format.snapshot import Operation, Snapshot
 from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.publish.bucket_merge_plan import summarize
+from airflow_paimon.core.publish.checks import plan_checked
 from airflow_paimon.core.publish.compare import Comparison
 from airflow_paimon.core.publish.hold import conflict_if_gone, drop_hold, put_hold, unfinished_publishes
 from airflow_paimon.core.publish.planners import MergePlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import PlannedPublication, plan_publication
-from airflow_paimon.core.publish.publish_branch import branch_head, compare_on_head, plan_checked
+from airflow_paimon.core.publish.publish_branch import branch_head
 from airflow_paimon.core.publish.publish_schemas import put_schemas
 from airflow_paimon.core.publish.row_functions import NO_ROWS, RowFunctions
 from airflow_paimon.core.publish.written_files import WrittenFiles, check_files_exist
@@ -124,7 +125,7 @@ class _Rebase:
         if record is not None and committed is not None and committed.commit_user == request.operation_id:
             return self._result(None, committed, {"replayed": True, "base_snapshot": record.snapshot_id})
         head = self.main.latest_snapshot() if record is None else self._head_of_record(record)
-        compared, logs = compare_on_head(self.planner, self.theirs, head, unfinished_publishes(self.branch))
+        compared, logs = self.planner.compare(self.theirs, head, unfinished_publishes(self.branch))
         planned = self._plan(self.main, compared, logs)  # refuses what it can't do before there is a branch
         details = self._details(compared, planned)
         changes, conditions = planned.publication.changes_anything, planned.publication.preconditions
@@ -173,7 +174,7 @@ class _Rebase:
         """Plan what main's head gets of the branch, as a commit on ``target``, which has that head."""
         request = self.planner.request
         check_known([compared.head, self.theirs], table=self.main.name)
-        publication = replace(plan_checked(self.planner, compared, logs), target=target, properties={})
+        publication = replace(plan_checked(self.planner, compared, logs, self.files.rows), target=target, properties={})
         if not self.request.dry_run:
             publication = self.files.merge_by_key(publication, writers_stopped=True)
         return plan_publication(request, publication)
