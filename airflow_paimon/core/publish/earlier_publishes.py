@@ -84,15 +84,6 @@ def publish_scope(schema: TableSchema, snapshot: Snapshot, label: str) -> Partit
     return recorded_scope(schema, snapshot.properties.get(ONLY_PARTITIONS_PROPERTY), label)
 
 
-def _own_publish(main: Table, schema: TableSchema, snapshot: Snapshot, then: Snapshot) -> BranchPublish:
-    scope = publish_scope(schema, snapshot, main.label)
-    earlier = parse_published(
-        snapshot.properties.get(ROW_VERSIONS_PROPERTY, ""), lambda texts: choose_partitions(schema, texts, main.label)
-    )
-    versions = (*earlier, PublishedVersion(then.id, snapshot.id, None if scope.is_whole else scope))
-    return BranchPublish(main=snapshot, branch=then, whose=Whose.OWN, scope=scope, versions=versions)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishesOnMain:
     """The publishes that main's head stands on: those of the branch itself, the oldest first, and those of relatives.
@@ -207,32 +198,32 @@ def match_publishes(
         parents.add(above.from_branch)
         above = read_branch_record(main, above.from_branch)
 
-    def whose(snapshot: Snapshot, own: Snapshot | None) -> Whose | None:
+    found: dict[int, BranchPublish] = {}
+    for snapshot in published:
         said = snapshot.properties
+        own = branch.find_snapshot(state_number(said.get(BRANCH_SNAPSHOT_PROPERTY, "")))
         is_named = said.get(BRANCH_PROPERTY) == branch.branch_name
         if own is not None and own.identity == said[BRANCH_IDENTITY_PROPERTY]:
             back = [] if is_named else rollbacks_before(branch, own)
-            return Whose.RELATIVE if any(s.time_millis <= snapshot.time_millis for s in back) else Whose.OWN
-        if is_named and (made is None or snapshot.time_millis >= made):
-            return Whose.UNKNOWN
-        if (
+            whose = Whose.RELATIVE if any(s.time_millis <= snapshot.time_millis for s in back) else Whose.OWN
+        elif is_named and (made is None or snapshot.time_millis >= made):
+            whose = Whose.UNKNOWN
+        elif (
             said.get(BRANCH_PROPERTY) in parents
             or (record is not None and said.get(FAMILY_PROPERTY) == record.family_name)
             or any(own_state(branch, text) is not None for text in snapshot.values(CAME_FROM_PROPERTY, list))
         ):
-            return Whose.RELATIVE
-        return None if is_named else Whose.OTHER
-
-    found: dict[int, BranchPublish] = {}
-    for snapshot in published:
-        text = snapshot.properties.get(BRANCH_SNAPSHOT_PROPERTY, "")
-        own = branch.find_snapshot(int(text)) if text.isdigit() else None
-        of = whose(snapshot, own)
-        if of is Whose.OWN and own is not None:
-            found[snapshot.id] = _own_publish(main, schema, snapshot, own)
-        elif of is not None:
-            scope = publish_scope(schema, snapshot, main.label)
-            found[snapshot.id] = BranchPublish(main=snapshot, branch=snapshot, whose=of, scope=scope)
+            whose = Whose.RELATIVE
+        elif is_named:
+            continue
+        else:
+            whose = Whose.OTHER
+        scope, then, versions = publish_scope(schema, snapshot, main.label), snapshot, tuple[PublishedVersion, ...]()
+        if whose is Whose.OWN and own is not None:
+            then, text = own, said.get(ROW_VERSIONS_PROPERTY, "")
+            earlier = parse_published(text, lambda texts: choose_partitions(schema, texts, main.label))
+            versions = (*earlier, PublishedVersion(own.id, snapshot.id, None if scope.is_whole else scope))
+        found[snapshot.id] = BranchPublish(main=snapshot, branch=then, whose=whose, scope=scope, versions=versions)
     return found
 
 
