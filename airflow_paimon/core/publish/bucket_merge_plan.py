@@ -14,14 +14,13 @@ from airflow_paimon.core.errors import ConflictError, UnsafeOperationError, firs
 from airflow_paimon.core.format.manifest import DataFile, FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind
-from airflow_paimon.core.plan import Action, PutNew, PutSnapshot, ReplaceBucket, SetTag
 from airflow_paimon.core.row_tracking.row_ids_plan import origin
 from airflow_paimon.core.table.features import SNAPSHOT_ORDERING
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.partition_scope import PartitionScope
 from airflow_paimon.core.table.partitions import BucketOf, StoredPartitions
-from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET, BranchPaths
+from airflow_paimon.core.table.paths import MAIN, POSTPONED_BUCKET
 from airflow_paimon.core.table.visibility import hides_level_zero
 
 MAX_LISTED = 20
@@ -388,36 +387,6 @@ def summarize(changes: Sequence[BucketChange]) -> dict[str, Any]:
         "rows_added": sum(e.file.row_count for c in changes for e in c.add),
         "rows_deleted": sum(e.file.row_count for c in changes for e in c.delete),
     }
-
-
-def publish_actions(
-    view: str,
-    undo: SetTag,
-    changes: Sequence[BucketChange],
-    schema: TableSchema,
-    new_schemas: Sequence[TableSchema],
-    snapshot: PutSnapshot,
-    whose: str,
-) -> tuple[Action, ...]:
-    """List the actions of a publish onto the branch ``view``, in order; ``whose`` describes the added files, for
-    people.
-
-    Retention tags on the new snapshot itself are set after it (``protect_published``) and not listed.
-    """
-    paths, name_bucket = BranchPaths(view), StoredPartitions(schema).bucket_text
-    schemas = [
-        PutNew(path=paths.schema(s.id), data=s.to_bytes(), reason="columns that the branch added") for s in new_schemas
-    ]
-    buckets = [
-        ReplaceBucket(
-            path=name_bucket(c.bucket),
-            delete=tuple(sorted(e.file.file_name for e in c.delete)),
-            add=tuple(sorted(e.file.file_name for e in c.add)),
-            reason=f"{whose}: {len(c.delete)} files out, {len(c.add)} in",
-        )
-        for c in changes
-    ]
-    return (undo, *schemas, *buckets, snapshot)
 
 
 def ways_out(names: Sequence[str], target: str = MAIN) -> str:

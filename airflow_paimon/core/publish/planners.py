@@ -332,15 +332,16 @@ class MergePlanner(PublishPlanner):
         for bucket in buckets:
             snapshot = compared.base_publish[bucket].branch if bucket in compared.base_publish else compared.base
             bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
-        states = {i: read_bucket_files(self.branch, then, own, compared.schema) for i, (then, own) in bases.items()}
-        published = {b for i, (_, own) in bases.items() if i != compared.base.identity for b in own}
-        before = read_bucket_files(self.branch, compared.base, published, compared.schema)
-        point = joined_files([before, *(s for i, s in states.items() if i == compared.base.identity)])
-        theirs, ours = (
+        base = joined_files(read_bucket_files(self.branch, then, own, compared.schema) for then, own in bases.values())
+        theirs, ours, point = (
             read_bucket_files(view, then, buckets, compared.schema)
-            for view, then in ((self.branch, compared.branch_snapshot), (self.main, compared.head))
+            for view, then in (
+                (self.branch, compared.branch_snapshot),
+                (self.main, compared.head),
+                (self.branch, compared.base),
+            )
         )
-        return joined_files(states.values()), theirs, ours, point
+        return base, theirs, ours, point
 
 
 @dataclass(frozen=True, slots=True)

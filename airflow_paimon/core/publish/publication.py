@@ -17,7 +17,7 @@ from airflow_paimon.core.errors import first_few
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
-from airflow_paimon.core.plan import Action, HeadIs, Plan, PutSnapshot, SetTag
+from airflow_paimon.core.plan import Action, HeadIs, Plan, PutNew, PutSnapshot, ReplaceBucket, SetTag
 from airflow_paimon.core.publish.audit_properties import figures_property
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
@@ -25,7 +25,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     left_on_their_levels,
     mapped_entries,
     merged_index,
-    publish_actions,
     summarize,
 )
 from airflow_paimon.core.publish.column_merge_plan import ColumnOrder, ordered
@@ -201,24 +200,42 @@ def plan_publication(request: Publish, publication: Publication) -> PlannedPubli
 
 
 def _actions(request: Publish, d: Publication) -> Sequence[Action]:
-    """Return what a publication writes besides the tags that keep files; nothing if it changes nothing.
+    """Return what a publication writes besides the tags that keep files, in order; nothing if it changes nothing.
 
-    Without an operation id the name of the undo tag is chosen when it is set.
+    Without an operation id the name of the undo tag is chosen when it is set. Retention tags on the new snapshot itself
+    are set after it (``protect_published``) and not listed.
     """
     if not d.changes_anything:
         return ()
-    source = d.source_snapshot.id
-    reason = f"back to snapshot {source}" if d.is_rollback else f"publishes branch {d.source.branch_name}"
+    source, paths, name_bucket = d.source_snapshot.id, d.target.paths, StoredPartitions(d.schema).bucket_text
+    whose = f"back to snapshot {source}" if d.is_rollback else f"publishes branch {d.source.branch_name}"
     if d.summary.get("keep_later"):
-        reason = f"reverts snapshot {source + 1} only"
-    snapshot = PutSnapshot(path=d.target.paths.snapshot(d.head.id + 1), schema_id=d.schema.id, reason=reason)
+        whose = f"reverts snapshot {source + 1} only"
     undo = SetTag(
-        path=d.target.paths.tag(f"{UNDO_TAG_PREFIX}{name_part(request.operation_id) if request.operation_id else '*'}"),
+        path=paths.tag(f"{UNDO_TAG_PREFIX}{name_part(request.operation_id) if request.operation_id else '*'}"),
         snapshot_id=d.head.id,
         retained=request.undo_retention,
         reason=f"undo is rollback_to this tag ({request.undo_retention})",
     )
-    return publish_actions(d.target.branch_name, undo, d.changes, d.schema, d.schemas.new, snapshot, reason)
+    schemas = (
+        PutNew(path=paths.schema(s.id), data=s.to_bytes(), reason="columns that the branch added")
+        for s in d.schemas.new
+    )
+    buckets = (
+        ReplaceBucket(
+            path=name_bucket(c.bucket),
+            delete=tuple(sorted(e.file.file_name for e in c.delete)),
+            add=tuple(sorted(e.file.file_name for e in c.add)),
+            reason=f"{whose}: {len(c.delete)} files out, {len(c.add)} in",
+        )
+        for c in d.changes
+    )
+    return (
+        undo,
+        *schemas,
+        *buckets,
+        PutSnapshot(path=paths.snapshot(d.head.id + 1), schema_id=d.schema.id, reason=whose),
+    )
 
 
 def _missed_by(target: Table, readers: Mapping[str, Any], is_lost: bool) -> list[str]:
