@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.types import DataField
 from airflow_paimon.core.table.merge_options import (
     DEFAULT_FUNCTION,
     FUNCTIONS,
@@ -24,7 +23,6 @@ from airflow_paimon.core.table.options import TableOptions
 
 _IGNORE, _REMOVE = "ignore-delete", "partial-update.remove-record-on-delete"
 _REMOVE_BY_GROUP = "partial-update.remove-record-on-sequence-group"
-_MERGING = ("partial-update", "aggregation")
 
 
 def sequence_groups(schema: TableSchema, options: TableOptions) -> Iterator[str]:
@@ -48,53 +46,30 @@ def removals(schema: TableSchema, options: TableOptions) -> Iterator[str]:
         yield f"{_REMOVE_BY_GROUP}={by_group} names {missing[0]!r}, by which no sequence group is ordered"
 
 
-def function_names(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    if not schema.primary_keys or options.merge_engine not in _MERGING:
+def functions(schema: TableSchema, options: TableOptions) -> Iterator[str]:
+    """Functions that Paimon doesn't have, or that a column's type doesn't take: Paimon makes such a table, and fails
+    with its first merge or read. Partial updates give a column a function only within a sequence group.
+    """
+    if not schema.primary_keys or options.merge_engine not in ("partial-update", "aggregation"):
         return
-    for name in schema.field_names:
-        function = configured_function(options, name)
+    in_groups = options.merge_engine == "partial-update"
+    grouped = {name for key in options.raw for name in group_fields(key)}
+    unmerged = {*schema.primary_keys, *(grouped if in_groups else options.sequence_fields)}
+    for field in schema.fields:
+        function = configured_function(options, field.name)
+        own = f"fields.{field.name}.aggregate-function"
+        key = own if options.given(own) is not None else "fields.default-aggregate-function"
         if function is not None and function not in FUNCTIONS:
-            yield f"{_key(options, name)}={function!r} is not one of Paimon's functions: {', '.join(sorted(FUNCTIONS))}"
-
-
-def functions_without_group(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    """Partial updates give a column a function only within a sequence group."""
-    if not _is_partial_update(schema, options):
-        return
-    protected = protected_columns(schema)
-    for field in _merged_fields(schema, options):
-        function = configured_function(options, field.name)
-        if function not in (None, DEFAULT_FUNCTION) and field.name not in protected:
-            yield f"{_key(options, field.name)}={function} needs a sequence group that has column {field.name!r}"
-
-
-def function_types(schema: TableSchema, options: TableOptions) -> Iterator[str]:
-    """Functions on types that they don't take: Paimon makes such a table, and fails with its first merge or read."""
-    for field in _merged_fields(schema, options):
-        function = configured_function(options, field.name)
-        if function not in FUNCTIONS:
+            yield f"{key}={function!r} is not one of Paimon's functions: {', '.join(sorted(FUNCTIONS))}"
+        elif function is None or field.name in unmerged:
             continue
-        if not takes(function, field.type):
-            key = _key(options, field.name)
+        elif not takes(function, field.type):
             yield f"{key}={function} for column {field.name!r} of type {field.type}: {what_it_takes(function)}"
         else:
             yield from option_faults(options, field, function)
+        if in_groups and function != DEFAULT_FUNCTION and field.name not in {*unmerged, *protected_columns(schema)}:
+            yield f"{key}={function} needs a sequence group that has column {field.name!r}"
 
 
 def _is_partial_update(schema: TableSchema, options: TableOptions) -> bool:
     return bool(schema.primary_keys) and options.merge_engine == "partial-update"
-
-
-def _merged_fields(schema: TableSchema, options: TableOptions) -> list[DataField]:
-    """Return the columns that have a function: those that are neither keys nor order rows."""
-    if not schema.primary_keys or options.merge_engine not in _MERGING:
-        return []
-    ordering = {name for key in options.raw for name in group_fields(key)}
-    if options.merge_engine == "aggregation":
-        ordering = set(options.sequence_fields)
-    return [f for f in schema.fields if f.name not in ordering and f.name not in schema.primary_keys]
-
-
-def _key(options: TableOptions, column: str) -> str:
-    own = f"fields.{column}.aggregate-function"
-    return own if options.given(own) is not None else "fields.default-aggregate-function"

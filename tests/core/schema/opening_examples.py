@@ -122,7 +122,7 @@ REFUSED: dict[str, tuple[Example, ...]] = {
             }
         ),
     ),
-    "function names": (
+    "functions": (
         _sums(**{"fields.n.aggregate-function": "summ"}),
         _sums(**{"fields.n.aggregate-function": "sum "}),
         _sums(**{"fields.n.aggregate-function": "SUM"}),
@@ -130,13 +130,9 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         _sums(**{"fields.default-aggregate-function": "nope"}),
         _partial(**{"fields.g.sequence-group": "n", "fields.n.aggregate-function": "nope"}),
         _sums(**{"fields.k.aggregate-function": "nope"}),
-    ),
-    "functions without group": (
         _partial(**{"fields.n.aggregate-function": "sum"}),
         _partial(**{"fields.default-aggregate-function": "last_value"}),
         _partial(**{"fields.g.sequence-group": "v", "fields.n.aggregate-function": "sum"}),
-    ),
-    "function types": (
         _sums(**{"fields.v.aggregate-function": "sum"}),
         _sums(**{"fields.v.aggregate-function": "product"}),
         _sums(**{"fields.n.aggregate-function": "bool_and"}),
@@ -279,19 +275,15 @@ TAKEN: dict[str, tuple[Example, ...]] = {
         _partial(**{"fields.g,h.sequence-group": "v", "partial-update.remove-record-on-sequence-group": "h"}),
         _keyed(ignore_delete="true", partial_update__remove_record_on_delete="true"),
     ),
-    "function names": (
+    "functions": (
         *(
             _sums(**{"fields.n.aggregate-function": name})
             for name in ("sum", "first_not_null_value", "last_value", "primary-key", "max", "product")
         ),
         _sums(**{"fields.default-aggregate-function": "last_value"}),
-    ),
-    "functions without group": (
         _partial(**{"fields.n.aggregate-function": "last_non_null_value"}),
         _partial(**{"fields.g.sequence-group": "n", "fields.n.aggregate-function": "sum"}),
         _partial(**{"fields.g.sequence-group": "n", "fields.g.aggregate-function": "sum"}),
-    ),
-    "function types": (
         _sums(
             **{
                 "fields.n.aggregate-function": "sum",
