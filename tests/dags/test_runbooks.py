@@ -97,7 +97,7 @@ REFUSED: dict[str, tuple[dict[str, Any], type[PaimonError], str]] = {
         "function 'os:system' can't come from a form",
     ),
     "a misspelled column": (
-        {"sql": "SELECT dt, id, amuont AS amount, note FROM branch"},
+        {"sql": "SELECT * FROM branch WHERE amuont > 1"},
         InvalidInputError,
         "no column amuont (did you mean amount?)",
     ),

@@ -10,32 +10,16 @@ from difflib import get_close_matches
 from itertools import accumulate
 
 from airflow_paimon.core.errors import InvalidInputError
-from airflow_paimon.core.sql_text.statement import (
-    BRANCH,
-    NO_ALIAS,
-    kind_of,
-    relations_of,
-)
+from airflow_paimon.core.sql_text.statement import AFTER_FROM, BRANCH, NO_ALIAS, kind_of, relations_of
 from airflow_paimon.core.sql_text.tokens import Token, nesting, tokens_of
+from airflow_paimon.core.table.predicate import COMPARISONS
 
 _VALUES = frozenset({"null", "true", "false", "default", "current_date", "current_time", "current_timestamp",
                      "localtimestamp", "current_user", "session_user", "user", "current_catalog", "current_database",
                      "current_schema", "current_timezone"})  # fmt: skip
 """Words that are a value."""
-_ENDS_VALUE = (*_VALUES, "end")
-"""Words after which a name is an alias."""
-_UNITS = ("year", "quarter", "month", "week", "day", "hour", "minute", "second", "millisecond", "microsecond",
-          "nanosecond")  # fmt: skip
-_KEYWORDS = frozenset({
-    *_ENDS_VALUE,
-    *_UNITS, *(f"{unit}s" for unit in _UNITS), "dayofyear", "dayofweek", "doy", "dow", "epoch", "select", "distinct",
-    "all", "from", "where", "group", "by", "having", "order", "sort", "cluster", "distribute", "limit", "offset", "asc",
-    "desc", "nulls", "first", "last", "update", "set", "delete", "insert", "into", "and", "or", "not", "in", "is",
-    "between", "like", "ilike", "rlike", "regexp", "escape", "any", "some", "case", "when", "then", "else", "as",
-    "cast", "interval", "date", "timestamp", "timestamp_ntz", "timestamp_ltz", "time", "exists", "div", "mod", "both",
-    "leading", "trailing", "placing", "for", "to", "except", "rollup", "cube", "grouping", "sets", "filter", "on",
-    "using", "respect", "ignore", "collate", "at", "zone", "x", "binary", "table",
-})  # fmt: skip
+_BEFORE = ("set", "where", "and", "or", "not", "when", "on")
+"""Words after which a name that is compared or set is a column."""
 _UNCLEAR = frozenset({"lateral", "window", "over", "pivot", "unpivot", "tablesample", "transform", "with", "union",
                       "intersect", "minus", "join", "qualify", "within", "values", "declare", "version",
                       "identifier"})  # fmt: skip
@@ -52,7 +36,7 @@ def check_columns(sql: str, views: Mapping[str, Sequence[str]], tables: Mapping[
     tokens = tokens_of(sql)
     known = {name.lower(): tuple(columns) for name, columns in views.items()}
     found = _Statement(tokens, known)
-    faults = dict.fromkeys((*found.qualified(), *found.bare()))
+    faults = dict.fromkeys((*found.qualified(), *found.compared()))
     if not faults:
         return
     said = [f"{view} has no column {name}{_meant(name, known[view])}" for view, name in faults]
@@ -74,7 +58,6 @@ class _Statement:
         self._in_relation = {at for r in self._relations for at in range(r.start, r.end)}
         self._depths = list(accumulate(map(nesting, tokens)))
         self._outer = [r for r in self._relations if self._depths[r.start] == 0]
-        self._in_outer = {at for r in self._outer for at in range(r.start, r.end)}
         self._aliases = self._of_aliases(hidden)
 
     def _of_aliases(self, hidden: set[str]) -> dict[str, str]:
@@ -108,22 +91,22 @@ class _Statement:
                 found.append((view, column.text))
         return found
 
-    def bare(self) -> list[tuple[str, str]]:
-        """Return unknown columns without a table's name, of a statement that reads one table and nothing else."""
-        view = self._only_view()
-        if view is None:
+    def compared(self) -> list[tuple[str, str]]:
+        """Return unknown columns that are compared or set without a table's name, of a statement that reads one table
+        and nothing else.
+        """
+        if (view := self._only_view()) is None:
             return []
-        known, found = {c.lower() for c in self._views[view]}, []
-        places = [at for at in range(len(self._tokens)) if self._is_candidate(at)]
-        skipped = self._after_as()
-        aliases = {self._at(at).text.lower() for at in skipped} | {
-            self._at(at).text.lower() for at in places if self._is_alias(at)
-        }
-        for at in places:
-            token = self._at(at)
-            if at in skipped or self._is_alias(at) or token.text.lower() in known | aliases:
-                continue
-            if self._lacks(view, token):
+        found, in_reach = [], kind_of(self._tokens) is not None
+        for at, token in enumerate(self._tokens):
+            if self._depths[at] == 0 and token.is_word(*AFTER_FROM):  # of a SELECT only what is behind WHERE
+                in_reach = token.is_word("where")
+            before, after = self._at(at - 1), self._at(at + 1)
+            after = self._at(at + 2) if after.is_word("not") else after
+            begins = before.is_word(*_BEFORE) or before.is_mark("(", ",")
+            compared = after.is_mark("<=>", *COMPARISONS) or after.is_word("is", "in", "between", "like")
+            is_column = in_reach and token.names and begins and compared and not token.is_word(*_VALUES)
+            if is_column and self._lacks(view, token):
                 found.append((view, token.text))
         return found
 
@@ -138,42 +121,6 @@ class _Statement:
             return None
         view = self._outer[0].view  # FROM in the parentheses of a function names no table
         return view if view in self._views and (kind is None or view == BRANCH) else None
-
-    def _is_candidate(self, at: int) -> bool:
-        """Whether a name stands alone: no keyword, function, part of a path, or type of a literal."""
-        token, after = self._at(at), self._at(at + 1)
-        if not token.names or token.is_word(*_KEYWORDS) or at in self._in_outer:
-            return False
-        return not self._at(at - 1).is_mark(".") and not after.is_mark(".", "(") and after.kind != "text"
-
-    def _is_alias(self, at: int) -> bool:
-        """Whether a name follows an expression: its alias, or the unit of an interval."""
-        before = self._at(at - 1)
-        if at - 1 in self._in_relation:
-            return True
-        if before.kind == "word":
-            return before.is_word(*_ENDS_VALUE) or not before.is_word(*_KEYWORDS)
-        return before.kind in ("quoted", "text", "number") or before.is_mark(")", "]")
-
-    def _after_as(self) -> set[int]:
-        """Return where aliases and types of casts are: from AS up to the comma or the end of the parentheses."""
-        found: set[int] = set()
-        for start, token in enumerate(self._tokens):
-            if token.is_word("collate", "extract"):
-                found |= {start + 1, start + 2}
-            if token.is_word("as"):
-                found |= set(range(start + 1, self._end_of_alias(start)))
-        return found
-
-    def _end_of_alias(self, start: int) -> int:
-        depth, at = self._depths[start], start + 1
-        if depth == 0 and not self._at(at).is_mark("("):
-            return at + 1
-        while at < len(self._tokens) and self._depths[at] >= depth:
-            if self._depths[at] == depth and self._at(at).is_mark(",", ")"):
-                return at + (self._at(at).is_mark(")"))
-            at += 1
-        return at
 
 
 def _defined(tokens: Sequence[Token]) -> set[str]:
