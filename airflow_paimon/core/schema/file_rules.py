@@ -12,17 +12,8 @@ from airflow_paimon.core.format.types import AtomicType, DataType, MapType, type
 from airflow_paimon.core.table.option_values import map_of
 from airflow_paimon.core.table.options import TableOptions
 
-_PURE = frozenset({"CHAR", "VARCHAR", "STRING", "BINARY", "VARBINARY", "BYTES"})
-_COUNTS = frozenset({"TINYINT", "SMALLINT", "INT", "BIGINT", "DATE", "TIME", "TIMESTAMP", "TIMESTAMP_LTZ"})
+_INDEXES = ("bitmap", "bloom-filter", "bsi", "range-bitmap")
 _TEXTS = frozenset({"CHAR", "VARCHAR", "STRING"})
-_FLOATS = frozenset({"FLOAT", "DOUBLE"})
-_INDEXED = {
-    "bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN"},
-    "bloom-filter": _PURE | _COUNTS | _FLOATS,
-    "bsi": _COUNTS | {"DECIMAL"},
-    "range-bitmap": _TEXTS | _COUNTS | _FLOATS | {"BOOLEAN", "DECIMAL"},
-}
-"""File indexes, and the types of the columns that each takes."""
 _AVRO_DIGITS = {"TIMESTAMP": 6, "TIMESTAMP_LTZ": 6, "TIME": 3}
 _CODECS = {
     "parquet": frozenset({"none", "uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "lz4_raw", "zstd"}),
@@ -72,15 +63,10 @@ def _indexed_column(schema: TableSchema, key: str, kind: str, name: str) -> Iter
         yield f"{key} names column {name!r}, which the table doesn't have"
         return
     found = schema.field(name).type
-    if nested:
-        if not isinstance(found, MapType) or found.key.root not in _TEXTS:
-            yield f"{key} names a key of column {name!r}, which is not a MAP with keys of type STRING"
-            return
-        found = found.value
-    if kind not in _INDEXED:
-        yield f"{key} is for an index that Paimon doesn't have; there are {', '.join(sorted(_INDEXED))}"
-    elif found.root not in _INDEXED[kind]:
-        yield f"{key} names column {name!r}, and {kind} has no index for type {found}"
+    if nested and (not isinstance(found, MapType) or found.key.root not in _TEXTS):
+        yield f"{key} names a key of column {name!r}, which is not a MAP with keys of type STRING"
+    elif kind not in _INDEXES:
+        yield f"{key} is for an index that Paimon doesn't have; there are {', '.join(_INDEXES)}"
 
 
 def compressions(schema: TableSchema, options: TableOptions) -> Iterator[str]:

@@ -110,14 +110,6 @@ I64 = npt.NDArray[np.int64]
 _SEED = 42
 _C1, _C2, _M5 = 0xCC9E2D51, 0x1B873593, 0xE6546B64
 _CHUNK_ROWS = 1 << 16
-_FEW_ROWS = 16
-
-
-def _mix(h: int, word: int) -> int:
-    k = word * _C1 & _MASK
-    k = (k << 15 | k >> 17) * _C2 & _MASK
-    h ^= k
-    return ((h << 13 | h >> 19) & _MASK) * 5 + _M5 & _MASK
 
 
 def bucket_of_rows(
@@ -237,20 +229,10 @@ def _variable_bytes(column: _Slots, rows: int) -> I64:
 def _mix_texts(h: U32, texts: _Texts) -> U32:
     rows: I64 = np.flatnonzero(texts.sizes > 7)
     offset = 0
-    while len(rows) > _FEW_ROWS:
+    while len(rows):
         h[rows] = _mix_words(h[rows], texts.words(rows, offset))
         offset += 8
         rows = rows[texts.sizes[rows] > offset]
-    for row in rows.tolist():
-        h[row] = _mix_rest(int(h[row]), texts, row, offset)
-    return h
-
-
-def _mix_rest(h: int, texts: _Texts, row: int, offset: int) -> int:
-    start, size = int(texts.starts[row]), int(texts.sizes[row])
-    rest = texts.data[start + offset : start + size].tobytes()
-    for (word,) in struct.iter_unpack("<I", rest + bytes(-len(rest) % 8)):
-        h = _mix(h, word)
     return h
 
 

@@ -145,14 +145,8 @@ def _branches(table: Table) -> pa.Table:
     rows: list[tuple[Any, ...]] = []
     for name in main.branch_names():
         verified, record = matching_branch_record(main, name), read_branch_record(main, name)
-        made: datetime | None = None
-        origin: tuple[Any, ...] = (None, None, None)
-        if verified is None:
-            made = _folder_time(main, name)
-        else:
-            ms = verified.created_ms
-            made = None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).replace(tzinfo=None)
-            origin = verified.from_tag, verified.snapshot_id, verified.from_branch
+        made = _folder_time(main, name) if verified is None else _moment(verified.created_ms)
+        origin = (verified.from_tag, verified.snapshot_id, verified.from_branch) if verified else (None, None, None)
         rows.append((name, made, *origin, *_ownership(record, fits=verified is not None)))
     return _build_rows(columns, rows)
 

@@ -219,9 +219,6 @@ REFUSED: dict[str, tuple[Example, ...]] = {
         _also(KEYED, **{"file-index.bloom-filter.v.items": "9"}),
         _also(KEYED, **{"file-index.bloom-filter.columns": "v[x]"}),
         _also(KEYED, **{"file-index.nope.columns": "v"}),
-        _also(KEYED, **{"file-index.bloom-filter.columns": "d"}),
-        _also(KEYED, **{"file-index.bitmap.columns": "a"}),
-        _also(KEYED, **{"file-index.bsi.columns": "v"}),
     ),
     "row tracking": (
         _also(KEYED, **{"row-tracking.enabled": "true"}),
