@@ -8,7 +8,6 @@ import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,27 +40,18 @@ _MANY = 500_000
 """Files from which on the folders are listed side by side: an object store lists 1,000 in a request."""
 
 
-class ListedPart(NamedTuple):
-    """Some of the files. ``paths``: of the candidates, compressed. ``unknown``: those whose names no known writer
-    gives; ``other_files``: all but the candidates, the unknown ones and this package's own files among them.
-    """
-
-    candidates: CandidateColumns
-    paths: bytes
-    unknown: list[FileInfo]
-    other_files: list[FileInfo]
-
-
 @dataclass(slots=True)
 class ListedFiles:
-    """The files of a table's folder.
+    """The files of a table's folder. ``prefixes``: of data and changelog files.
 
     ``candidates``: those that can be orphans, by the digests of their names. ``active_writers``: writers of those that
-    are not older than ``before_ms``. ``unknown``: see ``ListedPart``, with some ``examples`` of their paths.
-    ``other_files``: if ``lists_other_files``.
+    are not older than ``before_ms``. ``unknown``: those whose names no known writer gives, with some ``examples`` of
+    their paths. ``other_files``, if ``lists_other_files``: all but the candidates, the unknown ones and this package's
+    own files among them.
     """
 
     runs: SpillBuffer
+    prefixes: Prefixes
     lists_other_files: bool = False
     before_ms: int | None = None
     candidates: list[SortedColumns] = field(default_factory=list)
@@ -76,19 +66,39 @@ class ListedFiles:
         """How many candidates there are."""
         return sum(run.rows for run in self.candidates)
 
-    def add(self, part: ListedPart) -> None:
+    def add(self, infos: Iterable[FileInfo]) -> None:
         """Add some files."""
-        self.unknown += Sums(len(part.unknown), sum(f.size for f in part.unknown))
-        self.examples = sorted([*self.examples, *(f.name for f in part.unknown)])[:_EXAMPLES]
-        self.other_files += part.other_files if self.lists_other_files else ()
-        number = len(part.candidates.names)
-        if not number:
-            return
+        classify = FileClassifier(self.prefixes).classify
+        found: list[tuple[FileInfo, tuple[str, str]]] = []
+        unknown: list[FileInfo] = []
+        for info in infos:
+            kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else classify(info.name)
+            if kind is not None and kind is not UNKNOWN:
+                found.append((info, kind))
+                continue
+            if kind is UNKNOWN:
+                unknown.append(info)
+            if self.lists_other_files:
+                self.other_files.append(info)
+        self.unknown += Sums(len(unknown), sum(f.size for f in unknown))
+        self.examples = sorted([*self.examples, *(f.name for f in unknown)])[:_EXAMPLES]
+        if found:
+            self._add_candidates(found)
+
+    def _add_candidates(self, found: Sequence[tuple[FileInfo, tuple[str, str]]]) -> None:
+        candidates = columns_of(
+            [info.name.rpartition("/")[2] for info, _ in found],
+            [info.size for info, _ in found],
+            [info.modified_ms for info, _ in found],
+            [kind for _, (kind, _) in found],
+            [writer for _, (_, writer) in found],
+        )
         if self.before_ms is not None:
-            self.active_writers = np.union1d(self.active_writers, part.candidates.active_writers(self.before_ms))
-        places = (len(self._paths) << _PLACE_BITS) + np.arange(number, dtype=np.int64)
-        self.candidates.append(self.runs.add((*part.candidates, places)))
-        self._paths.append(self.runs.keep(part.paths))
+            self.active_writers = np.union1d(self.active_writers, candidates.active_writers(self.before_ms))
+        places = (len(self._paths) << _PLACE_BITS) + np.arange(len(found), dtype=np.int64)
+        self.candidates.append(self.runs.add((*candidates, places)))
+        paths = "\0".join([info.name for info, _ in found]).encode(errors=ANY_NAME)
+        self._paths.append(self.runs.keep(zlib.compress(paths, 1)))
 
     def by_ranges(self, cuts: Digests) -> Iterator[tuple[CandidateColumns, Places]]:
         """Return the candidates of each range of digests, with where their paths lie."""
@@ -107,12 +117,6 @@ class ListedFiles:
                 number = place >> _PLACE_BITS
                 paths = zlib.decompress(self._paths[number].read()).decode(errors=ANY_NAME).split("\0")
             yield c.candidate(paths[place & (1 << _PLACE_BITS) - 1], at)
-
-
-def list_files(table: Table, prefixes: Prefixes, found: ListedFiles) -> ListedFiles:
-    """List all files of a table's folder into ``found``."""
-    list_in_parts(table, lambda infos: found.add(_part_of(infos, prefixes)))
-    return found
 
 
 def list_in_parts(table: Table, add: Callable[[Sequence[FileInfo]], None]) -> None:
@@ -135,30 +139,3 @@ def list_in_parts(table: Table, add: Callable[[Sequence[FileInfo]], None]) -> No
     folders, objects = table.store.divided("")
     add(objects)
     map_parallel(add_all, folders, _LISTINGS_AT_ONCE)
-
-
-def _part_of(infos: Iterable[FileInfo], prefixes: Prefixes) -> ListedPart:
-    classify = FileClassifier(prefixes).classify
-    found: list[tuple[FileInfo, tuple[str, str]]] = []
-    unknown: list[FileInfo] = []
-    other_files: list[FileInfo] = []
-    for info in infos:
-        kind = None if info.name.startswith(f"{PRIVATE_DIR}/") else classify(info.name)
-        if kind is not None and kind is not UNKNOWN:
-            found.append((info, kind))
-            continue
-        other_files.append(info)
-        if kind is UNKNOWN:
-            unknown.append(info)
-    return ListedPart(
-        candidates=columns_of(
-            [info.name.rpartition("/")[2] for info, _ in found],
-            [info.size for info, _ in found],
-            [info.modified_ms for info, _ in found],
-            [kind for _, (kind, _) in found],
-            [writer for _, (_, writer) in found],
-        ),
-        paths=zlib.compress("\0".join([info.name for info, _ in found]).encode(errors=ANY_NAME), 1),
-        unknown=unknown,
-        other_files=other_files,
-    )

@@ -52,17 +52,6 @@ class Candidate:
         return self.path.rpartition("/")[2]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Orphans:
-    """``young``: unreferenced files that are too young; ``of_active_writers``: old ones whose writer has put a young
-    file.
-    """
-
-    files: tuple[Candidate, ...]
-    young: Sums
-    of_active_writers: Sums
-
-
 class FileClassifier:
     """Tells the kinds of files by their paths. ``prefixes``: of data and changelog files."""
 
@@ -174,25 +163,18 @@ def _writer_numbers(uuids: Sequence[str]) -> npt.NDArray[np.uint64]:
     return numbers
 
 
-class OrphanDecision(NamedTuple):
-    """``orphans``: which candidates may be deleted; ``young`` and ``of_active_writers``: see ``Orphans``."""
-
-    orphans: npt.NDArray[np.bool_]
-    young: Sums
-    of_active_writers: Sums
-
-
 def find_orphans(
     c: CandidateColumns, used: npt.NDArray[np.bool_], before_ms: int, active_writers: npt.NDArray[np.uint64]
-) -> OrphanDecision:
-    """Decide on the candidates whose names no root has; of each, ``used`` says whether some has.
+) -> tuple[npt.NDArray[np.bool_], Sums, Sums]:
+    """Decide on the candidates whose names no root has; of each, ``used`` says whether some has. Returns which may be
+    deleted, and of the others the sums of those that are too young, and of old ones whose writer has put a young file.
 
     A writer that is still at work may commit files that it wrote long ago: while one of its files, committed or not, is
     younger than ``before_ms``, all its files stay. A file without a time stays as well. ``active_writers``: these
     writers, of all candidates of the table.
     """
     old, busy, free = c.older(before_ms), np.isin(c.writers, active_writers), ~used
-    return OrphanDecision(free & old & ~busy, c.sums(free & ~old), c.sums(free & old & busy))
+    return free & old & ~busy, c.sums(free & ~old), c.sums(free & old & busy)
 
 
 def by_folder(files: Iterable[Candidate]) -> list[dict[str, object]]:

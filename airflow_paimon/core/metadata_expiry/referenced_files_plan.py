@@ -77,8 +77,20 @@ class ReferencedFiles:
 
     def each(self, roots: Sequence[int]) -> Iterator[Mask]:
         """Return which files each of some roots names; fast where one shares most manifests with the one before."""
-        walk = _Walk(self)
-        return (walk.held(at) for at in roots)
+        state, counts = frozenset[str](), np.zeros(len(self), np.int32)
+        for at in roots:
+            named, before = self.named[at], state
+            state = frozenset(named.state)  # the sum of its manifests, in whatever order
+            for name in before - state:
+                counts[self.changes[name].files] -= self.changes[name].counts
+            for name in state - before:
+                counts[self.changes[name].files] += self.changes[name].counts
+            held: Mask = counts != 0
+            for name in named.changelog:
+                change = self.changes[name]
+                held[change.files[change.counts >= 0]] = True
+            held[named.others] = True
+            yield held
 
     def times(self) -> npt.NDArray[np.int32]:
         """Return how many roots name each file.
@@ -97,31 +109,3 @@ class ReferencedFiles:
             counts[self.changes[name].files] += self.changes[name].counts
         live: Mask = counts > 0
         return live
-
-
-class _Walk:
-    """The files of one root after the other: of the manifests that it shares with the one before none is counted again.
-
-    A state is the sum of its manifests, in whatever order.
-    """
-
-    def __init__(self, index: ReferencedFiles) -> None:
-        self._index = index
-        self._state: frozenset[str] = frozenset()
-        self._counts = np.zeros(len(index), np.int32)
-
-    def held(self, at: int) -> Mask:
-        """Return which files the root at a position names."""
-        named, changes = self._index.named[at], self._index.changes
-        state = frozenset(named.state)
-        for name in self._state - state:
-            self._counts[changes[name].files] -= changes[name].counts
-        for name in state - self._state:
-            self._counts[changes[name].files] += changes[name].counts
-        self._state = state
-        held: Mask = self._counts != 0
-        for name in named.changelog:
-            change = changes[name]
-            held[change.files[change.counts >= 0]] = True
-        held[named.others] = True
-        return held

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,11 +22,10 @@ from airflow_paimon.core.errors import InvalidInputError, NotFoundError, Storage
 from airflow_paimon.core.format.records import is_record
 from airflow_paimon.core.format.timestamp import utc_text
 from airflow_paimon.core.metadata_expiry.ages import duration_ms, time_before
-from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
+from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_in_parts
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     KINDS,
     Candidate,
-    Orphans,
     Prefixes,
     by_folder,
     find_orphans,
@@ -82,28 +81,27 @@ def remove_orphan_files(context: Context, request: RemoveOrphanFiles) -> Operati
     now_ms = context.now_ms if request.dry_run else storage_now(table)
     before_ms = now_ms - age_ms
     memory_bytes = request.memory_mb * _MB
-    listed = ListedFiles(SpillBuffer(memory_bytes // 4), before_ms=before_ms)
-    files = list_files(table, file_prefixes(table), listed)
+    files = ListedFiles(SpillBuffer(memory_bytes // 4), file_prefixes(table), before_ms=before_ms)
+    list_in_parts(table, files.add)
     reader, runs = RootReader(table), SpillBuffer(memory_bytes // 4)
     roots = reader.gather()
     living, index = reader.without_vanished(roots.living, lambda some: (some, read_referenced_files(table, some, runs)))
-    found, referenced = _judge(files, living, index, memory_bytes // 2)
+    found = _judge(files, living, index, memory_bytes // 2)
     records = old_records(table, now_ms - records_age_ms)
     streams = stream_leftovers(table, now_ms - records_age_ms)
     left = read_existing(table.store, streams)
-    found = _delete(table, reader, found, dry_run=request.dry_run)
-    orphans = [Delete(path=c.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.files]
+    found.orphans = _delete(table, reader, found.orphans, dry_run=request.dry_run)
+    orphans = [Delete(path=c.path, reason=f"no snapshot or tag names this {c.kind} file") for c in found.orphans]
     old = [Delete(path=path, reason=_OLD_RECORD) for path in records]
     old += [Delete(path=path, expected=data, reason=_OLD_STREAM) for path, data in left.items()]
     plan = Plan(operation=request.operation, table=request.table, actions=(*orphans, *old))
     if not request.dry_run:
         execute(table, old)
     details = _details(found, files, before_ms, len(records), age_ms) | {
-        "referenced": referenced.to_json(),
         "stream_records": len(streams),
         "warnings": unfinished_warnings(roots),
     }
-    return context.result(plan, branch=MAIN, changed=bool(found.files or records or streams), details=details)
+    return context.result(plan, branch=MAIN, changed=bool(found.orphans or records or streams), details=details)
 
 
 def age_millis(request: RemoveOrphanFiles | EraseRows, name: str, now_ms: int | None = None) -> int:
@@ -136,16 +134,18 @@ def file_prefixes(table: Table) -> Prefixes:
 
 
 @dataclass(slots=True)
-class _Referenced:
-    """The files that something refers to, of each kind, with what does."""
+class _Judged:
+    """The files of a table. ``young``: unreferenced ones that are too young; ``of_active_writers``: old ones whose
+    writer has put a young file. ``referenced``: those that something refers to, of each of the ``kinds``, with what
+    does.
+    """
 
-    sums: Sums = field(default_factory=Sums)
+    orphans: list[Candidate] = field(default_factory=list)
+    young: Sums = field(default_factory=Sums)
+    of_active_writers: Sums = field(default_factory=Sums)
+    referenced: Sums = field(default_factory=Sums)
     kinds: dict[str, int] = field(default_factory=dict)
     by: Sequence[Usage] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        by = sorted(self.by, key=lambda u: (-u.names.bytes, u.group.branch, u.group.kind))
-        return {**self.sums.to_json(), "kinds": self.kinds, "by": [_by_json(usage) for usage in by]}
 
 
 def _by_json(usage: Usage) -> dict[str, Any]:
@@ -158,40 +158,38 @@ def _by_json(usage: Usage) -> dict[str, Any]:
     }
 
 
-def _judge(
-    files: ListedFiles, living: Sequence[Root], stored: StoredReferences, memory_bytes: int
-) -> tuple[Orphans, _Referenced]:
+def _judge(files: ListedFiles, living: Sequence[Root], stored: StoredReferences, memory_bytes: int) -> _Judged:
     """Tell orphans from what roots name, one range of names after the other.
 
     A data file that a state only lists as deleted is not named by it.
     """
     cuts = cuts_for(files.rows + stored.rows, _ROW_BYTES, memory_bytes)
-    ranges, referenced, groups = stored.by_ranges(cuts), _Referenced(), group_roots_by_kind(living)
-    orphans: list[Candidate] = []
-    young, held = Sums(), Sums()
+    ranges, found, groups = stored.by_ranges(cuts), _Judged(), group_roots_by_kind(living)
     assert files.before_ms is not None
     for at, (c, places) in enumerate(files.by_ranges(cuts)):
         index = ranges.at(at, c.names, c.sizes)
         times, listed, here = index.times(), np.zeros(len(index), bool), index.numbers(c.names)
         listed[here] = True
-        referenced.by = added(referenced.by, usages(index, times, groups, listed))
-        used_here = times[here] > 0
-        judged = find_orphans(c, used_here, files.before_ms, files.active_writers)
-        orphans += files.values(c, places, judged.orphans)
-        young, held = young + judged.young, held + judged.of_active_writers
-        referenced.sums += c.sums(used_here)
-        for kind, number in enumerate(np.bincount(c.kinds[used_here], minlength=len(KINDS)).tolist()):
+        found.by = added(found.by, usages(index, times, groups, listed))
+        used = times[here] > 0
+        orphans, young, of_active_writers = find_orphans(c, used, files.before_ms, files.active_writers)
+        found.orphans += files.values(c, places, orphans)
+        found.young += young
+        found.of_active_writers += of_active_writers
+        found.referenced += c.sums(used)
+        for kind, number in enumerate(np.bincount(c.kinds[used], minlength=len(KINDS)).tolist()):
             if number:
-                referenced.kinds[KINDS[kind]] = referenced.kinds.get(KINDS[kind], 0) + number
-    return Orphans(files=tuple(sorted(orphans, key=lambda c: c.path)), young=young, of_active_writers=held), referenced
+                found.kinds[KINDS[kind]] = found.kinds.get(KINDS[kind], 0) + number
+    found.orphans.sort(key=lambda c: c.path)
+    return found
 
 
-def _delete(table: Table, reader: RootReader, found: Orphans, *, dry_run: bool) -> Orphans:
+def _delete(table: Table, reader: RootReader, orphans: Sequence[Candidate], *, dry_run: bool) -> list[Candidate]:
     """Delete the orphans that no root names exactly, after another look before each batch; return what was deleted. A
     dry run returns what would be.
     """
     deleted: list[Candidate] = []
-    names = frozenset(c.name for c in found.files)
+    names = frozenset(c.name for c in orphans)
     named, seen = set[str](), set[tuple[str, bytes]]()
 
     def look() -> None:
@@ -204,8 +202,8 @@ def _delete(table: Table, reader: RootReader, found: Orphans, *, dry_run: bool) 
     if names:
         look()  # reads all manifests: what is committed meanwhile, the next look finds
     if dry_run:
-        return replace(found, files=tuple(c for c in found.files if c.name not in named))
-    for batch in batches(found.files, _BATCH):
+        return [c for c in orphans if c.name not in named]
+    for batch in batches(orphans, _BATCH):
         look()
         free = [c for c in batch if c.name not in named]
         failed = delete_files(table, [c.path for c in free])
@@ -215,23 +213,25 @@ def _delete(table: Table, reader: RootReader, found: Orphans, *, dry_run: bool) 
                 f"it again"
             )
         deleted += free
-        log.info("%s: deleted %s of %s orphan files", table.name, len(deleted), len(found.files))
-    return replace(found, files=tuple(deleted))
+        log.info("%s: deleted %s of %s orphan files", table.name, len(deleted), len(orphans))
+    return deleted
 
 
-def _details(found: Orphans, files: ListedFiles, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:
-    folders = by_folder(found.files)
+def _details(found: _Judged, files: ListedFiles, before_ms: int, records: int, age_ms: int) -> dict[str, Any]:
+    folders = by_folder(found.orphans)
     first = found.young.first_ms
+    by = sorted(found.by, key=lambda u: (-u.names.bytes, u.group.branch, u.group.kind))
     return {
         "older_than": utc_text(before_ms),
-        "files": len(found.files),
-        "bytes": sum(c.size for c in found.files),
+        "files": len(found.orphans),
+        "bytes": sum(c.size for c in found.orphans),
         "folders": folders[:_LISTED],
         "folders_left_out": max(len(folders) - _LISTED, 0),
         "young": found.young.to_json() | {"old_enough_from": None if first is None else utc_text(first + age_ms)},
         "kept_for_writers": found.of_active_writers.to_json(),
         "unknown": files.unknown.to_json() | {"examples": files.examples},
         "operation_records": records,
+        "referenced": {**found.referenced.to_json(), "kinds": found.kinds, "by": [_by_json(usage) for usage in by]},
     }
 
 

@@ -5,15 +5,14 @@ The files are listed before the roots are gathered, so that what is committed me
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from airflow_paimon.core.metadata_expiry.ages import duration_ms
-from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_files
+from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, list_in_parts
 from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns
 from airflow_paimon.core.metadata_expiry.referenced_files import StoredReferences, read_referenced_files
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import Mask, Sums
@@ -36,9 +35,9 @@ from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
 from airflow_paimon.core.store.base import FileInfo
-from airflow_paimon.core.table.name_digests import Digests, digests_of
+from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, RESERVED_TAG_PREFIX, BranchPaths
-from airflow_paimon.core.table.spill import MEMORY_BYTES, SpillBuffer, cuts_for, range_bounds
+from airflow_paimon.core.table.spill import MEMORY_BYTES, DigestRanges, SpillBuffer, cuts_for
 from airflow_paimon.core.table.table import Table
 
 _MAX_DELTAS = 300
@@ -111,74 +110,62 @@ def read_usage(table: Table, now_ms: int, memory_bytes: int = MEMORY_BYTES) -> T
         FormatError: something that names files is unreadable; names it.
     """
     main = table.branch(MAIN)
-    files = list_files(main, file_prefixes(main), ListedFiles(SpillBuffer(memory_bytes // 4), lists_other_files=True))
+    files = ListedFiles(SpillBuffer(memory_bytes // 4), file_prefixes(main), lists_other_files=True)
+    list_in_parts(main, files.add)
     reader, runs = RootReader(main), SpillBuffer(memory_bytes // 4)
     roots = reader.gather()
     living, index = reader.without_vanished(
         roots.living, lambda some: (some, read_referenced_files(main, some, runs, max_deltas=_MAX_DELTAS))
     )
-    count = _Count(files, _OtherFiles.of(files.other_files, roots.branches), living, roots.branches, index, now_ms)
-    totals, found = count.all(memory_bytes // 2)
+    totals, found = _count_all(files, living, roots.branches, index, now_ms, memory_bytes // 2)
     return TableUsage(
-        totals=_totals_of_other_files(files) + totals,
+        totals=totals,
         usages=tuple(sorted(found, key=_most_first)),
         roots=living,
         warnings=tuple(unfinished_warnings(roots)),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _OtherFiles:
-    """Files that are no candidates: digests of their paths, sorted, and their sizes. ``own``: sorted digests of those
-    in the folder of each branch.
-    """
+def _count_all(
+    files: ListedFiles,
+    living: Sequence[Root],
+    branches: Sequence[str],
+    stored: StoredReferences,
+    now_ms: int,
+    memory_bytes: int,
+) -> tuple[Totals, list[Usage]]:
+    """Count one range of names after the other."""
+    other_files = files.other_files
+    cuts = cuts_for(files.rows + len(other_files) + stored.rows, _ROW_BYTES, memory_bytes)
+    sizes = np.array([f.size for f in other_files], np.int64)
+    others = DigestRanges([files.runs.add((digests_of([f.name for f in other_files]), sizes))], cuts)
+    ranges, groups, head = stored.by_ranges(cuts), group_roots(living, branches), _newest(living)
+    totals, found = _totals_of_other_files(files), list[Usage]()
+    for at, (c, _) in enumerate(files.by_ranges(cuts)):
+        listed = zip((c.names, c.sizes), others.parts(at)[0], strict=True)
+        index = ranges.at(at, *map(np.concatenate, listed))
+        times = index.times()
+        found = added(found, usages(index, times, groups))
+        live = index.live(head) if head is not None else np.zeros(len(index), bool)
+        totals += replace(
+            _of_candidates(c, times[index.numbers(c.names)] > 0, now_ms),
+            live=index.sums(live),
+            external=index.sums(index.external),
+        )
+    return totals, _with_own_files(found, other_files, living)
 
-    paths: Digests
-    sizes: npt.NDArray[np.int64]
-    own: Mapping[str, Digests]
 
-    @classmethod
-    def of(cls, other_files: Sequence[FileInfo], branches: Collection[str]) -> _OtherFiles:
-        digests, sizes = digests_of([f.name for f in other_files]), np.array([f.size for f in other_files], np.int64)
-        order = np.argsort(digests, kind="stable")
-        own = {name: np.sort(digests_of(paths)) for name, paths in _own_files(other_files, branches).items()}
-        return cls(digests[order], sizes[order], own)
+def _with_own_files(found: Iterable[Usage], other_files: Iterable[FileInfo], living: Iterable[Root]) -> list[Usage]:
+    """Add to what a branch names the files of its folder that are no roots, such as its schemas."""
+    roots = {r.path for r in living}
+    files = [f for f in other_files if f.name not in roots]
 
+    def with_own(usage: Usage) -> Usage:
+        folder = BranchPaths(usage.group.name).root
+        own = _count(f for f in files if f.name.startswith(folder))
+        return replace(usage, names=usage.names + own, frees=usage.frees + own)
 
-@dataclass(frozen=True, slots=True)
-class _Count:
-    """Counts one range of names after the other."""
-
-    files: ListedFiles
-    other_files: _OtherFiles
-    living: Sequence[Root]
-    branches: Sequence[str]
-    index: StoredReferences
-    now_ms: int
-
-    def all(self, memory_bytes: int) -> tuple[Totals, list[Usage]]:
-        cuts = cuts_for(self.files.rows + len(self.other_files.paths) + self.index.rows, _ROW_BYTES, memory_bytes)
-        other_files, ranges = range_bounds(self.other_files.paths, cuts), self.index.by_ranges(cuts)
-        own = {name: range_bounds(digests, cuts) for name, digests in self.other_files.own.items()}
-        head, totals, found = _newest(self.living), Totals(), list[Usage]()
-        for at, (c, _) in enumerate(self.files.by_ranges(cuts)):
-            beside = slice(other_files[at], other_files[at + 1])
-            index = ranges.at(
-                at,
-                np.concatenate([c.names, self.other_files.paths[beside]]),
-                np.concatenate([c.sizes, self.other_files.sizes[beside]]),
-            )
-            own_files = self.other_files.own
-            mine = {name: index.numbers(own_files[name][edges[at] : edges[at + 1]]) for name, edges in own.items()}
-            times = index.times()
-            found = added(found, usages(index, times, group_roots(self.living, self.branches, mine)))
-            live = index.live(head) if head is not None else np.zeros(len(index), bool)
-            totals += replace(
-                _of_candidates(c, times[index.numbers(c.names)] > 0, self.now_ms),
-                live=index.sums(live),
-                external=index.sums(index.external),
-            )
-        return totals, found
+    return [with_own(usage) if usage.group.kind == BRANCH else usage for usage in found]
 
 
 def _of_candidates(c: CandidateColumns, used: Mask, now_ms: int) -> Totals:
@@ -206,18 +193,6 @@ def _count(files: Iterable[FileInfo]) -> Sums:
 def _newest(roots: Sequence[Root]) -> int | None:
     ids = {r.snapshot.id: at for at, r in enumerate(roots) if r.kind == SNAPSHOT and r.branch == MAIN}
     return ids[max(ids)] if ids else None
-
-
-def _own_files(other_files: Sequence[FileInfo], branches: Collection[str]) -> Mapping[str, list[str]]:
-    """Return the files in the folder of each branch: its snapshots, tags and schemas."""
-    folders = {BranchPaths(name).root: name for name in branches}
-    found: dict[str, list[str]] = {}
-    for file in other_files:
-        parts = file.name.split("/", 2)
-        branch = folders.get("/".join(parts[:2]) + "/") if len(parts) == 3 else None
-        if branch is not None:
-            found.setdefault(branch, []).append(file.name)
-    return found
 
 
 def _most_first(usage: Usage) -> tuple[int, int, str, str, str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.metadata_expiry.referenced_files_plan import FileNumbers, Mask, ReferencedFiles, Sums
+from airflow_paimon.core.metadata_expiry.referenced_files_plan import Mask, ReferencedFiles, Sums
 from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNAPSHOT, TAG, Root
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
@@ -27,7 +27,7 @@ BRANCH, NEWEST, SNAPSHOTS, TAGS, UNDO, CHANGELOGS, TRASHED, HOLDS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RootGroup:
-    """Roots that end together. ``roots``: their positions, in the order of their snapshots; ``own``: further files.
+    """Roots that end together. ``roots``: their positions, in the order of their snapshots.
 
     ``kind``: ``branch`` (with the tags on main that protect its files), ``tag``, ``tags`` (all tags of a branch that
     people made), ``undo`` (all tags by which publishes are undone), ``snapshots`` (all of a branch but the newest),
@@ -38,7 +38,6 @@ class RootGroup:
     branch: str
     name: str
     roots: tuple[int, ...]
-    own: FileNumbers = field(default_factory=lambda: np.zeros(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +49,11 @@ class Usage:
     frees: Sums
 
 
-def group_roots(roots: Sequence[Root], branches: Sequence[str], own: Mapping[str, FileNumbers]) -> list[RootGroup]:
-    """Group roots by what ends them. ``own``: the files in the folder of each branch."""
+def group_roots(roots: Sequence[Root], branches: Sequence[str]) -> list[RootGroup]:
+    """Group roots by what ends them."""
     order = sorted(range(len(roots)), key=lambda i: (roots[i].branch, roots[i].snapshot.id, roots[i].kind))
     groups = [
-        RootGroup(
-            kind=BRANCH,
-            branch=name,
-            name=name,
-            roots=tuple(i for i in order if _ends_with(roots[i], name)),
-            own=own.get(name, np.zeros(0, np.int32)),
-        )
+        RootGroup(kind=BRANCH, branch=name, name=name, roots=tuple(i for i in order if _ends_with(roots[i], name)))
         for name in branches
     ]
     groups += [_group(TAG, roots, [i]) for i in order if roots[i].kind == TAG and protects(roots[i].name) is None]
@@ -126,7 +119,6 @@ def _usage(
     for held in masks:
         within += held
     named, alone = counted & (within > 0), counted & (within > 0) & (within == times)
-    named[group.own] = alone[group.own] = True
     return Usage(group=group, names=index.sums(named), frees=index.sums(alone))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles, _part_of
+from airflow_paimon.core.metadata_expiry.listed_files import ListedFiles
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     UNKNOWN,
     Candidate,
@@ -43,9 +43,9 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
         if chance.random() < 0.1:
             stored.append(FileInfo(f"{folder}/{'é' * at}", False, 3, 5))
     prefixes = Prefixes(("data-",), ("changelog-",))
-    listed = ListedFiles(SpillBuffer(chance.choice([0, 1000, 1 << 20])), before_ms=BEFORE)
+    listed = ListedFiles(SpillBuffer(chance.choice([0, 1000, 1 << 20])), prefixes, before_ms=BEFORE)
     for at in range(0, len(stored), 17):
-        listed.add(_part_of(stored[at : at + 17], prefixes))
+        listed.add(stored[at : at + 17])
     told = [(f, FileClassifier(prefixes).classify(f.name)) for f in stored]
     plain = [(f, *kind) for f, kind in told if kind is not None and kind is not UNKNOWN]
     used = [chance.random() < 0.3 for _ in plain]
@@ -55,9 +55,9 @@ def test_the_same_files_as_a_plain_model(seed: int) -> None:
     files: list[Candidate] = []
     young_sums, held_sums = Sums(), Sums()
     for c, places in listed.by_ranges(cuts_for(len(plain), 10, chance.choice([100, 10000]))):
-        judged = find_orphans(c, np.isin(c.names, named), BEFORE, listed.active_writers)
-        files += listed.values(c, places, judged.orphans)
-        young_sums, held_sums = young_sums + judged.young, held_sums + judged.of_active_writers
+        found, too_young, busy = find_orphans(c, np.isin(c.names, named), BEFORE, listed.active_writers)
+        files += listed.values(c, places, found)
+        young_sums, held_sums = young_sums + too_young, held_sums + busy
 
     def old(one: FileInfo) -> bool:
         return one.modified_ms is not None and one.modified_ms < BEFORE
