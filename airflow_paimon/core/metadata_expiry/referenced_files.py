@@ -14,16 +14,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from airflow_paimon.core.format.manifest import EntryColumns, FileKind, ManifestFile
+from airflow_paimon.core.format.manifest import EntryColumns, FileKind
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import ManifestChanges, Mask, ReferencedFiles, RootFiles
-from airflow_paimon.core.metadata_expiry.references import RootReferences, predecessors_of, read_references
-from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.metadata_expiry.references import RootReferences, read_references
+from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.table.manifest_entries import each_columns
 from airflow_paimon.core.table.name_digests import Digests, digests_of, places_in
 from airflow_paimon.core.table.spill import DigestRanges, SortedColumns, SpillBuffer, range_bounds
 from airflow_paimon.core.table.table import Table
 
-_Manifests = tuple[ManifestFile, ...]
 _NONE: Digests = np.zeros(0, np.uint64)
 
 
@@ -99,50 +98,22 @@ class ReferencesByRange:
         )
 
 
-def read_referenced_files(
-    table: Table,
-    roots: Sequence[Root],
-    runs: SpillBuffer | None = None,
-    *,
-    max_deltas: int = 0,
-) -> StoredReferences:
+def read_referenced_files(table: Table, roots: Sequence[Root], runs: SpillBuffer | None = None) -> StoredReferences:
     """Read what roots name, into ``runs`` (None: all of it into memory).
-
-    ``max_deltas``: up to so many manifests, take a snapshot's state for that of the one before with its own changes,
-    where it says so, instead of reading manifests that were only merged: much faster, and right unless another engine
-    has damaged the table. Not for whoever deletes what no root names.
 
     Raises:
         FormatError: a list or manifest of one is missing or unreadable; names it and the root.
     """
     names = read_references(table, roots)
-    states = _states_by_deltas(names, max_deltas) if max_deltas else [n.state for n in names]
-    manifests = {m.file_name: m for some in (*states, *(n.changelog for n in names)) for m in some}
+    manifests = {m.file_name: m for n in names for m in (*n.state, *n.changelog)}
     runs = runs or SpillBuffer(sys.maxsize)
     found = each_columns(table, manifests.values())
     changes = {manifest.file_name: runs.add(_changes_of(columns)) for manifest, columns in found}
     named = [
-        _Named(tuple(m.file_name for m in state), tuple(m.file_name for m in n.changelog), _others_of(n))
-        for n, state in zip(names, states, strict=True)
+        _Named(tuple(m.file_name for m in n.state), tuple(m.file_name for m in n.changelog), _others_of(n))
+        for n in names
     ]
     return StoredReferences(named, changes)
-
-
-def _states_by_deltas(names: Sequence[RootReferences], max_deltas: int) -> list[_Manifests]:
-    """Return manifests that give each root's state, as few different ones as can be; a tag has its snapshot's."""
-    before = predecessors_of(names)
-    states: dict[int, _Manifests] = {}
-    by_snapshot: dict[str, _Manifests] = {}
-    for one in sorted(names, key=lambda n: n.root.snapshot.id):
-        earlier = states.get(id(before[id(one)])) if id(one) in before else None
-        by_delta = earlier is not None and len(earlier) < max_deltas
-        states[id(one)] = (*(earlier or ()), *one.delta) if by_delta else one.state
-        if one.root.kind == SNAPSHOT:
-            by_snapshot[one.root.snapshot.identity] = states[id(one)]
-    return [
-        states[id(one)] if one.root.is_changelog else by_snapshot.get(one.root.snapshot.identity, one.state)
-        for one in names
-    ]
 
 
 def _others_of(names: RootReferences) -> Digests:

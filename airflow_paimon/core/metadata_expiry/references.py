@@ -195,7 +195,7 @@ def readers_of(
     Raises:
         FormatError: a manifest is missing or unreadable.
     """
-    predecessors = predecessors_of(living)
+    predecessors = _predecessors(living)
     read = [r for r in living if id(r) not in predecessors]
     common = _common([f.references for f in former_readers], read)
     own = {id(r): _own(r, common) for r in (*(f.references for f in former_readers), *read)}
@@ -225,7 +225,7 @@ def readers_of(
     return readers
 
 
-def predecessors_of(living: Sequence[RootReferences]) -> dict[int, RootReferences]:
+def _predecessors(living: Sequence[RootReferences]) -> dict[int, RootReferences]:
     """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
 
     So it is by the format, unless another engine's late rename or fast-forward has put another snapshot under the id

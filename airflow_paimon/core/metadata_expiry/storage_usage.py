@@ -40,8 +40,6 @@ from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, RESERVED_TAG_PREF
 from airflow_paimon.core.table.spill import MEMORY_BYTES, DigestRanges, SpillBuffer, cuts_for
 from airflow_paimon.core.table.table import Table
 
-_MAX_DELTAS = 300
-"""More manifests of deltas are as slow to read as those that were merged from them."""
 _ROW_BYTES = 150
 """Of a file that is listed, or named by a manifest, while it is counted."""
 _NO_FILES = Sums()
@@ -114,9 +112,7 @@ def read_usage(table: Table, now_ms: int, memory_bytes: int = MEMORY_BYTES) -> T
     list_in_parts(main, files.add)
     reader, runs = RootReader(main), SpillBuffer(memory_bytes // 4)
     roots = reader.gather()
-    living, index = reader.without_vanished(
-        roots.living, lambda some: (some, read_referenced_files(main, some, runs, max_deltas=_MAX_DELTAS))
-    )
+    living, index = reader.without_vanished(roots.living, lambda some: (some, read_referenced_files(main, some, runs)))
     totals, found = _count_all(files, living, roots.branches, index, now_ms, memory_bytes // 2)
     return TableUsage(
         totals=totals,

@@ -13,9 +13,7 @@ import numpy as np
 import pytest
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
-from airflow_paimon.core.metadata_expiry.referenced_files import read_referenced_files
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import ManifestChanges, ReferencedFiles, RootFiles
-from airflow_paimon.core.metadata_expiry.roots import RootReader
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.table.paths import MAIN, BranchPaths, protects
 from airflow_paimon.core.table.table import Table
@@ -197,18 +195,6 @@ def test_only_what_is_added_as_often_as_deleted_is_not_named(counts: tuple[int, 
     root = RootFiles(state=tuple(changes), changelog=(), others=np.zeros(0, np.int32))
     one = {"digests": np.ones(1, np.uint64), "sizes": np.ones(1, np.int64), "external": np.zeros(1, bool)}
     assert ReferencedFiles(changes=changes, named=[root], **one).times().tolist() == [named]
-
-
-def test_following_snapshots_gives_what_reading_all_manifests_gives(table: Table) -> None:
-    for _ in range(30):
-        rewrite(table, "a")
-    roots = RootReader(table).gather().living
-    states, read = [], []
-    for max_deltas in (0, 12):
-        found = read_referenced_files(table, roots, max_deltas=max_deltas).whole()
-        states.append([set(found.digests[held].tolist()) for held in found.each(range(len(roots)))])
-        read.append(len(found.changes))
-    assert states[0] == states[1] and read[1] < read[0]
 
 
 def test_each_file_of_metadata_is_read_once(table: Table) -> None:
