@@ -125,7 +125,7 @@ class LiveStates:
         lost: list[Digests] = [np.zeros(0, np.uint64)]
         for at in range(len(ranges)):
             places, files, added, inside = concat_columns(ranges.parts(at), _TYPES)
-            live = live_entries_of(files, added)
+            live = _live_entries_of(files, added)
             if live is None:
                 return None
             found = np.sort(concat_columns(there.parts(at), _TYPES[:1])[0])
@@ -163,7 +163,7 @@ def _folder_naming(schema: TableSchema) -> _FolderNaming:
     return schema.partition_keys, o.data_path_directory, o.partition_default_name, o.legacy_partition_name
 
 
-def live_entries_of(files: Digests, added: _Mask) -> _Mask | None:
+def _live_entries_of(files: Digests, added: _Mask) -> _Mask | None:
     """Merge entries in order; None: a file is added twice, or deleted without having been added."""
     if not len(files):
         return np.zeros(0, bool)

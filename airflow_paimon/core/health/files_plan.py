@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from airflow_paimon.core.format.manifest import EntryColumns, IndexEntry
 from airflow_paimon.core.table.features import clustering_options
-from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO, BucketSplit, count_sorted_runs
+from airflow_paimon.core.table.live_files import SMALL_FILE_RATIO, count_sorted_runs
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import POSTPONED_BUCKET
 
@@ -26,12 +26,12 @@ class FileGroup(NamedTuple):
     """The live files of one bucket of one branch."""
 
     branch: str
-    partition: Hashable
+    partition: bytes
     bucket: int
     files: Sequence[LiveFile]
 
 
-def groups_of_columns(branch: str, columns: EntryColumns) -> list[FileGroup]:
+def group_files(branch: str, columns: EntryColumns) -> list[FileGroup]:
     """Group live files, given as columns of their manifest entries."""
     found: dict[tuple[bytes, int], list[LiveFile]] = {}
     places = zip(columns.partitions, columns.buckets, strict=True)
@@ -39,19 +39,6 @@ def groups_of_columns(branch: str, columns: EntryColumns) -> list[FileGroup]:
     for place, file in zip(places, files, strict=True):
         found.setdefault(place, []).append(file)
     return [FileGroup(branch, *place, files) for place, files in found.items()]
-
-
-def groups_of_splits(branch: str, splits: Iterable[BucketSplit]) -> list[FileGroup]:
-    """Group the live files of a planned read."""
-    return [
-        FileGroup(
-            branch,
-            s.values,
-            s.bucket,
-            [LiveFile(f.file_name, f.file_size, f.row_count, f.level) for f in s.files],
-        )
-        for s in splits
-    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from airflow_paimon.core.chain.compaction_plan import LONGEST_CHAIN
 from airflow_paimon.core.chain.state import splits_by_partition
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.snapshot import Snapshot, Tag
-from airflow_paimon.core.health.files_plan import groups_of_columns, groups_of_splits, rules_of
+from airflow_paimon.core.health.files_plan import group_files, rules_of
 from airflow_paimon.core.health.health_plan import (
     MIN_FILES,
     ChainFigures,
@@ -89,14 +89,10 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
     head = main.latest_snapshot()
     check = find_chain_problems(main) if options.chain_table else None
     plans = check.state.plans if check is not None and check.state is not None else ()
-    if plans:
-        unreadable_files = 0
-        groups = [g for p in plans for g in groups_of_splits(p.table.branch_name, p.splits)]
-    else:
-        live, schema_ids = live_columns(main, head), set(main.schema_ids())
-        unreadable_files = sum(i not in schema_ids for i in live.schema_ids)
-        groups = groups_of_columns(MAIN, live)
-    heads = [s for s in (head, *(p.snapshot for p in plans)) if s is not None]
+    states = [(p.table, p.snapshot) for p in plans] or [(main, head)]
+    live = [(view, live_columns(view, snapshot)) for view, snapshot in states]
+    schema_ids = set(main.schema_ids())
+    heads = [s for s in (head, *(snapshot for _, snapshot in states)) if s is not None]
     file_rules = rules_of(
         options,
         keyed=bool(schema.primary_keys),
@@ -112,8 +108,8 @@ def _observe(main: Table, now_ms: int, rules: HealthRules) -> Observed:
         merge_min_count=options.manifest_merge_min_count,
         manifest_target=options.manifest_target_size,
         most_snapshots=options.number("snapshot.num-retained.min", 10),
-        groups=groups,
-        unreadable_files=unreadable_files,
+        groups=[group for view, columns in live for group in group_files(view.branch_name, columns)],
+        unreadable_files=0 if plans else sum(i not in schema_ids for _, columns in live for i in columns.schema_ids),
         index=read_index_entries(main, head),
         manifests=() if head is None else all_manifests(main, head),
         retained=_retention_figures(_read_branches(main, options), head, now_ms, rules),

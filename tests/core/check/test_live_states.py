@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airflow_paimon.core.check.live_states import LiveStates, entry_digests, live_entries_of
+from airflow_paimon.core.check.live_states import LiveStates, entry_digests, _live_entries_of
 from airflow_paimon.core.commit.committer import commit
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import FormatError
@@ -55,7 +55,7 @@ def test_which_entries_are_live() -> None:
         except FormatError:
             expected = None
         parts = [entry_digests(SCHEMA, _columns(group)) for group in groups]
-        live = live_entries_of(np.concatenate([p.files for p in parts]), np.concatenate([p.added for p in parts]))
+        live = _live_entries_of(np.concatenate([p.files for p in parts]), np.concatenate([p.added for p in parts]))
         outcomes.add(expected is None)
         assert (live is None) == (expected is None)
         if live is not None and expected is not None:

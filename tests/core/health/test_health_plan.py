@@ -36,7 +36,7 @@ def group(
     """Files of so many MiB, with ten rows each."""
     at = levels or [0] * len(sizes)
     files = [LiveFile(f"{partition}{bucket}-{i}", s * MIB, 10, at[i]) for i, s in enumerate(sizes)]
-    return FileGroup(branch, partition, bucket, files)
+    return FileGroup(branch, partition.encode(), bucket, files)
 
 
 def judge(groups: Sequence[FileGroup] = (), **values: Any) -> TableHealth:
