@@ -291,7 +291,7 @@ def check_commit(table: Table, head: Snapshot | None, draft: Draft, given: objec
     change = _change(table, head, draft.schema, draft.entries)
     if not is_checked and not draft.restores_own_files:
         for values in change.added.keys() - change.before.keys():
-            layout.check_new(values)
+            layout.time_of(values)
     on_stale = options.on_stale or ("refuse" if draft.kind == CommitKind.APPEND else "record")
     other = _guard(main, layout, role, change, head, None if is_checked else on_stale)
     if is_checked or change.before.keys() <= change.after:

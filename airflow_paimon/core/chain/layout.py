@@ -82,22 +82,11 @@ class ChainLayout:
         """
         moment = self.parsed_time(values)
         if moment is None:
-            raise self._misplaced(values, "drop it, or write its rows to a partition of that form")
+            raise self._misplaced(values, "write its rows to a partition of that form, and drop this one if it is there")
         if self.clock.texts_at(moment) != self._texts(values):
             right = self.text_of(self.values_at(self.group_of(values), moment))
             raise self._misplaced(values, f"write its rows to {right}")
         return moment
-
-    def check_new(self, values: Values) -> None:
-        """Check a partition that is to be added to a chain.
-
-        Raises:
-            InvalidInputError: it has no partition time, or is written in another form: our reads would refuse its
-            group, and Paimon's leave the partition out.
-        """
-        moment = self.parsed_time(values)
-        if moment is None or self.clock.texts_at(moment) != self._texts(values):
-            raise self._misplaced(values, "nothing was written; write the rows to a partition of that form")
 
     def _misplaced(self, values: Values, way_out: str) -> InvalidInputError:
         timeless = self.parsed_time(values) is None

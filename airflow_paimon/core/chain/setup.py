@@ -127,7 +127,7 @@ def _gather_branch(table: Table, name: str) -> BranchNow:
         return BranchNow(name=name)
     head = view.latest_snapshot_id()
     shared = name != MAIN and head is not None and branch_point(table, view) is not None
-    return BranchNow(name=name, schema=view.schema(ids[-1]), has_data=head is not None, head=head, shared=shared)
+    return BranchNow(name=name, schema=view.schema(ids[-1]), head=head, shared=shared)
 
 
 def _check_partitions(table: Table, target: TableSchema, names: Sequence[str]) -> None:

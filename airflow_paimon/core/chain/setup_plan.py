@@ -61,16 +61,19 @@ def wanted_options(request: CreateChainTable, options: Mapping[str, str]) -> dic
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchNow:
-    """The current state of a branch: its newest schema (None: no such branch) and whether it has a snapshot.
+    """The current state of a branch: its newest schema (None: no such branch) and snapshot.
 
     ``shared``: its history begins with main's, so that both hold the same files.
     """
 
     name: str
     schema: TableSchema | None = None
-    has_data: bool = False
     head: int | None = None
     shared: bool = False
+
+    @property
+    def has_data(self) -> bool:
+        return self.head is not None
 
     @property
     def current(self) -> TableSchema:

@@ -7,7 +7,7 @@ ends with the search of ``find_rows``, whose result is the proof.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,6 @@ from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
 from airflow_paimon.core.commit.draft import CommitOptions
 from airflow_paimon.core.commit.idempotency import Attempt, attempt_of, commit_identity, digest_of
 from airflow_paimon.core.commit.put import require_committable
-from airflow_paimon.core.erasure.end_tags import end_tags
 from airflow_paimon.core.erasure.proofs import keep_proof
 from airflow_paimon.core.erasure.reach_plan import PROTECTIVE_TAG, ReachingRoots
 from airflow_paimon.core.errors import (
@@ -28,9 +27,10 @@ from airflow_paimon.core.errors import (
 )
 from airflow_paimon.core.format.snapshot import SnapshotRef
 from airflow_paimon.core.metadata_expiry.ages import grace_millis
-from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import expire_snapshots
+from airflow_paimon.core.metadata_expiry.expire_snapshots_and_tags import expire_snapshots, select_tags
+from airflow_paimon.core.metadata_expiry.expiry_run import ExpirySelection, run_expiry
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import age_millis, remove_orphan_files
-from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH
+from airflow_paimon.core.metadata_expiry.root_values import TAG, TRASH, Roots
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import NEWEST, SNAPSHOTS
 from airflow_paimon.core.plan import HeadIs, Plan
 from airflow_paimon.core.publish.approval import approval_properties, check_four_eyes, needs_four_eyes
@@ -305,7 +305,7 @@ class _Erasure:
         tags = [h for h in found.references if h.kind == TAG] if self.request.expire_tags else []
         if tags or any(h.kind == TRASH for h in found.references):
             paths = {r.path for h in tags for r in h.roots}
-            ended = end_tags(self._expiring(MAIN, max_deletes=1), paths)
+            ended = self._expire_tags(paths)
             self.steps["expired_tags"] = {**ended, "changed": bool(ended["expired"]) or _has_deleted(ended)}
         for holder in found.references if self.request.expire_history else ():
             if holder.kind == SNAPSHOTS:
@@ -313,6 +313,17 @@ class _Erasure:
                 self.steps.setdefault("expired_snapshots", {"changed": False, "branches": {}})
                 self.steps["expired_snapshots"]["branches"][holder.branch] = expired
                 self.steps["expired_snapshots"]["changed"] |= bool(expired["expired"]) or _has_deleted(expired)
+
+    def _expire_tags(self, paths: Collection[str]) -> Mapping[str, Any]:
+        """Expire the tags at these paths, but for those that are needed; also what is due in the trash goes."""
+        context = self._expiring(MAIN, max_deletes=1)
+        table = context.table.with_cached_tags()
+
+        def choose(roots: Roots) -> ExpirySelection:
+            due = [r for r in roots.roots if r.kind == TAG and r.path in paths]
+            return select_tags(table, due, "it reaches rows that are erased", of_sets=True)
+
+        return run_expiry(context, choose, operations_since_ms=context.now_ms).details
 
     def _expire_snapshots(self, holder: ReachingRoots) -> Mapping[str, Any]:
         """Expire a branch's snapshots up to the last that reaches the rows; no later one."""
