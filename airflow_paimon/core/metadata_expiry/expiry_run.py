@@ -39,7 +39,6 @@ from airflow_paimon.core.table.table import Table
 T = TypeVar("T")
 
 _TRIES = 5
-_FILES_BETWEEN_LOOKS = 8
 _LISTED = 20
 
 
@@ -268,14 +267,25 @@ def _move_to_trash(context: Context, selection: ExpirySelection, moved: list[Roo
 
     One that is gone was expired by another run, or another engine. ``moved`` gets those that this run takes away.
     """
-    table = context.table
+    table, by_path = context.table, {r.path: r for r in selection.expiring}
     if not _still_unused(table, selection.consumers):
         return False
     try:
-        return _move_in_batches(context, selection, moved)
-    except ConflictError:  # replaced since the last look
+        execute_repeatedly(table, selection.first)
+        for some in batches(selection.expiring):
+            there = read_existing(table.store, [r.path for r in some])
+            steps = {r.path: _trash_actions(context, r, selection.reason) for r in some if r.path in there}
+            execute_groups(table, [[*selection.before.get(path, ()), put] for path, (put, _) in steps.items()])
+            # The oldest snapshot goes first: a run that is killed leaves no gap, and a commit that finds the snapshot
+            # before its own knows that no expiry has made its id free (``took_expired_id``).
+            deletions = [deletion for _, deletion in steps.values()]
+            groups = [[one] for one in deletions] if all(r.kind == TAG for r in some) else [deletions]
+            execute_groups(table, groups, lambda a: moved.append(by_path[a.path]))
+        execute_repeatedly(table, _final_actions(table, selection))
+    except ConflictError:  # a root was replaced, a stream has moved its consumer, or a writer its hint
         _undo_puts(context, selection)
         return False
+    return True
 
 
 def _undo_puts(context: Context, selection: ExpirySelection) -> None:
@@ -290,32 +300,6 @@ def _undo_puts(context: Context, selection: ExpirySelection) -> None:
             execute_repeatedly(context.table, done)
 
 
-def _move_in_batches(context: Context, selection: ExpirySelection, moved: list[Root]) -> bool:
-    table = context.table
-    try:
-        execute_repeatedly(table, selection.first)
-    except ConflictError:  # a stream has moved its consumer, or a writer its hint
-        return False
-    by_path = {r.path: r for r in selection.expiring}
-    for some in batches(selection.expiring):
-        there = _unchanged(table, some)
-        if there is None:
-            return False
-        steps = {r.path: _trash_actions(context, r, selection.reason) for r in there}
-        execute_groups(table, [[*selection.before.get(r.path, ()), steps[r.path][0]] for r in there])
-        # The oldest snapshot goes first: a run that is killed leaves no gap, and a commit that finds the snapshot
-        # before its own knows that no expiry has made its id free (``took_expired_id``).
-        for few in batches(there, _FILES_BETWEEN_LOOKS):  # as Paimon's rollback makes ids free for new snapshots
-            still = _unchanged(table, few)
-            if still is None:
-                return False
-            deletions = [steps[r.path][1] for r in still]
-            groups = [[one] for one in deletions] if all(r.kind == TAG for r in still) else [deletions]
-            execute_groups(table, groups, lambda a: moved.append(by_path[a.path]))
-    execute_repeatedly(table, _final_actions(table, selection))
-    return True
-
-
 def _final_actions(table: Table, selection: ExpirySelection) -> list[Action]:
     """Return the actions at the end, but for hints of what is gone: in a table that was dropped and made anew, an old
     hint would prove that its snapshots were lost.
@@ -323,13 +307,6 @@ def _final_actions(table: Table, selection: ExpirySelection) -> list[Action]:
     now = read_existing(table.store, [r.path for r in selection.hinted.values()])
     wrong = {hint for hint, root in selection.hinted.items() if now.get(root.path) != root.data}
     return [action for action in selection.after if action.path not in wrong]
-
-
-def _unchanged(table: Table, roots: Sequence[Root]) -> list[Root] | None:
-    """Return those of some roots that are still there; None: one has been replaced."""
-    now = read_existing(table.store, [r.path for r in roots])
-    there = [r for r in roots if r.path in now]
-    return there if all(now[r.path] == r.data for r in there) else None
 
 
 def _still_unused(table: Table, consumers: Sequence[Consumer]) -> bool:
