@@ -56,7 +56,7 @@ def expire(table: Table) -> Cost:
     started = time.process_time()
     result = perform(context, request)
     cpu = time.process_time() - started
-    return Cost(cpu, store.tally.requests, store.tally.bytes_read, result.details["reaped"]["data_files"])
+    return Cost(cpu, store.tally.requests, store.tally.bytes_read, result.details["deleted"]["data_files"])
 
 
 def main() -> int:

@@ -14,12 +14,10 @@ from itertools import chain
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.format.manifest import FileId, FileKind, IndexEntry, ManifestFile
 from airflow_paimon.core.format.manifest_io import read_index_manifest
-from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
+from airflow_paimon.core.metadata_expiry.root_values import Root
 from airflow_paimon.core.store.base import batches
 from airflow_paimon.core.table.manifest_entries import each_columns
 from airflow_paimon.core.table.manifest_lists import ManifestListRef, base_list, delta_list, read_manifest_lists
-from airflow_paimon.core.table.older_files import is_based_on_another
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR, manifest_path
 from airflow_paimon.core.table.read_cache import read_files
 from airflow_paimon.core.table.table import Table
@@ -32,14 +30,13 @@ MOST_READERS = 3
 class RootReferences:
     """What one root names.
 
-    ``manifests``: of its base and delta list, in order; ``delta``: of the latter. ``changelog``: manifests whose
-    additions are its changelog; of a long-lived changelog without a changelog list, those of its delta.
+    ``manifests``: of its base and delta list, in order. ``changelog``: manifests whose additions are its changelog; of
+    a long-lived changelog without a changelog list, those of its delta.
     """
 
     root: Root
     lists: tuple[str, ...]
     manifests: tuple[ManifestFile, ...]
-    delta: tuple[ManifestFile, ...]
     changelog: tuple[ManifestFile, ...]
     index_manifest: str | None
     index: tuple[IndexEntry, ...]
@@ -130,7 +127,6 @@ def _names_of(
         root=root,
         lists=tuple(one.name for one in (*state, *changelog)),
         manifests=tuple(m for one in state for m in rows[one.name]),
-        delta=tuple(m for one in state[1:] for m in rows[one.name]),
         changelog=tuple(m for one in its_changelog for m in rows[one.name]),
         index_manifest=manifest,
         index=index[manifest] if manifest else (),
@@ -195,12 +191,10 @@ def readers_of(
     Raises:
         FormatError: a manifest is missing or unreadable.
     """
-    predecessors = _predecessors(living)
-    read = [r for r in living if id(r) not in predecessors]
-    common = _common([f.references for f in former_readers], read)
-    own = {id(r): _own(r, common) for r in (*(f.references for f in former_readers), *read)}
-    changed = [m for r in living for m in (*r.changelog, *(r.delta if id(r) in predecessors else ()))]
-    wanted = {m.file_name: m for m in (*(m for found, _ in own.values() for m in found), *changed) if may_be_in(m)}
+    common = _common([f.references for f in former_readers], living)
+    own = {id(r): _own(r, common) for r in (*(f.references for f in former_readers), *living)}
+    manifests = (m for some in (*(found for found, _ in own.values()), *(r.changelog for r in living)) for m in some)
+    wanted = {m.file_name: m for m in manifests if may_be_in(m)}
     entries = _restricted(table, list(wanted.values()), files)
     # Files that are live by the common manifests alone: what a former reader has and doesn't add itself, or deletes
     # itself (a file that compaction only moved is deleted on one level and added on another one, under the same name).
@@ -208,63 +202,15 @@ def readers_of(
     for former in former_readers:
         added, deleted = _net(entries, own[id(former.references)][0])
         common_files |= {f for f in former.files if f not in added} | deleted
-    live: dict[int, Set[str]] = {}
     readers: dict[str, list[Root]] = {}
     for references in sorted(living, key=lambda r: r.root.snapshot.id):
-        before = predecessors.get(id(references))
-        if before is not None:
-            live_now = _after(live[id(before)], entries, references.delta)
-        else:
-            manifests, shares = own[id(references)]
-            added, deleted = _net(entries, manifests)
-            live_now = {f.file_name for f in added | (common_files - deleted if shares else set())}
-        live[id(references)] = live_now
-        for name in live_now | {f.file_name for f in _net(entries, references.changelog)[0]}:
+        state, shares = own[id(references)]
+        added, deleted = _net(entries, state)
+        live = added | _net(entries, references.changelog)[0] | (common_files - deleted if shares else set())
+        for name in {f.file_name for f in live}:
             if len(some := readers.setdefault(name, [])) < MOST_READERS:
                 some.append(references.root)
     return readers
-
-
-def _predecessors(living: Sequence[RootReferences]) -> dict[int, RootReferences]:
-    """Map snapshots (by ``id``) to the one before, where their live files are that one's, changed by the delta.
-
-    So it is by the format, unless another engine's late rename or fast-forward has put another snapshot under the id
-    before, which a snapshot of this package tells, and of others mostly its time. And a base is trusted only if it has
-    no manifest that the one before lacks, or, merged, counts as many files and rows as were live before (of other
-    engines, two lost commits alike would pass). It spares reading the whole table again for each merge of manifests.
-    """
-    at = {(n.root.branch, n.root.snapshot.id): n for n in living if n.root.kind == SNAPSHOT}
-    found = {}
-    for (branch, number), references in at.items():
-        before = at.get((branch, number - 1))
-        base = references.manifests[: len(references.manifests) - len(references.delta)]
-        if before is None or is_based_on_another(references.root.snapshot, before.root.snapshot):
-            continue
-        if _count(base) == _count(before.manifests):
-            known = {m.file_name for m in before.manifests}
-            merged = len(base) < len(before.manifests) and _same_rows(before.root.snapshot, references.root.snapshot)
-            if merged or all(m.file_name in known for m in base):
-                found[id(references)] = before
-    return found
-
-
-def _same_rows(before: Snapshot, after: Snapshot) -> bool:
-    """Whether a snapshot says that it began with as many rows as the one before had."""
-    counts = before.total_record_count, after.total_record_count, after.delta_record_count
-    return None not in counts and counts[0] == (counts[1] or 0) - (counts[2] or 0)
-
-
-def _count(manifests: Iterable[ManifestFile]) -> int:
-    return sum(m.num_added_files - m.num_deleted_files for m in manifests)
-
-
-def _after(before: Set[str], entries: _Entries, delta: Iterable[ManifestFile]) -> Set[str]:
-    """Files that are live after a delta; a file that it deletes and adds on another level is."""
-    changes = [entry for m in delta for entry in entries.get(m.file_name, ())]
-    if not changes:
-        return before
-    added = {key.file_name for kind, key in changes if kind == FileKind.ADD}
-    return (before - {key.file_name for kind, key in changes if kind == FileKind.DELETE}) | added
 
 
 def _common(former_readers: Sequence[RootReferences], living: Sequence[RootReferences]) -> set[str]:

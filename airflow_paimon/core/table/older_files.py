@@ -43,16 +43,6 @@ def older_files_property(
     return {OLDER_FILES_PROPERTY: f"{at} {_place(branch, base_list)} {base}"}
 
 
-def is_based_on_another(snapshot: Snapshot, before: Snapshot) -> bool:
-    """Whether a snapshot tells, of whatever branch, that it was based on another one than ``before``. One that doesn't
-    tell was, if it isn't younger: a copy on top of later ones, or by a clock that is behind.
-    """
-    _, place, base = _parts(snapshot)
-    if place.endswith(f" {snapshot.base_manifest_list}"):
-        return base != before.identity
-    return snapshot.time_millis <= before.time_millis
-
-
 def _parts(snapshot: Snapshot) -> tuple[str, str, str]:
     number, _, rest = snapshot.properties.get(OLDER_FILES_PROPERTY, "").partition(" ")
     place, _, base = rest.rpartition(" ")
