@@ -14,9 +14,10 @@ import hashlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from airflow_paimon.core.chain.compaction_plan import ChainTargets, Staleness
 from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Partitions, TimeLines, Values
@@ -406,22 +407,13 @@ class LiveParts:
         return known is not None and part.values not in known
 
 
-@dataclass(slots=True)
-class _Findings:
-    """The findings about one partition."""
+class _Fault(NamedTuple):
+    """Why a partition is stale. ``lost``: the input is gone; ``own``: it is not only that the anchor is stale."""
 
-    reasons: list[str] = field(default_factory=list)
-    because: list[Values] = field(default_factory=list)
-    lost: list[Values] = field(default_factory=list)
-    own: bool = False
-    """Whether there is another reason than a stale anchor."""
-
-    def add(self, reason: str, because: Values, *, lost: bool = False, own: bool = True) -> None:
-        self.reasons.append(reason)
-        self.because.append(because)
-        self.own = self.own or own
-        if lost:
-            self.lost.append(because)
+    reason: str
+    because: Values
+    lost: bool = False
+    own: bool = True
 
 
 class _StalenessJudge:
@@ -443,33 +435,31 @@ class _StalenessJudge:
         return tuple(sorted(self.stale.values(), key=lambda s: self.layout.text_of(s.values)))
 
     def _judge(self, built: Provenance, moment: datetime) -> None:
-        found = _Findings()
-        self._judge_deltas(built, moment, found)
-        self._judge_anchor(built, moment, found)
-        if found.reasons:
+        found = [*self._judge_deltas(built, moment), *self._judge_anchor(built, moment)]
+        if found:
             self.stale[built.values] = StalePartition(
                 values=built.values,
-                reason="; ".join(found.reasons),
-                because=tuple(found.because),
-                cascade=not found.own,
-                lost=tuple(found.lost),
+                reason="; ".join(fault.reason for fault in found),
+                because=tuple(fault.because for fault in found),
+                cascade=not any(fault.own for fault in found),
+                lost=tuple(fault.because for fault in found if fault.lost),
             )
 
-    def _judge_deltas(self, built: Provenance, moment: datetime, found: _Findings) -> None:
+    def _judge_deltas(self, built: Provenance, moment: datetime) -> Iterator[_Fault]:
         live, text = self.live[ChainBranch.DELTA], self.layout.text_of
         after = None if built.anchor is None else self.layout.parsed_time(built.anchor.values)
         recorded = {d.values for d in built.deltas}
         line = self.deltas.of(self.layout.group_of(built.values))
         for late in line.up_to(after, moment):
             if late not in recorded:
-                found.add(f"delta {text(late)} came after it was built", late)
+                yield _Fault(f"delta {text(late)} came after it was built", late)
         expired = self._expired(built)
         for part in built.deltas:
             if part.values not in live:
                 if part.values not in expired:
-                    found.add(f"delta {text(part.values)} was deleted", part.values, lost=True)
+                    yield _Fault(f"delta {text(part.values)} was deleted", part.values, lost=True)
             elif not self.parts.is_same(ChainBranch.DELTA, part, built):
-                found.add(f"delta {text(part.values)} was changed after it was built", part.values)
+                yield _Fault(f"delta {text(part.values)} was changed after it was built", part.values)
 
     def _expired(self, built: Provenance) -> set[Values]:
         """The recorded deltas that were dropped with their anchor, as expiry of whole segments does."""
@@ -477,21 +467,21 @@ class _StalenessJudge:
         gone = built.anchor is not None and built.anchor.values not in self.live[ChainBranch.SNAPSHOT]
         return earlier if gone and not earlier & self.live[ChainBranch.DELTA].keys() else set()
 
-    def _judge_anchor(self, built: Provenance, moment: datetime, found: _Findings) -> None:
+    def _judge_anchor(self, built: Provenance, moment: datetime) -> Iterator[_Fault]:
         """A missing anchor has no effect: the partition built on it holds its rows."""
         _, now = self.anchors.of(self.layout.group_of(built.values)).before(moment)
         recorded, text = built.anchor, self.layout.text_of
         if recorded is not None and recorded.values in self.live[ChainBranch.SNAPSHOT]:
             if not self.parts.is_same(ChainBranch.SNAPSHOT, recorded, built):
-                found.add(f"anchor {text(recorded.values)} was replaced after it was built", recorded.values)
+                yield _Fault(f"anchor {text(recorded.values)} was replaced after it was built", recorded.values)
             elif recorded.values in self.stale:
-                found.add(f"its anchor {text(recorded.values)} is stale", recorded.values, own=False)
+                yield _Fault(f"its anchor {text(recorded.values)} is stale", recorded.values, own=False)
         if now is None or (recorded is not None and now == recorded.values) or not self._is_nearer(now, recorded):
             return
         if now in self.stale:
-            found.add(f"its anchor {text(now)} is stale", now, own=False)
+            yield _Fault(f"its anchor {text(now)} is stale", now, own=False)
         elif not self._made_of_the_same(now, built):
-            found.add(f"a nearer anchor {text(now)} came after it was built", now)
+            yield _Fault(f"a nearer anchor {text(now)} came after it was built", now)
 
     def _is_nearer(self, now: Values, recorded: Part | None) -> bool:
         if recorded is None:

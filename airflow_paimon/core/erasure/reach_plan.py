@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import FileNumbers, ReferencedFiles
-from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
+from airflow_paimon.core.metadata_expiry.root_values import TAG, Root
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
+    BRANCH,
     CHANGELOGS,
     NEWEST,
     SNAPSHOTS,
     TRASHED,
     group_roots_by_kind,
+    way_to_free,
 )
 from airflow_paimon.core.table.paths import KEEP_TAG_PREFIX, MAIN, PUBLISH_TAG_PREFIX, UNDO_TAG_PREFIX, protects
 
@@ -26,21 +28,6 @@ if TYPE_CHECKING:
 
 PROTECTIVE_TAG = "protective tag"
 """A kind of references, besides those of ``group_roots_by_kind``."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reachable:
-    """What the roots of a table name."""
-
-    index: ReferencedFiles
-    roots: Sequence[Root]
-    consumers: Sequence[Consumer]
-
-    @property
-    def heads(self) -> Mapping[str, Root]:
-        """The newest snapshot of each branch: the rows that readers and writers see now."""
-        snapshots = sorted((r for r in self.roots if r.kind == SNAPSHOT), key=lambda r: r.snapshot.id)
-        return {r.branch: r for r in snapshots}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,14 +64,17 @@ class ReachingRoots:
         }
 
 
-def reaching_roots(reachable: Reachable, numbers: Sequence[int | None]) -> list[ReachingRoots]:
-    """Group the roots that reach files, given by their numbers (None: no root names it); main first."""
+def reaching_roots(index: ReferencedFiles, roots: Sequence[Root], numbers: Sequence[int | None]) -> list[ReachingRoots]:
+    """Group the roots that reach files, given by their numbers (None: no root names it); main first.
+
+    ``index``: what the roots name.
+    """
     known = [(at, number) for at, number in enumerate(numbers) if number is not None]
     wanted: FileNumbers = np.array([number for _, number in known], np.int32)
     found = []
-    for group in group_roots_by_kind(reachable.roots, each_tag=True):
-        masks = [(at, held[wanted]) for at, held in zip(group.roots, reachable.index.each(group.roots), strict=True)]
-        reaching = [(reachable.roots[at], mask) for at, mask in masks if mask.any()]
+    for group in group_roots_by_kind(roots, each_tag=True):
+        masks = [(at, held[wanted]) for at, held in zip(group.roots, index.each(group.roots), strict=True)]
+        reaching = [(roots[at], mask) for at, mask in masks if mask.any()]
         if reaching:
             protected = group.kind == TAG and protects(group.name) is not None
             found.append(
@@ -128,24 +118,21 @@ def way_to_end(roots: ReachingRoots) -> str:
     tag = roots.tag_under_legal_hold
     if tag is not None:
         return f"nothing: it {tag.legal_hold_text}; delete_tag --tag {roots.name}{on} --release-hold ends it"
-    ways = {
-        NEWEST: f"DELETE FROM the {'table' if roots.branch == MAIN else f'branch {roots.branch}'}, then compact{on}",
-        TAG: f"delete_tag --tag {roots.name}{on}",
-        PROTECTIVE_TAG: f"publish or delete the branch: delete_branch --branch {protects(roots.name or '')}",
-        SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
-        CHANGELOGS: f"expire_changelogs --delete-all{on}",
-        TRASHED: "any expiry, once the grace time is over",
-    }
-    return ways.get(roots.kind, "the end of the publishes that are running")
+    if roots.kind == NEWEST:
+        return f"DELETE FROM the {'table' if roots.branch == MAIN else f'branch {roots.branch}'}, then compact{on}"
+    protected = protects(roots.name or "")
+    if protected is not None:
+        return f"publish or delete the branch: {way_to_free(BRANCH, MAIN, protected)}"
+    return way_to_free(roots.kind, roots.branch, roots.name or "")
 
 
-def retaining_consumers(reachable: Reachable, holders: Iterable[ReachingRoots]) -> list[Consumer]:
+def retaining_consumers(consumers: Iterable[Consumer], holders: Iterable[ReachingRoots]) -> list[Consumer]:
     """Return the consumers that keep snapshots which reach the files: their streams have yet to read them."""
     last: dict[str, int] = {}
     for roots in holders:
         if roots.kind == SNAPSHOTS:
             last[roots.branch] = max(r.snapshot.id for r in roots.roots)
-    return [c for c in reachable.consumers if c.next_snapshot <= last.get(c.branch, 0)]
+    return [c for c in consumers if c.next_snapshot <= last.get(c.branch, 0)]
 
 
 def _time(time_millis: int) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_paimon.core.erasure.reach_plan import Reachable
 from airflow_paimon.core.errors import NotFoundError
 from airflow_paimon.core.format.manifest import ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -24,10 +23,11 @@ from airflow_paimon.core.metadata_expiry.referenced_files import read_referenced
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import ReferencedFiles
 from airflow_paimon.core.metadata_expiry.references import RootReferences, read_references
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
-from airflow_paimon.core.metadata_expiry.root_values import Root
+from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.schema.columns_plan import ids_on_main, under_ids
 from airflow_paimon.core.store.base import FileInfo, batches
+from airflow_paimon.core.table.consumers import Consumer
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MAIN, PRIVATE_DIR
@@ -65,17 +65,25 @@ class StoredFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredFiles:
-    """``files``: all that may hold rows; ``reachable``: the roots, and what each names.
+    """``files``: all that may hold rows; ``index``: what each of the ``roots`` names.
 
     ``schemas``: all versions of the columns, of all branches, under main's ids. ``indexes``: index files that hold
     values of rows, or may, as paths with what they are.
     """
 
     files: tuple[StoredFile, ...]
-    reachable: Reachable
+    index: ReferencedFiles
+    roots: Sequence[Root]
+    consumers: Sequence[Consumer]
     schemas: tuple[TableSchema, ...]
     indexes: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
+
+    @property
+    def heads(self) -> Mapping[str, Root]:
+        """The newest snapshot of each branch: the rows that readers and writers see now."""
+        snapshots = sorted((r for r in self.roots if r.kind == SNAPSHOT), key=lambda r: r.snapshot.id)
+        return {r.branch: r for r in snapshots}
 
 
 def read_stored_files(table: Table) -> StoredFiles:
@@ -92,11 +100,9 @@ def read_stored_files(table: Table) -> StoredFiles:
     known = _schemas(main, roots.branches)
     return StoredFiles(
         files=tuple(_files(listed, read, known)),
-        reachable=Reachable(
-            index=read.index,
-            roots=tuple(living),
-            consumers=roots.consumers,
-        ),
+        index=read.index,
+        roots=tuple(living),
+        consumers=roots.consumers,
         schemas=tuple(s for versions in known.values() for s in versions.values()),
         indexes=tuple(_indexes(read.names, listed)),
         warnings=tuple(unfinished_warnings(roots)),

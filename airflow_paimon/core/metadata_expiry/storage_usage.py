@@ -17,26 +17,21 @@ from airflow_paimon.core.metadata_expiry.orphan_plan import CandidateColumns
 from airflow_paimon.core.metadata_expiry.referenced_files import StoredReferences, read_referenced_files
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import Mask, Sums
 from airflow_paimon.core.metadata_expiry.remove_orphan_files import file_prefixes
-from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, TAG, Root
+from airflow_paimon.core.metadata_expiry.root_values import SNAPSHOT, Root
 from airflow_paimon.core.metadata_expiry.roots import RootReader, unfinished_warnings
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
     BRANCH,
-    CHANGELOGS,
-    SNAPSHOTS,
-    TAGS,
-    TRASHED,
-    UNDO,
-    RootGroup,
     Usage,
     added,
     group_roots,
     usages,
+    way_to_free,
 )
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import StorageUsage
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.table.name_digests import digests_of
-from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, RESERVED_TAG_PREFIX, BranchPaths
+from airflow_paimon.core.table.paths import MAIN, PRIVATE_DIR, BranchPaths
 from airflow_paimon.core.table.spill import MEMORY_BYTES, DigestRanges, SpillBuffer, cuts_for
 from airflow_paimon.core.table.table import Table
 
@@ -210,23 +205,5 @@ def usage_json(usage: Usage, roots: Sequence[Root]) -> dict[str, Any]:
         **usage.names.to_json(),
         "frees_files": usage.frees.files,
         "frees_bytes": usage.frees.bytes,
-        "way": way_to_free(group),
+        "way": way_to_free(group.kind, group.branch, group.name),
     }
-
-
-def way_to_free(group: RootGroup) -> str:
-    """Say what ends a group of roots, so that its files can go."""
-    on = "" if group.branch == MAIN else f" --branch {group.branch}"
-    clean = ", then remove_orphan_files"
-    if group.kind == TAG and group.name.startswith(RESERVED_TAG_PREFIX):
-        return f"expire_tags{on}, once nothing needs it"
-    ways = {
-        BRANCH: f"delete_branch --branch {group.name}{clean}",
-        TAG: f"delete_tag --tag {group.name}{on}{clean}",
-        TAGS: f"expire_tags --include-unlimited --older-than AGE{on}",
-        UNDO: "their own retention; until then these publishes can be undone",
-        SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
-        CHANGELOGS: f"expire_changelogs --delete-all{on}",
-        TRASHED: "any expiry, once the grace time is over",
-    }
-    return ways.get(group.kind, "the end of the publishes that are running")

@@ -14,6 +14,7 @@ from airflow_paimon.core.metadata_expiry.root_values import CHANGELOG, HOLD, SNA
 from airflow_paimon.core.table.paths import (
     KEEP_TAG_PREFIX,
     MAIN,
+    RESERVED_TAG_PREFIX,
     STAGED_TAG_PREFIX,
     is_for_undo,
     protects,
@@ -132,3 +133,21 @@ def _ends_with(root: Root, branch: str) -> bool:
 def _group(kind: str, roots: Sequence[Root], some: Sequence[int], branch: str | None = None) -> RootGroup:
     only = roots[some[0]]
     return RootGroup(kind=kind, branch=branch or only.branch, name=only.name if kind == TAG else "", roots=tuple(some))
+
+
+def way_to_free(kind: str, branch: str, name: str) -> str:
+    """Say what ends a group of roots, so that its files can go."""
+    on = "" if branch == MAIN else f" --branch {branch}"
+    clean = ", then remove_orphan_files"
+    if kind == TAG and name.startswith(RESERVED_TAG_PREFIX):
+        return f"expire_tags{on}, once nothing needs it"
+    ways = {
+        BRANCH: f"delete_branch --branch {name}{clean}",
+        TAG: f"delete_tag --tag {name}{on}{clean}",
+        TAGS: f"expire_tags --include-unlimited --older-than AGE{on}",
+        UNDO: "their own retention; until then these publishes can be undone",
+        SNAPSHOTS: f"expire_snapshots --retain-min 1 --retain-max 1{on}",
+        CHANGELOGS: f"expire_changelogs --delete-all{on}",
+        TRASHED: "any expiry, once the grace time is over",
+    }
+    return ways.get(kind, "the end of the publishes that are running")

@@ -114,12 +114,12 @@ class FoundRows:
                 "with_rows_bytes": sum(one.file.size for one in self.matching),
                 "unreached": sum(not by for by in reached),
             },
-            "state": {name: root.snapshot.id for name, root in sorted(self.stored.reachable.heads.items())},
+            "state": {name: root.snapshot.id for name, root in sorted(self.stored.heads.items())},
             "branches": self._branches(),
             "references": [h.to_json() for h in self.references if h.kind != NEWEST],
             "consumers": [
                 {"branch": c.branch, "name": c.name, "next_snapshot": c.next_snapshot}
-                for c in retaining_consumers(self.stored.reachable, self.references)
+                for c in retaining_consumers(self.stored.consumers, self.references)
             ],
             "found": [
                 {
@@ -170,7 +170,7 @@ def search_table(table: Table, search: Search) -> FoundRows:
     stored = read_stored_files(table)
     searched = search_files(table, search, stored.files, stored.schemas)
     matching = sorted((one for one in searched if one.rows), key=lambda one: (-one.rows, one.file.path))
-    references = reaching_roots(stored.reachable, [one.file.number for one in matching])
+    references = reaching_roots(stored.index, stored.roots, [one.file.number for one in matching])
     return FoundRows(stored=stored, searched=searched, matching=matching, references=references)
 
 

@@ -59,7 +59,7 @@ def test_every_stored_file_counts_with_who_reaches_it(tmp_path: Path) -> None:
         ("dt=b/bucket-0/.data-1.7b0f7d2c-93a1-4a0e-8a34-1f2e3d4c5b6a.tmp", False)
     ]
     ways = {(h["kind"], h["branch"], h["name"]): h["way"] for h in details["references"]}
-    assert ways["tag", "main", "month"] == "delete_tag --tag month"
+    assert ways["tag", "main", "month"] == "delete_tag --tag month, then remove_orphan_files"
     assert ways["protective tag", "main", "airflow-paimon-branch-fix"].endswith("delete_branch --branch fix")
 
 
