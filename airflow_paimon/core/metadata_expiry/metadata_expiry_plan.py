@@ -98,20 +98,22 @@ def plan_branch(
     branch: str, snapshots: LazySnapshots, rule: SnapshotRule, retainers: Sequence[SnapshotRetainer]
 ) -> BranchExpiry:
     """Choose the snapshots of one branch that expire; looks at no more of them than that takes."""
+    count = len(snapshots.ids)
     least = "all" if rule.retain_min >= UNLIMITED else f"the newest {rule.retain_min}"
-    limits = [(len(snapshots) - rule.retain_min, f"{least} stay (retain_min)")]
+    limits = [(count - rule.retain_min, f"{least} stay (retain_min)")]
     if rule.max_deletes is not None:
         limits.append((rule.max_deletes, f"at most {rule.max_deletes} expire in one run (max_deletes)"))
     limits += [(bisect_left(snapshots.ids, pin.snapshot_id), pin.reason) for pin in retainers]
     allowed, reason = min(limits, key=lambda limit: limit[0])
     allowed = max(allowed, 0)
-    stop = min(max(len(snapshots) - rule.retain_max, 0), allowed)
-    while stop < allowed and snapshots[stop + 1].snapshot.time_millis < rule.cutoff_ms:
+    stop = min(max(count - rule.retain_max, 0), allowed)
+    while stop < allowed and snapshots.at(stop + 1).snapshot.time_millis < rule.cutoff_ms:
         stop += 1
     if stop < allowed:
         reason = "it, or the one after it, is too young"
-    kept = snapshots[stop] if stop < len(snapshots) else None
-    return BranchExpiry(branch=branch, expired=tuple(snapshots[:stop]), first_kept=kept, reason=reason)
+    kept = snapshots.at(stop) if stop < count else None
+    expired = tuple(snapshots.by_ids(snapshots.ids[:stop]))
+    return BranchExpiry(branch=branch, expired=expired, first_kept=kept, reason=reason)
 
 
 def retainers_of(roots: Roots, branch: str, parents: Mapping[str, str], *, keep_undo: bool) -> list[SnapshotRetainer]:
@@ -185,7 +187,7 @@ def plan_changelogs(roots: Roots, branch: str, rule: SnapshotRule | None) -> Bra
         reason = first.reason if first is not None and len(gone) < len(found) else "its snapshot is still there"
     else:
         retainers.append(SnapshotRetainer(snapshot_id=changelogs[-1].snapshot.id, reason="it is the newest changelog"))
-        known = {r.snapshot.id: r for r in (*changelogs, *snapshots)}
+        known = {r.snapshot.id: r for r in (*changelogs, *snapshots.by_ids(snapshots.ids))}
         plan = plan_branch(branch, LazySnapshots.of(branch, [known[i] for i in sorted(known)]), rule, retainers)
         gone, reason = tuple(r for r in plan.expired if r.kind == CHANGELOG), plan.reason
     ids = {r.snapshot.id for r in gone}

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING
 
 from airflow_paimon.core.errors import ConflictError
 from airflow_paimon.core.format.records import NOT_STORED, Record
@@ -96,7 +96,7 @@ _AHEAD = 16
 """How many snapshots are read with one that is asked for."""
 
 
-class LazySnapshots(Sequence[Root]):
+class LazySnapshots:
     """The snapshots of a branch, ascending; each is read when it is asked for.
 
     ``ids``: all of them. ``read``: called with some ids, returns those snapshots that are still there, in order.
@@ -117,19 +117,11 @@ class LazySnapshots(Sequence[Root]):
         known = {r.snapshot.id: r for r in roots}
         return cls(branch, list(known), lambda ids: [known[i] for i in ids])
 
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    @overload
-    def __getitem__(self, at: int) -> Root: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Root]: ...
-    def __getitem__(self, at: int | slice) -> Root | list[Root]:
-        if isinstance(at, slice):
-            return self.by_ids(self.ids[at])
-        number = self.ids[at]
+    def at(self, position: int) -> Root:
+        """Return the snapshot at a position; reads some after it as well."""
+        number = self.ids[position]
         if number not in self._known:
-            self.by_ids(self.ids[at : at + _AHEAD] if at >= 0 else [number])
+            self.by_ids(self.ids[position : position + _AHEAD])
         return self._known[number]
 
     def by_ids(self, ids: Sequence[int]) -> list[Root]:
@@ -145,7 +137,7 @@ class LazySnapshots(Sequence[Root]):
     def backwards(self) -> Iterator[list[Root]]:
         """Go through them from the newest one, several at a time."""
         for stop in range(len(self.ids), 0, -_AHEAD):
-            yield self[max(stop - _AHEAD, 0) : stop][::-1]
+            yield self.by_ids(self.ids[max(stop - _AHEAD, 0) : stop])[::-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

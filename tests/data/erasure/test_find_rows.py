@@ -60,7 +60,7 @@ def test_every_stored_file_counts_with_who_reaches_it(tmp_path: Path) -> None:
     ]
     ways = {(h["kind"], h["branch"], h["name"]): h["way"] for h in details["references"]}
     assert ways["tag", "main", "month"] == "delete_tag --tag month, then remove_orphan_files"
-    assert ways["protective tag", "main", "airflow-paimon-branch-fix"].endswith("delete_branch --branch fix")
+    assert "delete_branch --branch fix" in ways["protective tag", "main", "airflow-paimon-branch-fix"]
 
 
 @pytest.mark.parametrize("options", [{}, {"changelog_producer": "input"}], ids=str)
