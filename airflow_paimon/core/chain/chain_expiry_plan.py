@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions, TimeLines, Values
-from airflow_paimon.core.errors import InvalidInputError
 
 _SHOWN = 5
 
@@ -62,14 +61,8 @@ def plan_chain_expiry(
 
     The newest old snapshot partition stays as the anchor of the younger ones. ``max_segments`` applies per group, from
     the oldest on. ``min_full_partitions``: the minimum number of snapshot partitions of a group. Main is never
-    touched.
-
-    Raises:
-        InvalidInputError: ``max_segments`` or ``min_full_partitions`` below 1.
+    touched. Both numbers are at least 1.
     """
-    for name, number in (("max_segments", max_segments), ("min_full_partitions", min_full_partitions)):
-        if number < 1:
-            raise InvalidInputError(f"{layout.label}: {name} must be at least 1, not {number}")
     lines = TimeLines(layout, partitions.snapshot), TimeLines(layout, partitions.delta)
     groups = sorted(lines[0].groups | lines[1].groups, key=repr)
     return [_plan_group_expiry(group, *lines, cutoff, max_segments, min_full_partitions) for group in groups]
@@ -112,7 +105,7 @@ def _plan_group_expiry(
 def keep_inputs(layout: ChainLayout, plan: GroupExpiry, needs: Mapping[Values, datetime]) -> GroupExpiry:
     """Keep the segments that hold an input of a stale partition that stays, and all after them.
 
-    ``needs``: the time of the earliest live input of each stale partition of the group. A segment kept for one may
+    ``needs``: the time from which a rebuild of each stale partition of the group starts. A segment kept for one may
     itself be stale and need more.
     """
     if not plan.segments or plan.anchor is None:

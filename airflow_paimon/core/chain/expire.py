@@ -13,7 +13,6 @@ from typing import Any
 from airflow_paimon.core.chain.chain_expiry_plan import GroupExpiry, keep_inputs, plan_chain_expiry
 from airflow_paimon.core.chain.layout import ChainLayout, Partitions, TimeLines, Values
 from airflow_paimon.core.chain.provenance import StalePartition, find_stale, gather_provenances
-from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.state import ChainState, chain_views
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER, ChainOptions
 from airflow_paimon.core.commit.conditions import Condition, HeadState
@@ -32,20 +31,18 @@ from airflow_paimon.core.table.table import Table
 
 
 def stale_needs(main: Table, state: ChainState) -> dict[Values, dict[Values, datetime]]:
-    """Return, by group, each stale snapshot partition that can be rebuilt, with the time of its first live input."""
-    provenances = gather_provenances(main, state.layout, state.snapshot)
-    stale = find_stale(state, provenances)
-    held = state.partitions
-    layout, snapshots = state.layout, TimeLines(state.layout, held.snapshot)
+    """Return, by group, each stale snapshot partition that can be rebuilt, with the time of the one before it, from
+    which a rebuild starts.
+    """
+    layout, held = state.layout, state.partitions
+    stale = find_stale(state, gather_provenances(main, layout, state.snapshot))
+    snapshots = TimeLines(layout, held.snapshot)
     out: dict[Values, dict[Values, datetime]] = {}
     for one in _to_rebuild(layout, stale, held.delta):
         group = layout.group_of(one.values)
-        inputs = _live_inputs(one, provenances[one.values], held.snapshot, held.delta)
-        _, nearest = snapshots.of(group).before(layout.time_of(one.values))
-        inputs |= {nearest} if nearest is not None else set()
-        times = [t for v in inputs if v != one.values and (t := layout.parsed_time(v)) is not None]
-        if times:
-            out.setdefault(group, {})[one.values] = min(times)
+        start, _ = snapshots.of(group).before(layout.time_of(one.values))
+        if start is not None:
+            out.setdefault(group, {})[one.values] = start
     return out
 
 
@@ -67,15 +64,6 @@ def _to_rebuild(
         if rest:
             found[one.values] = one
     return list(found.values())
-
-
-def _live_inputs(
-    one: StalePartition, built: Provenance, snapshots: frozenset[Values], deltas: frozenset[Values]
-) -> set[Values]:
-    recorded = {d.values for d in built.deltas if d.values in deltas}
-    if built.anchor is not None and built.anchor.values in snapshots:
-        recorded.add(built.anchor.values)
-    return recorded | {v for v in one.because if v in snapshots or v in deltas}
 
 
 _LISTED = 1000

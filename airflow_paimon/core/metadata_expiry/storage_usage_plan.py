@@ -51,30 +51,25 @@ class Usage:
 
 
 def group_roots(roots: Sequence[Root], branches: Sequence[str]) -> list[RootGroup]:
-    """Group roots by what ends them."""
-    order = sorted(range(len(roots)), key=lambda i: (roots[i].branch, roots[i].snapshot.id, roots[i].kind))
-    groups = [
-        RootGroup(kind=BRANCH, branch=name, name=name, roots=tuple(i for i in order if _ends_with(roots[i], name)))
-        for name in branches
-    ]
-    groups += [_group(TAG, roots, [i]) for i in order if roots[i].kind == TAG and protects(roots[i].name) is None]
+    """Group roots by what ends them; some are in several groups."""
+    parts = group_roots_by_kind(roots, each_tag=True)
+    tags = [p for p in parts if p.kind == TAG and protects(p.name) is None]
+    groups = [_joined(BRANCH, name, [p for p in parts if _ends_with(p, name)], name) for name in branches]
+    groups += tags
     for branch in (MAIN, *branches):
-        at = [i for i in order if roots[i].branch == branch]
-        tags = [i for i in at if roots[i].kind == TAG]
-        made = [i for i in tags if protects(roots[i].name) is None and not is_for_undo(roots[i].name)]
-        snapshots = [i for i in at if roots[i].kind == SNAPSHOT]
-        grouped = {
-            TAGS: [i for i in made if not roots[i].name.startswith((KEEP_TAG_PREFIX, STAGED_TAG_PREFIX))],
-            UNDO: [i for i in tags if is_for_undo(roots[i].name)],
-            SNAPSHOTS: snapshots[:-1],
-            CHANGELOGS: [i for i in at if roots[i].kind == CHANGELOG],
-        }
-        for kind, some in grouped.items():  # a single tag stands in the list by itself
-            groups += [_group(kind, roots, some, branch)] if len(some) > (kind in (TAGS, UNDO)) else []
-    for kind, some in ((TRASHED, [i for i in order if roots[i].trash is not None]),
-                       (HOLDS, [i for i in order if roots[i].kind == HOLD])):  # fmt: skip
-        groups += [_group(kind, roots, some, MAIN)] if some else []
+        own = [p for p in tags if p.branch == branch]
+        undo = [p for p in own if is_for_undo(p.name)]
+        made = [p for p in own if p not in undo and not p.name.startswith((KEEP_TAG_PREFIX, STAGED_TAG_PREFIX))]
+        groups += [_joined(kind, branch, some) for kind, some in ((TAGS, made), (UNDO, undo)) if len(some) > 1]
+        groups += [p for p in parts if p.branch == branch and p.kind in (SNAPSHOTS, CHANGELOGS)]
+    for kind in (TRASHED, HOLDS):
+        some = [p for p in parts if p.kind == kind]
+        groups += [_joined(kind, MAIN, some)] if some else []
     return groups
+
+
+def _joined(kind: str, branch: str, parts: Sequence[RootGroup], name: str = "") -> RootGroup:
+    return RootGroup(kind=kind, branch=branch, name=name, roots=tuple(at for part in parts for at in part.roots))
 
 
 def group_roots_by_kind(roots: Sequence[Root], *, each_tag: bool = False) -> list[RootGroup]:
@@ -89,7 +84,10 @@ def group_roots_by_kind(roots: Sequence[Root], *, each_tag: bool = False) -> lis
         is_newest = root.kind == SNAPSHOT and root.snapshot.id == heads[root.branch]
         kind = NEWEST if is_newest else kinds.get(root.kind, TRASHED)
         groups.setdefault((root.branch, kind, root.name if kind == TAG else ""), []).append(at)
-    return [_group(kind, roots, some, branch) for (branch, kind, _), some in groups.items()]
+    return [
+        RootGroup(kind=kind, branch=branch, name=name, roots=tuple(some))
+        for (branch, kind, name), some in groups.items()
+    ]
 
 
 def _place(root: Root) -> tuple[bool, str, int, str]:
@@ -123,16 +121,10 @@ def _usage(
     return Usage(group=group, names=index.sums(named), frees=index.sums(alone))
 
 
-def _ends_with(root: Root, branch: str) -> bool:
-    """Whether a root goes with a branch: one of its own, or main's tag that protects what both share."""
-    if root.trash is not None or root.kind == HOLD:
-        return False
-    return root.branch == branch or (root.branch == MAIN and root.kind == TAG and protects(root.name) == branch)
-
-
-def _group(kind: str, roots: Sequence[Root], some: Sequence[int], branch: str | None = None) -> RootGroup:
-    only = roots[some[0]]
-    return RootGroup(kind=kind, branch=branch or only.branch, name=only.name if kind == TAG else "", roots=tuple(some))
+def _ends_with(part: RootGroup, branch: str) -> bool:
+    """Whether roots go with a branch: those of its own, or main's tag that protects what both share."""
+    own = part.branch == branch and part.kind not in (TRASHED, HOLDS)
+    return own or (part.branch == MAIN and part.kind == TAG and protects(part.name) == branch)
 
 
 def way_to_free(kind: str, branch: str, name: str) -> str:

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from airflow_paimon.core.chain.chain_expiry_plan import plan_chain_expiry
 from airflow_paimon.core.chain.layout import Partitions, Values
 from airflow_paimon.core.chain.read_plan import plan_chain_read
-from airflow_paimon.core.errors import InvalidInputError
 from tests.core.chain.test_read_plan import layout_of
 
 NOW = datetime(2025, 3, 31)
@@ -100,12 +99,6 @@ def test_a_plan_lists_its_segments_with_reasons() -> None:
     assert "3 snapshot partitions before 2025-03-02" in plan.reason
     (only,) = plan_chain_expiry(layout_of("dt"), Partitions(delta=days("0101")), CUTOFF)
     assert (only.reason, only.deltas, only.anchor) == ("only deltas: never touched", (), None)
-
-
-@pytest.mark.parametrize("wrong", [{"max_segments": 0}, {"min_full_partitions": 0}])
-def test_limits_below_one_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(InvalidInputError, match="at least 1"):
-        plan_chain_expiry(layout_of("dt"), Partitions(), CUTOFF, **wrong)
 
 
 _DAYS = st.sets(st.sampled_from([f"20250{m}{d:02d}" for m in (1, 2, 3) for d in range(1, 28, 3)]), max_size=12)
