@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -136,11 +135,6 @@ class Records:
                 out[values] = built
         return out
 
-    def all(self) -> dict[str, Provenance]:
-        """Read all of them, by path; unreadable ones are left out."""
-        paths = sorted(self.paths)
-        return {p: r for p, r in zip(paths, self._read(paths), strict=True) if r is not None}
-
     def _read(self, paths: Sequence[str]) -> list[Provenance | None]:
         content = read_existing(self._table.store, paths)  # without those that were pruned meanwhile
         return [_parse(self._layout, content.get(path)) for path in paths]
@@ -220,41 +214,25 @@ def _missing_inputs(table: Table, layout: ChainLayout, held: Partitions, built: 
 log = logging.getLogger(__name__)
 
 
-def prune_records(
-    table: Table, now_ms: int, state: ChainState | None = None, groups: Collection[Values] | None = None
-) -> int:
-    """Prune the groups (None: all) that have many more records than full partitions; return how many were deleted.
+def prune_records(table: Table, now_ms: int) -> int:
+    """Delete records that nothing needs, where there are many more than full partitions; return how many.
 
-    ``state``: a recent state of the branches (None: it is read). Records are listed before the branches are read again,
-    so that the record of a commit that is made in between belongs to live files. A failure is logged, never raised.
+    They are listed before the branches are read, so that the record of a commit that is made in between belongs to live
+    files. A failure is logged, never raised.
     """
     try:
-        return _prune(table, state or gather_chain(table), now_ms, groups)
+        paths, state = table.store.walk(CHAIN.folder), gather_chain(table)
+        if not has_too_many(len(paths), len(state.partitions.snapshot)):
+            return 0
+        content = read_existing(table.store, paths)
+        found = {path: r for path, data in content.items() if (r := _parse(state.layout, data)) is not None}
+        moment = datetime.fromtimestamp(min(now_ms / 1000, time.time()), UTC)  # never later than the clock
+        gone = superfluous(found, state_digests(state, ChainBranch.SNAPSHOT), state.partitions.delta, moment)
+        execute(table, [Delete(path=p, expected=content[p], reason="its partition was deleted") for p in gone])
+        return len(gone)
     except PaimonError as error:
         log.warning("%s: old provenance records were not pruned (%s)", table.label, error.message)
         return 0
-
-
-def _prune(table: Table, state: ChainState, now_ms: int, groups: Collection[Values] | None) -> int:
-    layout, held = state.layout, state.partitions
-    if groups is None:
-        groups = {layout.group_of(v) for v in held.snapshot | held.delta}
-    records = Records(table, layout, groups)
-    listed = Counter(path.rpartition("/")[0] for path in records.paths)
-    full = Counter(layout.group_of(v) for v in held.snapshot)
-    crowded = {g for g in groups if has_too_many(listed[group_folder(layout, g)], full[g])}
-    if not crowded:
-        return 0
-    found = Records(table, layout, crowded).all()
-    now = gather_chain(table)
-    live = state_digests(now, ChainBranch.SNAPSHOT)
-    moment = datetime.fromtimestamp(min(now_ms / 1000, time.time()), UTC)  # never later than the clock
-    found = {path: r for path, r in found.items() if layout.group_of(r.values) in crowded}
-    gone = superfluous(found, live, now.partitions.delta, moment)
-    there = read_existing(table.store, list(gone))
-    actions = tuple(Delete(path=p, expected=data, reason="its partition was deleted") for p, data in there.items())
-    execute(table, actions)
-    return len(gone)
 
 
 NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)

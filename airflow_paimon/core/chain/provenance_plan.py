@@ -54,7 +54,7 @@ _SPARE = 32
 
 
 def has_too_many(records: int, partitions: int) -> bool:
-    """Return whether a group has so many records that pruning it pays off."""
+    """Return whether there are so many records that pruning them pays off."""
     return records > 2 * partitions + _SPARE
 
 

@@ -19,7 +19,7 @@ from airflow_paimon.core.chain.compaction_plan import (
     plan_compaction,
 )
 from airflow_paimon.core.chain.layout import ChainBranch, Values
-from airflow_paimon.core.chain.provenance import find_stale, prune_records, read_provenances, read_staleness
+from airflow_paimon.core.chain.provenance import find_stale, read_provenances, read_staleness
 from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, state_digests
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
@@ -142,11 +142,9 @@ class _ChainCompaction:
     _workers: Workers
     _before: int | None
     _results: dict[Values, dict[str, Any]] = field(default_factory=dict)
-    _committed: bool = False
     _deferred: dict[Values, PartitionCompaction] = field(default_factory=dict)
     _rebuild: set[Values] = field(default_factory=set)
     _plan: Plan | None = None
-    _state: ChainState | None = None
     _snapshots: dict[str, int | None] = field(default_factory=dict)
 
     @property
@@ -156,7 +154,7 @@ class _ChainCompaction:
 
     def run_rounds(self, committed: Sequence[tuple[Snapshot, dict[str, Any]]]) -> OperationResult:
         for number in range(1, MAX_ROUNDS + 1):
-            state = self._state = gather_chain(self._context.table)
+            state = gather_chain(self._context.table)
             if number == 1:
                 self._count_earlier_commits(state, committed)
             self._round(state, number)
@@ -255,7 +253,6 @@ class _ChainCompaction:
                 continue
             self._results[plan.target] = committed.row
             self._rebuild.discard(plan.target)
-            self._committed |= committed.snapshot is not None
             if committed.is_stale:
                 self._rebuild.add(plan.target)
                 self._deferred[plan.target] = plan
@@ -266,9 +263,6 @@ class _ChainCompaction:
             self._rebuild.add(plan.target)
 
     def _result(self) -> OperationResult:
-        if self._committed and self._state is not None:
-            groups = {self._state.layout.group_of(v) for v, row in self._results.items() if "snapshot" in row}
-            prune_records(self._context.table, self._context.now_ms, self._state, groups)
         ordered = sorted(self._results.values(), key=lambda r: str(r["partition"]))
         done = [r["snapshot"] for r in ordered if "snapshot" in r]
         return self._context.result(
