@@ -110,12 +110,7 @@ def _age(table: Table, name: str) -> BranchAge | None:
         return None
     ids = view.snapshot_ids()
     head = view.find_snapshot(ids[-1]) if ids else None  # also of a branch that is half deleted
-    return BranchAge(
-        name=name,
-        record=record,
-        head=head.id if head is not None else None,
-        head_ms=head.time_millis if head is not None else None,
-    )
+    return BranchAge(name=name, record=record, head=head)
 
 
 def _described(age: BranchAge) -> dict[str, Any]:
@@ -127,8 +122,8 @@ def _described(age: BranchAge) -> dict[str, Any]:
         "reason": record.reason if record is not None else None,
         "created_at": record.created_at if record is not None else None,
         "expires_at": None if expires is None else utc_text(expires),
-        "last_commit_at": None if age.head_ms is None else utc_text(age.head_ms),
-        "head": age.head,
+        "last_commit_at": None if age.head is None else utc_text(age.head.time_millis),
+        "head": None if age.head is None else age.head.id,
     }
 
 
@@ -153,7 +148,7 @@ def _expire(context: Context, rules: BranchRules, age: BranchAge) -> str | None:
         if why is None and not context.request.dry_run:
             # As it was when its expiry was decided? remove_branch looks again before it deletes.
             if (
-                removal.head != age.head
+                removal.head != (None if age.head is None else age.head.id)
                 or removal.stored.record_bytes is None
                 or BranchRecord.parse(removal.stored.record_bytes, age.name) != record
             ):
@@ -182,14 +177,16 @@ def _on_main(table: Table, name: str, record: BranchRecord, head: Snapshot) -> b
 
     None = they were published, and what became of that can't be told.
     """
-    if _shares_files(table, name, record, head):
-        return True
+    view, base, now = table.branch(name), _base(table, name, record), table.latest_snapshot()
+    if base is not None and now is not None:
+        changed = difference(table, base, head).buckets
+        if difference(table, now, head).buckets.isdisjoint(changed):  # main has the same files there
+            return True
     known = [*(t.snapshot for t in table.tags() if protects(t.name) == name), *table.snapshots()]
     publishes = {s.id: s for s in known if s.properties.get(BRANCH_PROPERTY) == name}
     if not any(map(is_partial, publishes.values())):
         publishes = {i: s for i, s in publishes.items() if s.properties.get(BRANCH_IDENTITY_PROPERTY) == head.identity}
     undone = {number: is_undone(table, number) for number in publishes}
-    view, base = table.branch(name), _base(table, name, record)
     standing = [s for number, s in publishes.items() if undone[number] is False]
     if is_fully_published(table, view, base, head, standing):
         return True
@@ -201,11 +198,3 @@ def _base(table: Table, name: str, record: BranchRecord) -> Snapshot | None:
     view = table.branch(name)
     base = view.find_snapshot(record.snapshot_id) if record.known_origin and record.snapshot_id is not None else None
     return base or last_shared_snapshot(table, view)
-
-
-def _shares_files(table: Table, name: str, record: BranchRecord, head: Snapshot) -> bool:
-    """Whether main has the same files in every bucket that the branch changed."""
-    base, now = _base(table, name, record), table.latest_snapshot()
-    if base is None or now is None:
-        return False
-    return difference(table, now, head).buckets.isdisjoint(difference(table, base, head).buckets)

@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 
 from airflow_paimon.core.branches.branch_plan import protection_text
 from airflow_paimon.core.errors import InvalidInputError
+from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.metadata_expiry.root_values import (
     CHANGELOG,
     SNAPSHOT,
@@ -258,12 +259,11 @@ class BranchRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BranchAge:
-    """``record``: None for a branch of another engine. ``head``, ``head_ms``: the newest commit."""
+    """``record``: None for a branch of another engine. ``head``: the newest commit."""
 
     name: str
     record: BranchRecord | None
-    head: int | None
-    head_ms: int | None
+    head: Snapshot | None
 
 
 def expiry_reason(age: BranchAge, rules: BranchRules, now_ms: int) -> str | None:
@@ -290,7 +290,11 @@ def due_ms(age: BranchAge, rules: BranchRules) -> int | None:
     if made_ms is None or record.reason == KEPT_MAIN:
         return None
     ends = [] if rules.older_than is None else [made_ms + rules.older_than]
-    ends += [] if rules.idle_for is None else [max(made_ms, age.head_ms or 0) + rules.idle_for]
+    ends += (
+        []
+        if rules.idle_for is None
+        else [max(made_ms, 0 if age.head is None else age.head.time_millis) + rules.idle_for]
+    )
     return max(ends, default=None)
 
 
