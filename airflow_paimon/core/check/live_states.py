@@ -1,13 +1,13 @@
 """The files of many states of a table as numbers: each manifest is read once for all branches and tags, the table's
 folder listed once, with 18 bytes for a file of an entry and 8 for a listed one, of which a part is in memory at a time.
 
-What the numbers can't tell is read as values. They are digests (see ``name_digests``); entries that contradict each
-other, or whose digests are the same, are among what is read so.
+They are digests (see ``name_digests``). A state of which they don't show that all its files are listed, such as one
+whose entries contradict each other, is read as values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from airflow_paimon.core.table.manifest_lists import all_manifests
 from airflow_paimon.core.table.name_digests import Digests, digests_of, digests_of_bytes, places_in
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.paths import is_outside
-from airflow_paimon.core.table.reachability import FilePlace, column_places, each_path, missing_at
+from airflow_paimon.core.table.reachability import column_places, each_path, missing_at
 from airflow_paimon.core.table.spill import (
     MEMORY_BYTES,
     DigestRanges,
@@ -52,14 +52,13 @@ class EntryDigests(NamedTuple):
     """The files that the entries of a manifest name: data files, and those beside them.
 
     ``places``: digests of their paths; ``files``: of what identifies their entry as well. ``inside``: not those outside
-    of the table, for which no look is taken. ``entries``: numbers of the entries.
+    of the table, for which no look is taken.
     """
 
     places: Digests
     files: Digests
     added: _Mask
     inside: _Mask
-    entries: npt.NDArray[np.int32]
 
 
 @dataclass
@@ -86,11 +85,8 @@ class LiveStates:
         state = _folder_naming(schema), tuple(m.file_name for m in manifests)
         if state in self._complete:
             return []
-        lost = self._lost([self._files[m] for m in self._read(view, schema, manifests)])
-        if lost is None:
+        if not self._is_complete([self._files[m] for m in self._read(view, schema, manifests)]):
             return missing_at(view, schema, list(column_places(live_columns(view, snapshot))))
-        if len(lost):
-            return missing_at(view, schema, list(_places_of_files(view, schema, manifests, lost)))
         self._complete.add(state)
         return []
 
@@ -108,13 +104,13 @@ class LiveStates:
         naming = _folder_naming(schema)
         for manifest, c in each_columns(view, [m for m in manifests if (naming, m.file_name) not in self._values]):
             if self.verify_files:  # not every value of a partition has a path
-                self._files[naming, manifest.file_name] = self._runs.add(entry_digests(schema, c)[: len(_TYPES)])
+                self._files[naming, manifest.file_name] = self._runs.add(entry_digests(schema, c))
             values = frozenset(zip(c.partitions, c.total_buckets, c.schema_ids, strict=True))
             self._values[naming, manifest.file_name] = values
         return [(naming, m.file_name) for m in manifests]
 
-    def _lost(self, manifests: Sequence[SortedColumns]) -> Digests | None:
-        """Return the live files that were not listed; None: the entries contradict each other."""
+    def _is_complete(self, manifests: Sequence[SortedColumns]) -> bool:
+        """Whether all live files were listed; not where entries contradict each other."""
         if self._listed is None:
             self._listed = listed = []
             list_in_parts(
@@ -122,15 +118,15 @@ class LiveStates:
             )
         cuts = cuts_for(sum(m.rows for m in manifests), _ROW_BYTES, self.memory_bytes // 2)
         ranges, there = DigestRanges(manifests, cuts), DigestRanges(self._listed, cuts)
-        lost: list[Digests] = [np.zeros(0, np.uint64)]
         for at in range(len(ranges)):
             places, files, added, inside = concat_columns(ranges.parts(at), _TYPES)
             live = _live_entries_of(files, added)
             if live is None:
-                return None
+                return False
             found = np.sort(concat_columns(there.parts(at), _TYPES[:1])[0])
-            lost.append(files[live & inside & (places_in(found, places) < 0)])
-        return np.concatenate(lost)
+            if (places_in(found, places[live & inside]) < 0).any():
+                return False
+        return True
 
 
 def entry_digests(schema: TableSchema, c: EntryColumns) -> EntryDigests:
@@ -154,7 +150,7 @@ def entry_digests(schema: TableSchema, c: EntryColumns) -> EntryDigests:
     added = np.array(c.kinds, np.int8) == FileKind.ADD
     is_beside = np.r_[False, rows[1:] == rows[:-1]][: len(rows)]
     files = ((identities[rows] + is_beside) * _FACTOR ^ places) * _FACTOR
-    return EntryDigests(places, files, added[rows], inside[rows], rows)
+    return EntryDigests(places, files, added[rows], inside[rows])
 
 
 def _folder_naming(schema: TableSchema) -> _FolderNaming:
@@ -177,14 +173,3 @@ def _live_entries_of(files: Digests, added: _Mask) -> _Mask | None:
     live = np.zeros(len(same), bool)
     live[order] = np.r_[first[1:], True] & added[order]
     return live
-
-
-def _places_of_files(
-    view: Table, schema: TableSchema, manifests: Sequence[ManifestFile], lost: Digests
-) -> Iterator[FilePlace]:
-    """Read again which entries name lost files."""
-    wanted = np.sort(lost)
-    for _, columns in each_columns(view, manifests):
-        found = entry_digests(schema, columns)
-        chosen = set(found.entries[(places_in(wanted, found.files) >= 0) & found.added].tolist())
-        yield from (place for at, place in enumerate(column_places(columns)) if at in chosen) if chosen else ()

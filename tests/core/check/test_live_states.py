@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from airflow_paimon.core.check.live_states import LiveStates, entry_digests, _live_entries_of
+from airflow_paimon.core.check.live_states import LiveStates, _live_entries_of, entry_digests
 from airflow_paimon.core.commit.committer import commit
 from airflow_paimon.core.commit.draft import Draft
 from airflow_paimon.core.errors import FormatError
@@ -59,7 +59,12 @@ def test_which_entries_are_live() -> None:
         outcomes.add(expected is None)
         assert (live is None) == (expected is None)
         if live is not None and expected is not None:
-            rows = [(g, at) for g, part in enumerate(parts) for at in part.entries.tolist()]
+            rows = [
+                (g, at)
+                for g, group in enumerate(groups)
+                for at, e in enumerate(group)
+                for _ in (0, *e.file.extra_files)
+            ]
             of_entries: dict[tuple[int, int], set[bool]] = {}
             for row, there in zip(rows, live.tolist(), strict=True):
                 of_entries.setdefault(row, set()).add(there)  # the file and those beside it
