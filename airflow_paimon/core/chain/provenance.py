@@ -147,11 +147,6 @@ def _listed(table: Table, layout: ChainLayout, groups: Collection[Values]) -> It
     return [f"{folder}/{name}" for folder in folders for name in table.store.names(folder)]
 
 
-def read_provenances(table: Table, layout: ChainLayout, digests: Mapping[Values, str]) -> dict[Values, Provenance]:
-    """Read the recorded provenance of partitions with these files."""
-    return Records(table, layout, {layout.group_of(v) for v in digests}).matching(digests)
-
-
 def group_folder(layout: ChainLayout, group: Values) -> str:
     """Return the name of the folder of a group's records."""
     return f"{CHAIN.folder}/{hashlib.sha256(layout.group_text(group).encode()).hexdigest()[:16]}"

@@ -18,9 +18,9 @@ from airflow_paimon.core.chain.compaction_plan import (
     parse_targets,
     plan_compaction,
 )
-from airflow_paimon.core.chain.layout import ChainBranch, Values
-from airflow_paimon.core.chain.provenance import find_stale, read_provenances, read_staleness
-from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain, state_digests
+from airflow_paimon.core.chain.layout import Values
+from airflow_paimon.core.chain.provenance import find_stale, gather_provenances, read_staleness
+from airflow_paimon.core.chain.state import ChainState, chain_views, gather_chain
 from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import require_committable
 from airflow_paimon.core.errors import ConflictError, PaimonError
@@ -183,9 +183,7 @@ class _ChainCompaction:
                 self._results[values] = row | {"snapshot": snapshot.id, "replayed": True}
                 self._before = min(self._before or snapshot.id - 1, snapshot.id - 1) or None
         if self._results:
-            live = state_digests(state, ChainBranch.SNAPSHOT)
-            own = {v: live[v] for v in self._results if v in live}
-            built = read_provenances(self._context.table, state.layout, own)
+            built = gather_provenances(self._context.table, state.layout, state.snapshot, self._results.keys())
             self._rebuild |= {s.values for s in find_stale(state, built) if not s.lost}
 
     def _round(self, state: ChainState, number: int) -> None:

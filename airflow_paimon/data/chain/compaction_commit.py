@@ -10,9 +10,9 @@ from typing import Any
 
 from airflow_paimon.core.chain.compaction_plan import CompactionAction, PartitionCompaction
 from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Values
-from airflow_paimon.core.chain.provenance import record_provenance
+from airflow_paimon.core.chain.provenance import LiveParts, record_provenance
 from airflow_paimon.core.chain.provenance_plan import Part, Provenance
-from airflow_paimon.core.chain.state import ChainState, Fence, files_digest, splits_by_partition, vectors_digests
+from airflow_paimon.core.chain.state import ChainState, Fence, files_digest, splits_by_partition
 from airflow_paimon.core.chain.write_plan import CHECKED_BY_CALLER
 from airflow_paimon.core.commit.conditions import HeadState
 from airflow_paimon.core.commit.draft import CommitOptions, Receipt
@@ -48,7 +48,7 @@ class CompactionInputs:
         self.state = state
         self.provenances: Mapping[Values, Provenance] = {}
         self._parts = {b: dict(splits_by_partition(state.plan(b))) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
-        self._vectors = {b: vectors_digests(state.plan(b)) for b in (ChainBranch.SNAPSHOT, ChainBranch.DELTA)}
+        self._live = LiveParts(state)
 
     def narrowed(self, plans: Sequence[PartitionCompaction]) -> ChainState:
         """Return the state reduced to the inputs of these partitions."""
@@ -82,8 +82,7 @@ class CompactionInputs:
         return [*self.splits(ChainBranch.SNAPSHOT, plan.anchor), *deltas] if plan.action.writes else []
 
     def part(self, branch: ChainBranch, values: Values) -> Part:
-        vectors = self._vectors[branch].get(values, "")
-        return Part(values=values, files=files_digest(self.splits(branch, values)), vectors=vectors)
+        return self._live.part(branch, values)
 
     def is_built_of(self, plan: PartitionCompaction) -> bool:
         """Return whether the existing partition is recorded as built from exactly the planned inputs."""
@@ -113,7 +112,7 @@ class CompactionInputs:
             (ChainBranch.DELTA, set(plan.deltas), is_between),
         ):
             pinned = self.state.plan(branch)
-            held = {v: files_digest(found) for v in values if (found := self.splits(branch, v))}
+            held = {v: files for v in values if (files := self._live.files[branch].get(v)) is not None}
             fences.append(
                 Fence(table=pinned.table, schema=pinned.schema, seen=pinned.snapshot, held=held, concerns=concerns)
             )
@@ -122,7 +121,8 @@ class CompactionInputs:
     def put(self, values: Values, splits: Sequence[BucketSplit], before: Snapshot | None, after: Snapshot) -> None:
         """Add a commit of this run. The branch counts as read up to it only if it is the next one."""
         self._parts[ChainBranch.SNAPSHOT][values] = tuple(splits)
-        self._vectors[ChainBranch.SNAPSHOT].pop(values, None)
+        self._live.files[ChainBranch.SNAPSHOT][values] = files_digest(splits)
+        self._live.vectors[ChainBranch.SNAPSHOT].pop(values, None)
         seen = self.state.snapshot.snapshot
         is_next = (seen is None and before is None) or (
             seen is not None and before is not None and seen.identity == before.identity

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_paimon.core.chain.layout import ChainBranch
-from airflow_paimon.core.chain.provenance import read_provenances
+from airflow_paimon.core.chain.provenance import gather_provenances
 from airflow_paimon.core.chain.state import gather_chain, state_digests
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.bucket import bucket_of_rows
@@ -72,7 +72,7 @@ def test_result_counts_and_provenance(tmp_path: Path) -> None:
     assert row["snapshots"] == {"main": None, "snapshot": 1, "delta": 1}
     state = gather_chain(table)
     digests = state_digests(state, ChainBranch.SNAPSHOT)
-    (record,) = read_provenances(table, state.layout, digests).values()
+    (record,) = gather_provenances(table, state.layout, state.snapshot).values()
     assert record.values == ("20260224",)
     assert record.anchor is not None and record.anchor.files == digests["20260223",]
     assert [d.files for d in record.deltas] == [state_digests(state, ChainBranch.DELTA)["20260224",]]
