@@ -85,11 +85,6 @@ class ChainSplit:
     def files(self) -> tuple[DataFile, ...]:
         return tuple(f for s in self.sections for f in s.files)
 
-    @property
-    def deleted_files(self) -> frozenset[str]:
-        """Files with a deletion vector."""
-        return frozenset(where.data_file for _, where in self.deletions)
-
 
 def chain_splits(
     layout: ChainLayout, chains: Sequence[PartitionRead], snapshot: ScanPlan, delta: ScanPlan, rows: Filter
@@ -107,8 +102,7 @@ def chain_splits(
             files = [(at, f) for at, held in enumerate(buckets) if bucket in held for f in held[bucket].files]
             files = _visible(files, delta.schema, rows)
             if files:
-                split = _one_split(bucket, parts, files, delta.schema, deletions)
-                splits.append(replace(split, targets=tuple(targets)))
+                splits.append(_one_split(bucket, parts, targets, files, delta.schema, deletions))
     return splits
 
 
@@ -178,27 +172,24 @@ def _visible(files: Sequence[_Placed], schema: TableSchema, rows: Filter) -> lis
 def _one_split(
     bucket: int,
     parts: Sequence[ChainPart],
+    targets: Sequence[ChainTarget],
     files: Sequence[_Placed],
     schema: TableSchema,
     deletions: Sequence[DeletionVectorPlace],
 ) -> ChainSplit:
-    part_of = {f.file_name: at for at, f in files}
-    found = [f for _, f in files]
-    split = ChainSplit(
+    part_of, found = {f.file_name: at for at, f in files}, [f for _, f in files]
+    own = deletions_of(deletions, found)
+    deleted = frozenset(where.data_file for _, where in own)
+    folds = TableOptions(schema.options).merge_engine != "deduplicate"
+    anchored = {f for f, at in part_of.items() if parts[at].is_anchor and not folds}
+    return ChainSplit(
         bucket=bucket,
         parts=tuple(parts),
-        targets=(),
-        sections=(),
+        targets=tuple(targets),
+        sections=tuple(_section(s.files, schema, part_of, anchored, deleted) for s in plan_sections(found, schema)),
         part_of=part_of,
-        deletions=deletions_of(deletions, found),
+        deletions=own,
     )
-    folds = TableOptions(schema.options).merge_engine != "deduplicate"
-    anchored = {f for f, at in part_of.items() if parts[at].is_anchor}
-    sections = tuple(
-        _section(s.files, schema, part_of, frozenset() if folds else anchored, split.deleted_files)
-        for s in plan_sections(found, schema)
-    )
-    return replace(split, sections=sections)
 
 
 def _section(
