@@ -26,7 +26,7 @@ from airflow_paimon.core.health.health_plan import (
     TableHealth,
     plan_health,
 )
-from airflow_paimon.core.metadata_expiry.automatic_tags import needs_automatic_tags
+from airflow_paimon.core.metadata_expiry.automatic_tags import makes_automatic_tags
 from airflow_paimon.core.metadata_expiry.metadata_expiry_plan import SnapshotRule, retention_rule
 from airflow_paimon.core.metadata_expiry.storage_usage import read_usage
 from airflow_paimon.core.partition_expiry.partition_expiry_plan import EXPIRATION_TIME
@@ -164,7 +164,6 @@ def _retention_figures(
     most_blocked, worst = max(blocked, key=lambda pair: pair[0], default=(0, main))
     oldest, replaced_bytes = _oldest_snapshot(main, head)
     states = _retained_states(branches, oldest)
-    newest = main.view.snapshot(main.ids[-1]) if main.ids else None
     now, made_from = datetime.fromtimestamp(now_ms / 1000), {r.from_tag for r in records.values() if r is not None}
     tag_ends = [(t.name, t.expires_at()) for b in branches for t in b.tags]
     branch_ends = [r.expires_ms for r in records.values() if r is not None and not r.protected]
@@ -177,8 +176,7 @@ def _retention_figures(
         consumers=sum(len(b.consumers) for b in branches),
         trash=len(main.view.store.walk(TRASH_ENTRIES.folder)),
         due_snapshots=sum(due.values()),
-        automatic_tags=main.options is not None
-        and needs_automatic_tags(main.options, main.view.name, main.tags, newest),
+        automatic_tags=main.options is not None and makes_automatic_tags(main.options, main.view.name),
         partitions_expire=main.options is not None and bool(main.options.text(EXPIRATION_TIME)),
         due_tags=sum(end is not None and end < now and name not in made_from for name, end in tag_ends),
         due_branches=sum(end is not None and end < now_ms for end in branch_ends),

@@ -70,7 +70,7 @@ class RetentionFigures:
 
     ``keep_tags``: of the tags, those of publishes, which an expiry ends when they have done their work. ``changelogs``:
     long-lived ones.
-    ``automatic_tags``: whether some are to be set, or are too many (``trigger_tag_automatic_creation``).
+    ``automatic_tags``: whether main's options ask for some (``trigger_tag_automatic_creation``).
     ``partitions_expire``: whether main's options say that partitions do (``expire_partitions``).
     ``due_*``: what the table's options and the retentions of tags and branches let expire now. ``blocked_snapshots``:
     those that would be due if ``blocked_by``, a stream's consumer, didn't need them. ``trash``: snapshots and tags that

@@ -109,25 +109,12 @@ def automatic_tag_rules(options: TableOptions, table: str) -> TagRules:
     return rules
 
 
-def needs_automatic_tags(options: TableOptions, table: str, tags: Sequence[Tag], head: Snapshot | None) -> bool:
-    """Whether a run would set automatic tags, or expire some that are too many; looks at the newest snapshot only.
-
-    ``tags``: all of main's.
-    """
+def makes_automatic_tags(options: TableOptions, table: str) -> bool:
+    """Whether a table's options ask for automatic tags, as this package can make them."""
     try:
-        rules = automatic_tag_rules(options, table)
+        return automatic_tag_rules(options, table).mode != NONE
     except (InvalidInputError, UnsupportedFeatureError):
         return False
-    tagged = {t.name: t.snapshot.id for t in tags if rules.is_automatic(t.name)}
-    if rules.mode == NONE or head is None:
-        return False
-    timed = _timed(rules, head)
-    if rules.mode == BATCH:
-        return timed.time is not None and tagged.get(batch_tag_name(rules, timed.time)) != head.id
-    assert rules.periods is not None
-    newest = newest_automatic(rules.periods, tagged)
-    later = [] if newest is not None and head.id <= tagged[newest] else [timed]
-    return bool(beyond_most(rules, tagged) or plan_new_tags(rules, tagged, newest, later).tags)
 
 
 def _period_tags(view: Table, rules: TagRules) -> NewTags:

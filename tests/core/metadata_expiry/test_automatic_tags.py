@@ -18,9 +18,7 @@ from airflow_paimon.core.errors import (
     UnsupportedFeatureError,
 )
 from airflow_paimon.core.format.snapshot import NO_WATERMARK
-from airflow_paimon.core.metadata_expiry.automatic_tags import needs_automatic_tags
 from airflow_paimon.core.schema.schema_plan import SetOption
-from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
 from tests.core.tables import alter_table, append, copied, cut_off, make_table, run
 from tests.randomness import moments
@@ -198,29 +196,12 @@ def test_a_dry_run_says_what_it_would_do() -> None:
 
 
 @pytest.mark.parametrize("mode", ["process-time", "watermark", "batch", "none"])
-def test_what_is_due_is_known_from_the_newest_snapshot(mode: str) -> None:
-    """For a night with a budget: whether a run would do anything."""
-    table = tagging(mode, num_retained_max="2", creation_delay="30 min", creation_period="hourly")
-
-    def due() -> bool:
-        options = TableOptions(table.schema().options)
-        return needs_automatic_tags(options, table.name, table.tags(), table.latest_snapshot())
-
-    assert not due()
-    seen = set()
-    for at in ("10:10", "10:50", "11:20", "11:40", "11:45", "14:00"):
-        snapshot_at(table, f"2026-11-20 {at}", watermark=f"2026-11-20 {at}")
-        would = run(table, TRIGGER, dry_run=True)
-        assert due() == would.changed, at
-        seen.add(due())
-        run(table, TRIGGER)
-        assert not due()
-    assert seen == ({False} if mode == "none" else {True} if mode == "batch" else {True, False})
-    if mode != "none":
-        alter_table(table, [SetOption(key="tag.num-retained-max", value="1")])
-        assert due() == run(table, TRIGGER, dry_run=True).changed
-        alter_table(table, [SetOption(key="tag.creation-delay", value="2 h")])
-        assert not due() or mode == "batch", "a run would refuse, and say why"
+def test_health_says_which_tables_get_some(mode: str) -> None:
+    """For a night with a budget: a run too many does no harm."""
+    table = tagging(mode)
+    assert run(table, "table_health").details["retained"]["automatic_tags"] == (mode != "none")
+    alter_table(table, [SetOption(key="metastore.tag-to-partition", value="dt")])
+    assert not run(table, "table_health").details["retained"]["automatic_tags"]
 
 
 def test_a_second_automatic_tag_of_a_snapshot_is_refused() -> None:
