@@ -37,13 +37,12 @@ from airflow_paimon.core.chain.state import (
 )
 from airflow_paimon.core.chain.write_plan import (
     CHECKED_BY_CALLER,
-    AnchorInterval,
     BuiltFrom,
     ChainOptions,
     OnStale,
     RequiredAnchor,
     affected,
-    anchor_interval,
+    merged_with,
     required_anchors,
 )
 from airflow_paimon.core.commit.draft import CommitOptions, Draft
@@ -414,19 +413,18 @@ def _check_buckets(
 ) -> None:
     """Refuse partitions whose number of buckets differs from that of partitions with which they are merged."""
     layout = anchors.layout
-    known: dict[AnchorInterval, dict[int, list[Values]]] = {}
+    known: dict[tuple[object, ...], dict[int, list[Values]]] = {}
     for values, total in change.added.items():
-        interval = anchor_interval(values, anchors)
-        if interval is None or total <= 0:
+        found = merged_with(values, anchors, chained)
+        if found is None or total <= 0:
             continue
-        if interval not in known:
-            near = [(v, snapshots[v]) for v in (interval.anchor,) if v is not None]
-            near += [(v, deltas[v]) for v in chained.of(interval.group).inside(interval.after, interval.end)]
-            known[interval] = _bucket_counts(near)
+        anchor, near = found
+        key = (anchor, near[:1], near[-1:])  # deltas in a row
+        if key not in known:
+            full = [(anchor, snapshots[anchor])] if anchor is not None else []
+            known[key] = _bucket_counts([*full, *((v, deltas[v]) for v in near)])
         # the partition's own files in its branch don't count: they may be the replaced ones
-        others = [
-            (n, v) for n, found in known[interval].items() for v in found if role != ChainBranch.DELTA or v != values
-        ]
+        others = [(n, v) for n, some in known[key].items() for v in some if role != ChainBranch.DELTA or v != values]
         if role == ChainBranch.DELTA:
             others += [(s.total_buckets, values) for s in snapshots.get(values, ())]
         for count, other in others:

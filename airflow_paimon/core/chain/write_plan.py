@@ -125,27 +125,18 @@ def affected(changed: Iterable[Values], snapshots: TimeLines, deltas: TimeLines)
     return Affected(hidden=tuple(hidden), rebuilt=rebuilt)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorInterval:
-    """Partitions that may be merged with each other and so need the same number of buckets: the anchor of a chain, and
-    the deltas up to the next anchor. ``after`` and ``end``: the times of the two anchors, exclusive.
+def merged_with(
+    values: Values, snapshots: TimeLines, deltas: TimeLines
+) -> tuple[Values | None, tuple[Values, ...]] | None:
+    """Return what a partition may be merged with, so that they need the same number of buckets: the anchor of its
+    chain, and the deltas up to the next anchor, without that; None: it has no time, and is never merged.
     """
-
-    group: Values
-    anchor: Values | None
-    after: datetime | None
-    end: datetime | None
-
-
-def anchor_interval(values: Values, snapshots: TimeLines) -> AnchorInterval | None:
-    """Return the time between two anchors that a partition belongs to; None: it has no time, and is never merged."""
-    layout = snapshots.layout
-    moment, group = layout.parsed_time(values), layout.group_of(values)
+    moment, group = snapshots.layout.parsed_time(values), snapshots.layout.group_of(values)
     if moment is None:
         return None
     line = snapshots.of(group)
     after, anchor = line.before(moment)
-    return AnchorInterval(group=group, anchor=anchor, after=after, end=line.time_after(moment))
+    return anchor, deltas.of(group).inside(after, line.time_after(moment))
 
 
 OnStale = Literal["refuse", "record"]

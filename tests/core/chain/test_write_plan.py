@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_paimon.core.chain.layout import ChainLayout, TimeLines, Values
-from airflow_paimon.core.chain.write_plan import AnchorInterval, affected, anchor_interval, required_anchors
+from airflow_paimon.core.chain.write_plan import affected, merged_with, required_anchors
 from airflow_paimon.core.format.types import parse_type
 from airflow_paimon.core.table.partition_time import partition_clock
 
@@ -87,17 +87,12 @@ def test_what_a_changed_delta_makes_stale() -> None:
 
 def test_what_is_merged_together() -> None:
     def merged(text: str, snapshots: str, deltas: str) -> tuple[Values | None, frozenset[Values]]:
-        found = anchor_interval(day(text), lines(snapshots))
+        found = merged_with(day(text), lines(snapshots), lines(deltas))
         assert found is not None
-        return found.anchor, frozenset(lines(deltas).of(found.group).inside(found.after, found.end))
+        return found[0], frozenset(found[1])
 
     assert merged("03", "01 05 CN/02", "01 02 03 04 05 06 CN/03") == (day("01"), days("02 03 04"))
     assert merged("05", "01 05", "02 05 06") == (day("01"), days("02 05 06"))
     assert merged("05", "08", "02 05 08 09") == (None, days("02 05"))
     assert merged("05", "", "02 05") == (None, days("02 05"))
-    # deltas between the same anchors share one interval, so that it is looked at once
-    assert len({anchor_interval(d, lines("01 10")) for d in days("02 03 04 09")}) == 1
-    assert (
-        isinstance(anchor_interval(day("02"), lines("")), AnchorInterval)
-        and anchor_interval(("US", "x"), lines("01")) is None
-    )
+    assert merged_with(("US", "x"), lines("01"), lines("")) is None
