@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from airflow_paimon.core.branches.tag_files import plan_success_file, replacement
+from airflow_paimon.core.branches.tag_files import makes_success_files, plan_success_file, replacement
 from airflow_paimon.core.branches.tags import (
     check_deletable,
     plan_put,
@@ -75,7 +75,7 @@ def trigger_tag_automatic_creation(context: Context, request: TriggerTagAutomati
     with attempt_of(context, MAIN, commits=False):
         new = _batch_tag(view, rules) if rules.mode == BATCH else _period_tags(view, rules)
         puts = [_planned(context, view, rules, name, snapshot) for name, snapshot in new.tags]
-        marks = [plan_success_file(view, p.tag.name, context.now_ms) for p in puts if rules.success_files]
+        marks = [plan_success_file(view, p.tag.name, context.now_ms) for p in puts if makes_success_files(view)]
         made = puts if request.dry_run else _set(context, puts)
         if not request.dry_run:
             execute(view, [mark for put, mark in zip(puts, marks, strict=False) if put in made])

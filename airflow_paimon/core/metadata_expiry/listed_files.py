@@ -15,18 +15,19 @@ import numpy.typing as npt
 from airflow_paimon.core.errors import FormatError, NotFoundError
 from airflow_paimon.core.metadata_expiry.orphan_plan import (
     COLUMN_TYPES,
+    KINDS,
+    NO_TIME,
     UNKNOWN,
     Candidate,
     CandidateColumns,
     FileClassifier,
     Prefixes,
-    columns_of,
 )
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import Sums
 from airflow_paimon.core.store.base import FileInfo
 from airflow_paimon.core.store.threads import map_parallel
 from airflow_paimon.core.table.manifest_lists import count_live_files
-from airflow_paimon.core.table.name_digests import ANY_NAME, Digests
+from airflow_paimon.core.table.name_digests import ANY_NAME, Digests, digests_of
 from airflow_paimon.core.table.paths import PRIVATE_DIR
 from airflow_paimon.core.table.spill import DigestRanges, SortedColumns, SpillBuffer, SpilledBytes, concat_columns
 from airflow_paimon.core.table.table import Table
@@ -34,6 +35,7 @@ from airflow_paimon.core.table.table import Table
 Places = npt.NDArray[np.int64]
 """Where the paths of files lie: number of the part, and place in it."""
 _PLACE_BITS = 32
+_NO_UUID = "0" * 32
 _EXAMPLES = 20
 _LISTINGS_AT_ONCE = 16
 _MANY = 500_000
@@ -86,13 +88,7 @@ class ListedFiles:
             self._add_candidates(found)
 
     def _add_candidates(self, found: Sequence[tuple[FileInfo, tuple[str, str]]]) -> None:
-        candidates = columns_of(
-            [info.name.rpartition("/")[2] for info, _ in found],
-            [info.size for info, _ in found],
-            [info.modified_ms for info, _ in found],
-            [kind for _, (kind, _) in found],
-            [writer for _, (_, writer) in found],
-        )
+        candidates = _columns_of(found)
         if self.before_ms is not None:
             self.active_writers = np.union1d(self.active_writers, candidates.active_writers(self.before_ms))
         places = (len(self._paths) << _PLACE_BITS) + np.arange(len(found), dtype=np.int64)
@@ -139,3 +135,19 @@ def list_in_parts(table: Table, add: Callable[[Sequence[FileInfo]], None]) -> No
     folders, objects = table.store.divided("")
     add(objects)
     map_parallel(add_all, folders, _LISTINGS_AT_ONCE)
+
+
+def _columns_of(found: Sequence[tuple[FileInfo, tuple[str, str]]]) -> CandidateColumns:
+    """Return candidates as columns. ``found``: each with its kind, and the uuid of its writer, "" for none."""
+    infos, writers = [info for info, _ in found], [writer for _, (_, writer) in found]
+    joined = "".join([uuid or _NO_UUID for uuid in writers]).replace("-", "")
+    halves = np.frombuffer(bytes.fromhex(joined), ">u8").reshape(len(writers), 2)
+    numbers = np.maximum(halves[:, 0] ^ halves[:, 1], 1).astype(np.uint64)
+    numbers[np.array([not uuid for uuid in writers], bool)] = 0
+    return CandidateColumns(
+        names=digests_of([info.name.rpartition("/")[2] for info in infos]),
+        sizes=np.array([info.size for info in infos], np.int64),
+        times=np.array([NO_TIME if info.modified_ms is None else info.modified_ms for info in infos], np.int64),
+        kinds=np.array([KINDS.index(kind) for _, (kind, _) in found], np.int8),
+        writers=numbers,
+    )

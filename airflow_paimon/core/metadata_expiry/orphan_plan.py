@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import Sums
-from airflow_paimon.core.table.name_digests import digests_of
 from airflow_paimon.core.table.paths import INDEX_DIR, MANIFEST_DIR, STATISTICS_DIR
 
 DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY = (
@@ -98,8 +97,7 @@ def _metadata(folder: str, name: str) -> tuple[str, str]:
 
 
 KINDS = (DATA, CHANGELOG, INDEX, MANIFEST, STATISTICS, TEMPORARY)
-_NO_TIME = -(1 << 62)
-_NO_UUID = "0" * 32
+NO_TIME = -(1 << 62)
 
 
 class CandidateColumns(NamedTuple):
@@ -115,12 +113,12 @@ class CandidateColumns(NamedTuple):
 
     def older(self, before_ms: int) -> npt.NDArray[np.bool_]:
         """Return which were written before a time (epoch milliseconds); one without a time is not."""
-        old: npt.NDArray[np.bool_] = (self.times != _NO_TIME) & (self.times < before_ms)
+        old: npt.NDArray[np.bool_] = (self.times != NO_TIME) & (self.times < before_ms)
         return old
 
     def sums(self, chosen: npt.NDArray[np.bool_]) -> Sums:
         """Sum up some candidates."""
-        times = self.times[chosen & (self.times != _NO_TIME)]
+        times = self.times[chosen & (self.times != NO_TIME)]
         first = int(times.min()) if len(times) else None
         return Sums(int(chosen.sum()), int(self.sizes[chosen].sum()), first)
 
@@ -135,32 +133,6 @@ class CandidateColumns(NamedTuple):
 
 COLUMN_TYPES: tuple[type, ...] = (np.uint64, np.int64, np.int64, np.int8, np.uint64)
 """Of ``CandidateColumns``."""
-
-
-def columns_of(
-    names: Sequence[str],
-    sizes: Sequence[int],
-    times: Sequence[int | None],
-    kinds: Sequence[str],
-    writers: Sequence[str],
-) -> CandidateColumns:
-    """Return candidates as columns. ``writers``: their uuids, "" for none."""
-    position = {kind: at for at, kind in enumerate(KINDS)}
-    return CandidateColumns(
-        names=digests_of(names),
-        sizes=np.array(sizes, np.int64),
-        times=np.array([_NO_TIME if time is None else time for time in times], np.int64),
-        kinds=np.array([position[kind] for kind in kinds], np.int8),
-        writers=_writer_numbers(writers),
-    )
-
-
-def _writer_numbers(uuids: Sequence[str]) -> npt.NDArray[np.uint64]:
-    joined = "".join([uuid or _NO_UUID for uuid in uuids]).replace("-", "")
-    halves = np.frombuffer(bytes.fromhex(joined), ">u8").reshape(len(uuids), 2)
-    numbers: npt.NDArray[np.uint64] = np.maximum(halves[:, 0] ^ halves[:, 1], 1).astype(np.uint64)
-    numbers[np.array([not uuid for uuid in uuids], bool)] = 0
-    return numbers
 
 
 def find_orphans(

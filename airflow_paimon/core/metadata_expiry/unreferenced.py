@@ -56,9 +56,10 @@ def find_unreferenced(table: Table, expired: Sequence[Root], living: Sequence[Ro
     candidates, schema_of = _Candidates(), cache(partial(_schema_of, table))
     former_readers: list[FormerReader] = []  # the expired roots that had the candidates
     own, copies = _without_copies(found, names)
-    for one, other, change in _changes(table, own, names):
+    for one, nearest, change in _changes(table, own, names):
         if change is None:
-            _check_present(table, _find(other, names))
+            if nearest is not None and any(nearest is n for n in names):
+                _check_present(table, nearest)
             unreadable.append(one)
         else:
             candidates.add(schema_of(one.root.branch, one.root.snapshot.schema_id), change.values())
@@ -191,30 +192,29 @@ def _without_copies(
     return list(own.values()), copies
 
 
-def _find(root: Root | None, names: Iterable[RootReferences]) -> RootReferences | None:
-    return next((n for n in names if n.root is root), None)
-
-
 def _changes(
     table: Table, own: Sequence[RootReferences], living: Sequence[RootReferences]
-) -> list[tuple[RootReferences, Root | None, dict[FileId, ManifestEntry] | None]]:
+) -> list[tuple[RootReferences, RootReferences | None, dict[FileId, ManifestEntry] | None]]:
     """For each expired root the nearest other root, and the data files that only the former has; None: something is
     unreadable.
 
     Several at a time: few manifests tell two neighbours apart, and each is a request.
     """
-    every = [n.root for n in (*living, *own)]
-    successors = [nearest_root(one.root, every[: len(living) + number]) for number, one in enumerate(own)]
+    every = {id(n.root): n for n in (*living, *own)}
+    roots = [n.root for n in every.values()]
 
-    def change(pair: tuple[RootReferences, Root | None]) -> dict[FileId, ManifestEntry] | None:
-        one, names = pair[0], _find(pair[1], (*living, *own))
+    def change(
+        position: int,
+    ) -> tuple[RootReferences, RootReferences | None, dict[FileId, ManifestEntry] | None]:
+        one = own[position]
+        root = nearest_root(one.root, roots[: len(living) + position])
+        nearest = None if root is None else every[id(root)]
         try:
-            return files_only_in(table, one.state, names.state if names else ())
+            return one, nearest, files_only_in(table, one.state, nearest.state if nearest else ())
         except FormatError:
-            return None
+            return one, nearest, None
 
-    pairs = list(zip(own, successors, strict=True))
-    return [(*pair, found) for pair, found in zip(pairs, map_parallel(change, pairs, _AT_ONCE), strict=True)]
+    return map_parallel(change, range(len(own)), _AT_ONCE)
 
 
 def _add_changelog(
@@ -253,16 +253,16 @@ def _schema_of(table: Table, branch: str, schema_id: int) -> TableSchema:
         return table.branch(MAIN).schema()
 
 
-def _check_present(table: Table, names: RootReferences | None) -> None:
+def _check_present(table: Table, living: RootReferences) -> None:
     """Distinguish a living root that misses a manifest, which ends the run, from an expired one.
 
     Raises:
         FormatError: the living root has lost a manifest.
     """
-    lost = [m.file_name for m in names.state if not table.store.exists(manifest_path(m.file_name))] if names else []
-    if names is not None and lost:
+    lost = [m.file_name for m in living.state if not table.store.exists(manifest_path(m.file_name))]
+    if lost:
         raise FormatError(
-            f"{table.name}: manifest {lost[0]} of {names.root.label} is missing; nothing was deleted. Run check_table"
+            f"{table.name}: manifest {lost[0]} of {living.root.label} is missing; nothing was deleted. Run check_table"
         )
 
 

@@ -81,7 +81,6 @@ class TagRules:
         zone: Of the snapshots' times; None: that of this machine.
         batch_name: ``tag.batch.customized-name``.
         expire: Tags whose retention has passed go.
-        success_files: New tags get a success file.
     """
 
     mode: str
@@ -93,7 +92,6 @@ class TagRules:
     zone: tzinfo | None = None
     batch_name: str | None = None
     expire: bool = True
-    success_files: bool = False
 
     def is_automatic(self, name: str) -> bool:
         """Whether a tag of that name is an automatic one."""
@@ -128,7 +126,6 @@ def tag_rules(options: TableOptions, table: str) -> TagRules:
         zone=_zone(zone, f"{table}: table option {zone_option}") if zone else None,
         batch_name=options.text("tag.batch.customized-name") or None,
         expire=options.flag("tag.time-expire-enabled", True),
-        success_files=options.flag("tag.create-success-file"),
     )
     if rules.periods is not None and rules.delay >= rules.periods.length:
         raise InvalidInputError(
