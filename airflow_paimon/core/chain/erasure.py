@@ -5,8 +5,7 @@ what a full partition was built from, without these keys, gives that partition w
 as before. Its record names files, though, which are other ones now.
 
 ``keep_records`` is called before the commit that gives full partitions other files; ``rebase_records`` when no newest
-snapshot holds such rows any more. In between, and after a kill until the next run, partitions may be called stale that
-are not; none that is stale passes for a fresh one.
+snapshot holds such rows any more, as the snapshots by which erasures are known expire.
 """
 
 from __future__ import annotations
@@ -18,23 +17,13 @@ from airflow_paimon.core.chain.layout import ChainBranch, ChainLayout, Values
 from airflow_paimon.core.chain.provenance import (
     LiveParts,
     gather_provenances,
-    is_neutral,
     record_provenance,
     replace_record,
 )
 from airflow_paimon.core.chain.provenance_plan import Provenance
 from airflow_paimon.core.chain.state import ChainState
-from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
-
-ERASURE = "erase_rows"
-
-
-def is_erasure_or_neutral(snapshot: Snapshot) -> bool:
-    """Return whether a commit leaves all rows but erased ones as they were."""
-    return is_neutral(snapshot) or snapshot.properties.get(OPERATION_PROPERTY) == ERASURE
 
 
 def keep_records(main: Table, layout: ChainLayout, plan: ScanPlan, digests: Mapping[Values, str]) -> None:
@@ -48,8 +37,8 @@ def rebase_records(main: Table, state: ChainState) -> int:
 
     Returns how many records changed. ``state``: no newest snapshot held an erased row after it was read.
     """
-    built = gather_provenances(main, state.layout, state.snapshot, passed_over=is_erasure_or_neutral)
-    live = LiveParts(state, is_erasure_or_neutral)
+    built = gather_provenances(main, state.layout, state.snapshot)
+    live = LiveParts(state)
     changed = 0
     for values, record in built.items():
         now = _rebased(record, live)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -43,6 +43,7 @@ from airflow_paimon.core.table.history import snapshots_between
 from airflow_paimon.core.table.manifest_entries import read_entries
 from airflow_paimon.core.table.manifest_lists import read_delta_lists
 from airflow_paimon.core.table.partitions import parse_partition_spec, partition_types
+from airflow_paimon.core.table.properties import OPERATION_PROPERTY
 from airflow_paimon.core.table.record_kinds import CHAIN
 from airflow_paimon.core.table.scan import ScanPlan
 from airflow_paimon.core.table.table import Table
@@ -231,6 +232,7 @@ def prune_records(table: Table, now_ms: int) -> int:
 
 
 NEUTRAL = (CommitKind.COMPACT, CommitKind.ANALYZE)
+ERASURE = "erase_rows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,13 +250,12 @@ class StalePartition:
     lost: tuple[Values, ...] = ()
 
 
-PassedOver = Callable[[Snapshot], bool]
-"""Whether a commit is not looked at, as it leaves what a partition was built from as it was."""
-
-
 def is_neutral(snapshot: Snapshot) -> bool:
-    """Return whether a commit changes no row."""
-    return snapshot.commit_kind in NEUTRAL
+    """Return whether a commit leaves what partitions were built from as it was.
+
+    It changes no row, or erases keys, which go from all partitions.
+    """
+    return snapshot.commit_kind in NEUTRAL or snapshot.properties.get(OPERATION_PROPERTY) == ERASURE
 
 
 def gather_provenances(
@@ -262,11 +263,10 @@ def gather_provenances(
     layout: ChainLayout,
     snapshot: ScanPlan,
     only: Set[Values] | None = None,
-    passed_over: PassedOver = is_neutral,
 ) -> dict[Values, Provenance]:
     """Read the provenance of the live (or the given) snapshot partitions; those without a record are left out.
 
-    A partition that only commits which are passed over have rewritten since, such as compactions, keeps its record.
+    A partition that only neutral commits have rewritten since, such as compactions, keeps its record.
     """
     held = splits_by_partition(snapshot)
     digests = {v: files_digest(splits) for v, splits in held.items() if only is None or v in only}
@@ -274,22 +274,20 @@ def gather_provenances(
         return {}
     records = Records(table, layout, {layout.group_of(v) for v in digests})
     found = records.matching(digests)
-    return found | _rewritten(records, layout, snapshot, digests.keys() - found.keys(), passed_over)
+    return found | _rewritten(records, layout, snapshot, digests.keys() - found.keys())
 
 
-def _rewritten(
-    records: Records, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values], passed_over: PassedOver
-) -> dict[Values, Provenance]:
+def _rewritten(records: Records, layout: ChainLayout, plan: ScanPlan, unknown: Set[Values]) -> dict[Values, Provenance]:
     """Find the records of partitions whose files compaction has rewritten since.
 
     A record applies to the live files if one commit after its inputs were read added exactly the files that it names,
-    and only commits that are passed over changed them afterwards.
+    and only neutral commits changed them afterwards.
     """
     earlier = records.of_partitions(unknown)
     pairs = [(r, r.snapshots.get(layout.snapshot_branch)) for found in earlier.values() for r in found]
     if plan.snapshot is None or not pairs:
         return {}
-    commits = _real_commits(plan, min(since or 0 for _, since in pairs), passed_over)
+    commits = _real_commits(plan, min(since or 0 for _, since in pairs))
     out: dict[Values, Provenance] = {}
     for record, since in pairs:
         puts = [names.get(record.values) for number, names in commits if number > (since or 0)]
@@ -299,14 +297,14 @@ def _rewritten(
     return out
 
 
-def _real_commits(plan: ScanPlan, since: int, passed_over: PassedOver) -> list[tuple[int, dict[Values, list[str]]]]:
-    """File names that each commit that is not passed over added, by snapshot id; empty if some snapshots are gone."""
+def _real_commits(plan: ScanPlan, since: int) -> list[tuple[int, dict[Values, list[str]]]]:
+    """File names that each commit that is not neutral added, by snapshot id; empty if some snapshots are gone."""
     head = plan.snapshot
     commits = snapshots_between(plan.table, since, head.id) if head is not None and since <= head.id else None
     out = []
     types = partition_types(plan.schema)
     for snapshot in commits or ():
-        if passed_over(snapshot):
+        if is_neutral(snapshot):
             continue
         put: dict[Values, list[str]] = {}
         for entries in read_entries(plan.table, read_delta_lists(plan.table, [snapshot])):
@@ -352,7 +350,6 @@ class LiveParts:
     """What the partitions of the snapshot and the delta branch hold now: digests of their ``files`` and ``vectors``."""
 
     state: ChainState
-    passed_over: PassedOver = is_neutral
     files: Mapping[ChainBranch, dict[Values, str]] = field(init=False)
     vectors: Mapping[ChainBranch, dict[Values, str]] = field(init=False)
     _touched: dict[tuple[ChainBranch, int | None, str | None], frozenset[Values] | None] = field(default_factory=dict)
@@ -367,7 +364,7 @@ class LiveParts:
         return Part(values=values, files=self.files[branch][values], vectors=self.vectors[branch].get(values, ""))
 
     def is_same(self, branch: ChainBranch, part: Part, built: Provenance) -> bool:
-        """Whether an input holds what it held when it was read, but for what commits did that are passed over."""
+        """Whether an input holds what it held when it was read, but for what neutral commits did."""
         vectors = self.vectors[branch].get(part.values, "")
         if self.files[branch].get(part.values) == part.files and (part.vectors or "") == vectors:
             return True
@@ -375,7 +372,7 @@ class LiveParts:
         name = plan.table.branch_name
         key = branch, built.snapshots.get(name), built.identities.get(name)
         if key not in self._touched:
-            self._touched[key] = touched_since(plan.table, plan.schema, *key[1:], plan.snapshot, self.passed_over)
+            self._touched[key] = touched_since(plan.table, plan.schema, *key[1:], plan.snapshot, is_neutral)
         known = self._touched[key]
         return known is not None and part.values not in known
 

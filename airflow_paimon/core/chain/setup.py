@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow_paimon.core.chain import setup_plan
@@ -18,6 +17,7 @@ from airflow_paimon.core.commit.idempotency import attempt_of
 from airflow_paimon.core.commit.put import execute, require_committable
 from airflow_paimon.core.errors import AlreadyExistsError, ConflictError, InvalidInputError, NotFoundError, PaimonError
 from airflow_paimon.core.format.schema import TableSchema
+from airflow_paimon.core.format.timestamp import utc_text
 from airflow_paimon.core.plan import Plan
 from airflow_paimon.core.requests.context import Context, OperationResult
 from airflow_paimon.core.requests.requests import AlterChainTable, CreateChainTable
@@ -111,8 +111,7 @@ def _check_names(names: Sequence[str]) -> None:
 
 
 def _branch_record(branch: str, role: str, now_ms: int, operation_id: str | None) -> BranchRecord:
-    made = datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(timespec="milliseconds")
-    reason = f"{role} partitions of the chain table"
+    made, reason = utc_text(now_ms, "milliseconds"), f"{role} partitions of the chain table"
     return BranchRecord(branch=branch, created_at=made, reason=reason, operation_id=operation_id)
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from airflow_paimon.core.format.timestamp import utc_text
 from airflow_paimon.core.metadata_expiry.referenced_files_plan import FileNumbers, ReferencedFiles
 from airflow_paimon.core.metadata_expiry.root_values import TAG, Root
 from airflow_paimon.core.metadata_expiry.storage_usage_plan import (
@@ -93,13 +93,13 @@ def lost_with(roots: ReachingRoots) -> str:
     """Say what nobody can read any more once these roots have ended."""
     first, last = roots.roots[0].snapshot, roots.roots[-1].snapshot
     on = "" if roots.branch == MAIN else f" of branch {roots.branch}"
-    one = f"snapshot {last.id}{on}, committed {_time(last.time_millis)}"
+    one = f"snapshot {last.id}{on}, committed {utc_text(last.time_millis)}"
     texts = {
         NEWEST: "nothing but the rows",
         TAG: f"the version that tag {roots.name} names: {one}",
         PROTECTIVE_TAG: f"branch {protects(roots.name or '')}, which shares files of {one}",
-        SNAPSHOTS: f"all snapshots{on} up to {last.id}: reads of a time before {_time(last.time_millis)}, streams that "
-        f"are not past snapshot {last.id}",
+        SNAPSHOTS: f"all snapshots{on} up to {last.id}: reads of a time before {utc_text(last.time_millis)}, streams "
+        f"that are not past snapshot {last.id}",
         CHANGELOGS: f"changes{on} up to snapshot {last.id} for streams that begin earlier",
         TRASHED: f"readers that began before snapshots {first.id} to {last.id}{on} expired",
     }
@@ -133,7 +133,3 @@ def retaining_consumers(consumers: Iterable[Consumer], holders: Iterable[Reachin
         if roots.kind == SNAPSHOTS:
             last[roots.branch] = max(r.snapshot.id for r in roots.roots)
     return [c for c in consumers if c.next_snapshot <= last.get(c.branch, 0)]
-
-
-def _time(time_millis: int) -> str:
-    return datetime.fromtimestamp(time_millis / 1000, UTC).isoformat(timespec="seconds")
