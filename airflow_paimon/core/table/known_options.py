@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import Enum
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 
 from airflow_paimon.core.table.options import (
     BRANCH_CHANGELOG_OPTION,
@@ -74,6 +74,7 @@ def known_options() -> Mapping[str, KnownOption]:
     return found
 
 
+@lru_cache(maxsize=4096)
 def find_option(name: str) -> KnownOption | None:
     """Return what is known of an option, this package's own ones left out; of several patterns the longest counts."""
     known = known_options()
