@@ -52,6 +52,7 @@ NEITHER: list[tuple[str, dict[str, Any]]] = [
     ("tables of type 'format-table'", {"keyed": False, "type": "format-table"}),
     ("branch=other", {"branch": "other"}),
     ("fields.v.default-value", {"fields.v.default_value": "x"}),
+    ("fields.v.default-value", {"fields.v.default_value": ""}),
     ("columns of type VARIANT (column 'x')", {"types": {"x": "VARIANT"}}),
     ("columns of type BLOB (column 'x')", {"keyed": False, "types": {"x": {"type": "ARRAY", "element": "BLOB"}}}),
     ("columns of type MULTISET", {"types": {"x": {"type": "MULTISET", "element": "INT"}}}),

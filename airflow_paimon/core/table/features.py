@@ -256,13 +256,13 @@ def _is_text(schema: TableSchema, name: str) -> bool:
     return name in schema.field_names and schema.field(name).type.root in ("CHAR", "VARCHAR", "STRING")
 
 
-_MANIFESTS = "manifest.format"
+_MANIFESTS, _DEFAULT_VALUE = "manifest.format", "fields.*.default-value"
 _START = "a starting point of reads in the table's own options"
 """The heading of such options in ``known_options.txt``."""
 _WAYS_OUT = {
     _EVOLUTION: _EVOLVING,
     _MANIFESTS: "keep Paimon's default, avro",
-    "fields.*.default-value": "set the default in the column (ALTER COLUMN ... SET DEFAULT)",
+    _DEFAULT_VALUE: "set the default in the column (ALTER COLUMN ... SET DEFAULT)",
     "scan.bucket": "reset it",
 }
 _BY_TABLE = frozenset({"branch", "index-file-in-data-file-dir", "write.sequence-number-init-mode"})
@@ -292,7 +292,8 @@ def _option_problems(options: TableOptions, operation: str) -> Iterator[Problem]
         if known is None or operation not in known.operations or known.name in _BY_TABLE or known.why == _START:
             continue
         text = value.strip().lower()
-        if text not in ("", known.default) and (known.type != "boolean" or text == "true"):
+        is_set = text not in ("", known.default) and (known.type != "boolean" or text == "true")
+        if is_set or known.name == _DEFAULT_VALUE:  # which may be an empty text
             yield f"tables with option {key}={value.strip()}", _WAYS_OUT.get(known.name, _CONNECTOR)
 
 
