@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ from airflow_paimon.core.errors import (
     StorageError,
     UnsafeOperationError,
 )
-from airflow_paimon.core.format.schema import parse_schema
+from airflow_paimon.core.format.schema import TableSchema, parse_schema
 from airflow_paimon.core.format.snapshot import Snapshot, Tag, parse_snapshot
 from airflow_paimon.core.plan import Action, Delete, PutNew, Replace
 from airflow_paimon.core.requests.context import Context, OperationResult
@@ -188,10 +188,13 @@ def create_branch(context: Context, request: CreateBranch) -> OperationResult:
         return make_branch(context, request)
 
 
-def make_branch(context: Context, request: CreateBranch, parent: Parent | None = None) -> OperationResult:
+def make_branch(
+    context: Context, request: CreateBranch, parent: Parent | None = None, schema: TableSchema | None = None
+) -> OperationResult:
     """Create a branch, as an operation or as a part of one.
 
-    ``parent``: whose changes are to be put on it; None: those of the source, if that is a branch.
+    ``parent``: whose changes are to be put on it; None: those of the source, if that is a branch. ``schema``: the
+    source's version with its columns and options; None: the one of its base.
 
     With ``replace`` the new base is checked and protected before the old branch is deleted.
 
@@ -202,6 +205,7 @@ def make_branch(context: Context, request: CreateBranch, parent: Parent | None =
     """
     name = check_branch_name(request.branch)
     source = gather_source(context, request)
+    source = source if schema is None else replace(source, schema=schema)
     retention = checked_retention(request.retention, context.table.name)
     if parent is None and source.branch != MAIN and source.snapshot is not None and not source.is_chain_part:
         parent = Parent(read_branch_record(context.table, source.branch), source.snapshot)

@@ -12,9 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
-from airflow_paimon.core.branches.branch_plan import branch_options
 from airflow_paimon.core.branches.create import make_branch
-from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import (
     AlreadyExistsError,
     FormatError,
@@ -278,12 +276,7 @@ def _keep_old_main(context: Context, main: Table, committed: Snapshot, replaced:
         operation_id=f"{committed.commit_user}@{committed.id - 1}",
     )
     try:
-        make_branch(replace(context, request=request), request)
+        make_branch(replace(context, request=request), request, schema=main.schema(replaced.kept_schema))
     except AlreadyExistsError:
         return [f"another process created branch {name!r} in the meantime: only tag {undo!r} keeps main as it was"]
-    kept, then = main.branch(name), main.schema(replaced.kept_schema)
-    latest = kept.schema()
-    wanted = replace(then, id=latest.id + 1, options=branch_options(then.options))
-    if not latest.means_same(wanted):
-        put_new(kept, kept.paths.schema(wanted.id), wanted.to_bytes())
     return []
