@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, json_object
 from airflow_paimon.core.publish.partial_publish import published_partitions
 from airflow_paimon.shown.commit import PUBLISH, ROLLBACK, UNREADABLE, Commit
 from airflow_paimon.shown.listing import AnnotatedValue, Listing, heads, utc_time
@@ -42,20 +40,12 @@ def commit_of(snapshot: Snapshot) -> Commit:
 
 def changed_rows(own: Mapping[str, str]) -> str:
     """Say how many rows a publish changed, by the diff that was looked at, or a statement, by its own count."""
-    diff, details = _object(own.get("diff")), _object(own.get("details"))
+    diff, details = json_object(own.get("diff")), json_object(own.get("details"))
     total = diff.get("total")
     counted = {word: total.get(word) for word in ("added", "changed", "deleted")} if isinstance(total, dict) else {}
     if not any(isinstance(n, int) and n for n in counted.values()):
         counted = {word: details.get(f"rows_{word}") for word in ("inserted", "updated", "deleted")}
     return ", ".join(f"{n:,} {word}" for word, n in counted.items() if isinstance(n, int) and n > 0)
-
-
-def _object(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _operation(job: str | None, stored: str | None) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from airflow_paimon.core.format.schema import TableSchema
-from airflow_paimon.core.format.snapshot import Snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, json_object
 from airflow_paimon.core.publish.audit_properties import change_of
 from airflow_paimon.core.publish.partial_publish import published_partitions
 from airflow_paimon.core.sql_text.tokens import hide_literals
@@ -122,7 +121,7 @@ def record_of(
     is hidden, whatever they said when it was committed.
     """
     said, kind = snapshot.properties, _kind(snapshot.properties)
-    brought = _json(said.get(CHANGES_PROPERTY))
+    brought = json_object(said.get(CHANGES_PROPERTY))
     changes: list[dict[str, Any]] = [c for c in brought.get("commits", ()) if isinstance(c, dict)]
     count = brought.get("count")
     if kind in (CORRECTION, ERASURE):
@@ -154,12 +153,12 @@ def record_of(
         approved_at=said.get(APPROVED_AT_PROPERTY),
         four_eyes=said.get(FOUR_EYES_PROPERTY) == "true",
         forced=said.get(BRANCH_FORCED_PROPERTY) == "true",
-        checks=_json(said.get(CHECKS_PROPERTY)),
+        checks=json_object(said.get(CHECKS_PROPERTY)),
         checks_forced=CHECKS_FORCED_PROPERTY in said,
         commits=count if isinstance(count, int) else None,
         changes=changes,
         diff=_diff(said.get(DIFF_PROPERTY)),
-        statistics=_json(said.get(FIGURES_PROPERTY)),
+        statistics=json_object(said.get(FIGURES_PROPERTY)),
         undo_tag=said.get(UNDO_TAG_PROPERTY),
         undo_retention=said.get(UNDO_RETENTION_PROPERTY),
         undone_by=undone_by,
@@ -189,18 +188,10 @@ def _shown(change: Mapping[str, Any], schemas: Sequence[TableSchema]) -> dict[st
 
 def _diff(text: str | None) -> dict[str, Any]:
     """Read the property; empty where another program has written something else there."""
-    kept = _json(text)
+    kept = json_object(text)
     parts = kept.get("partitions") if isinstance(kept.get("total"), dict) and "partitions_differing" in kept else None
     is_ours = isinstance(parts, list) and all(isinstance(p, dict) and "partition" in p for p in parts)
     return kept if is_ours else {}
-
-
-def _json(text: str | None) -> dict[str, Any]:
-    try:
-        found = json.loads(text or "{}")
-    except ValueError:  # another program has written the property
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _int(text: str | None) -> int | None:

@@ -226,6 +226,15 @@ def parse_json(data: bytes | str) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def json_object(text: str | None) -> dict[str, Any]:
+    """Return the JSON object in a property; empty: there is none, as where another program has written it."""
+    try:
+        found = parse_json(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def load_json_object(data: bytes, name: str) -> dict[str, Any]:
     """Parse a metadata file that must hold one JSON object.
 

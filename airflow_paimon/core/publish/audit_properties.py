@@ -14,7 +14,7 @@ from typing import Any
 
 from airflow_paimon.core.commit.put import put_new
 from airflow_paimon.core.errors import AlreadyExistsError, FormatError, PaimonError
-from airflow_paimon.core.format.snapshot import Snapshot, parse_snapshot
+from airflow_paimon.core.format.snapshot import Snapshot, json_object, parse_snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import BucketChange, summarize
 from airflow_paimon.core.store.base import read_existing
 from airflow_paimon.core.table.made_by import made_by, stored_bytes, truncated
@@ -57,14 +57,22 @@ def _changes(ids: Sequence[int], commits: Sequence[Mapping[str, Any]]) -> str:
 
 def readable_snapshots(view: Table, ids: Sequence[int]) -> list[Snapshot]:
     """Read snapshots, without those that have expired meanwhile or that can't be read: no publish fails for them."""
-    data = read_existing(view.store, [view.paths.snapshot(i) for i in ids])
-    found = []
-    for path, content in data.items():
+    found, damaged = _parsed(view, [view.paths.snapshot(i) for i in ids])
+    for error in damaged.values():
+        log.warning("%s; the audit does not contain this commit", error.message)
+    return found
+
+
+def _parsed(view: Table, paths: Sequence[str]) -> tuple[list[Snapshot], dict[str, FormatError]]:
+    """Read the files of snapshots that exist, by id, and the errors of those that are damaged, by path."""
+    found: list[Snapshot] = []
+    damaged: dict[str, FormatError] = {}
+    for path, content in read_existing(view.store, paths).items():
         try:
             found.append(parse_snapshot(content, f"{view.label}: {path}"))
         except FormatError as error:
-            log.warning("%s; the audit does not contain this commit", error.message)
-    return sorted(found, key=lambda s: s.id)
+            damaged[path] = error
+    return sorted(found, key=lambda s: s.id), damaged
 
 
 def change_of(snapshot: Snapshot, most: int = _MAX_TEXT) -> dict[str, Any]:
@@ -80,7 +88,7 @@ def change_of(snapshot: Snapshot, most: int = _MAX_TEXT) -> dict[str, Any]:
     }
     if MODE_PROPERTY in said:
         out["mode"] = truncated(said[MODE_PROPERTY], _MAX_NAME)
-    details = _details(said)
+    details = json_object(said.get(DETAILS_PROPERTY))
     return out | {name: details[name] for name in _FIGURES if isinstance(details.get(name), int)}
 
 
@@ -116,15 +124,8 @@ def recorded_between(view: Table, after: int, up_to: int) -> tuple[list[Snapshot
     folder = f"{AUDIT.folder}/{view.branch_name}"
     names = [n for n in view.store.names(folder) if n.endswith(".json") and n.partition("-")[0].isdigit()]
     wanted = sorted(n for n in names if after < int(n.partition("-")[0]) <= up_to)
-    data = read_existing(view.store, [f"{folder}/{n}" for n in wanted])
-    found: list[Snapshot] = []
-    damaged: dict[int, FormatError] = {}
-    for path, content in data.items():
-        try:
-            found.append(parse_snapshot(content, f"{view.label}: {path}"))
-        except FormatError as error:
-            damaged[int(path.rpartition("/")[2].partition("-")[0])] = error
-    return sorted(found, key=lambda s: s.id), damaged
+    found, damaged = _parsed(view, [f"{folder}/{n}" for n in wanted])
+    return found, {int(path.rpartition("/")[2].partition("-")[0]): error for path, error in damaged.items()}
 
 
 def record_path(branch: str, snapshot: Snapshot) -> str:
@@ -133,11 +134,3 @@ def record_path(branch: str, snapshot: Snapshot) -> str:
     """
     mark = "".join(c if c.isalnum() or c in "-_." else "-" for c in snapshot.identity)
     return AUDIT.path(f"{branch}/{snapshot.id}-{mark}")
-
-
-def _details(said: Mapping[str, str]) -> Mapping[str, Any]:
-    try:
-        found = json.loads(said.get(DETAILS_PROPERTY, "{}"))
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -28,7 +28,6 @@ from airflow_paimon.core.publish.compare import Comparison, published_difference
 from airflow_paimon.core.publish.partial_publish import check_changed, texts_of
 from airflow_paimon.core.publish.planners import PublishPlanner, SchemaLogs
 from airflow_paimon.core.publish.publication import Publication, RowIds
-from airflow_paimon.core.publish.related_publishes import refuse_other_ids
 from airflow_paimon.core.publish.row_functions import FindSharedId, RowFunctions
 from airflow_paimon.core.row_tracking.row_ids_plan import (
     IdRange,
@@ -112,8 +111,8 @@ def _check_plan(
 ) -> None:
     """Check what was planned for a head, in the order of the messages.
 
-    Before it comes the planner's own ``check`` of the request, and the checks that the table requires; after a merge
-    by key ``check_approved`` again. What must still hold at the commit are its conditions (``run.py``).
+    Before it comes the planner's own ``check`` of the request, after it what the table requires; after a merge by key
+    ``check_approved`` again. What must still hold at the commit are its conditions (``run.py``).
 
     Raises:
         PaimonError: it must not be published.
@@ -121,12 +120,10 @@ def _check_plan(
     main, schema, changes, ids = planner.main, compared.schema, planned.changes, planned.row_ids
     check_changed(compared)
     check_deletion_vectors(main.name, theirs=logs.branch[-1], ours=schema)
-    if ids is not None and ids.column_order is not None:
-        _check_data_evolution(planner, compared, logs, planned, ids.space)
-    if ids is not None and compared.on_main.relatives:
-        relatives = replace(compared.on_main, publishes=())
-        brought = published_difference(compared, relatives)
-        refuse_other_ids(main.name, brought, changes, ids.space, StoredPartitions(schema).bucket_text)
+    if ids is not None:
+        _check_row_ids(compared, planned, ids)
+    if ids is not None and ids.column_order is not None and not planner.takes_all:
+        _check_data_evolution(compared, logs, planned, ids.space)
     by_file = planned.file_merge is not None
     check_bucket_counts(main.name, compared.sides, changes, schema, main.branch_name, by_file=by_file)
     check_snapshot_numbers(main.name, changes, schema, compared.head.id + 1)
@@ -139,14 +136,20 @@ def _check_plan(
         _check_moved_rows(compared, planned, rows.find_shared_id)
 
 
-def _check_data_evolution(
-    planner: PublishPlanner, compared: Comparison, logs: SchemaLogs, planned: Publication, space: IdSpace
-) -> None:
-    main, changes, name = planner.main, planned.changes, StoredPartitions(compared.schema).bucket_text
-    theirs, ours = compared.branch_since_base, compared.main_since_base
-    check_ids(main.name, changes, theirs, ours, space=space, name_bucket=name)
-    if planner.takes_all:
-        return
+def _check_row_ids(compared: Comparison, planned: Publication, ids: RowIds) -> None:
+    """Of files that main got by a relative's publish; with data evolution, of all: an update removes none."""
+    relatives = replace(compared.on_main, publishes=())
+    shared, own = [published_difference(compared, relatives)], compared.branch_since_base.added
+    if ids.column_order is not None:
+        plain = {b: {i: e for i, e in files.items() if e.file.first_row_id is not None} for b, files in own.items()}
+        shared.append(Difference(added=plain))
+    name = StoredPartitions(compared.schema).bucket_text
+    ours = compared.main_since_base
+    check_ids(compared.main.name, planned.changes, shared, ours, space=ids.space, name_bucket=name)
+
+
+def _check_data_evolution(compared: Comparison, logs: SchemaLogs, planned: Publication, space: IdSpace) -> None:
+    main, changes, name = compared.main, planned.changes, StoredPartitions(compared.schema).bucket_text
     if planned.file_merge is None:
         raise UnsupportedFeatureError(
             f"{main.name}: with data-evolution.enabled and fixed buckets (bucket-append-ordered) a branch can't be "

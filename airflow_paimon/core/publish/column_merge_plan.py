@@ -22,6 +22,7 @@ from airflow_paimon.core.row_tracking.row_ids_plan import (
     is_beside,
     origin_name,
     ranged,
+    stored_ids,
     torn_groups,
 )
 from airflow_paimon.core.table.live_files import BucketKey, Difference
@@ -95,44 +96,43 @@ def check_columns(
 def check_ids(
     table: str,
     changes: Sequence[BucketChange],
-    theirs: Difference,
+    shared: Sequence[Difference],
     ours: Difference,
     *,
     space: IdSpace,
     name_bucket: Callable[[BucketKey], str],
 ) -> None:
-    """Refuse columns of rows that the target got in another way than from this source, as from a branch that this one
-    is a rebase of: their ids there are others than ``space`` says, so the columns would be laid beside no rows.
+    """Refuse changes of rows that the target got in another way than from this source, as from a branch that this one
+    is a rebase of: their ids there are others than ``space`` says. ``shared``: what the source may have in common.
 
     Raises:
         ConflictError: names the bucket.
     """
-    there = {
-        (bucket, origin_name(i.file_name)): e.file.first_row_id
-        for bucket, files in ours.added.items()
-        for i, e in files.items()
-    }
-    apart: list[Written] = []
-    for bucket, files in theirs.added.items():
-        for i, e in files.items():
-            first = there.get((bucket, origin_name(i.file_name)))
-            own, other = _whole(e, bucket), _whole(_shifted(e, space), bucket)
-            if own is not None and other is not None and first is not None and other.first != first:
-                apart.append(own)
+    there = {origin_name(i.file_name): e.file for files in ours.added.values() for i, e in files.items()}
+    apart: dict[str, Written | None] = {}
+    for bucket, files in (item for part in shared for item in part.added.items()):
+        for name, entry in ((origin_name(i.file_name), e) for i, e in files.items()):
+            if name in there and _has_other_ids(there[name], entry.file, space):
+                apart[name] = _whole(entry, bucket)
+    ranges = list(_known(apart.values()))
     for change in changes:
-        for added in _known(_whole(e, change.bucket) for e in change.add):
-            if any(added.meets(one) for one in apart):
-                raise came_otherwise(table, change.bucket, name_bucket)
+        is_gone = any(origin_name(e.file.file_name) in apart for e in change.delete)
+        added = _known(_whole(e, change.bucket) for e in change.add)
+        if is_gone or any(one.meets(other) for one in added for other in ranges):
+            where = name_bucket(change.bucket)
+            raise ConflictError(
+                f"{table}: rows of {where} came to main from another branch, and have other row ids there than on this "
+                "one, which changed them then. Make a new branch of main and correct them again there",
+                code="not-mergeable",
+                details={"conflicts": [where], "conflict_count": 1, "cause": "row-ids"},
+            )
 
 
-def came_otherwise(table: str, bucket: BucketKey, name_bucket: Callable[[BucketKey], str]) -> ConflictError:
-    """Return the conflict of rows that main did not get from this branch, which changed them."""
-    return ConflictError(
-        f"{table}: rows of {name_bucket(bucket)} came to main from another branch, and have other row ids there than "
-        f"on this one, which changed them then. Make a new branch of main and correct them again there",
-        code="not-mergeable",
-        details={"conflicts": [name_bucket(bucket)], "conflict_count": 1, "cause": "row-ids"},
-    )
+def _has_other_ids(on_main: DataFile, on_branch: DataFile, space: IdSpace) -> bool:
+    first = on_branch.first_row_id
+    if first is not None:
+        return on_main.first_row_id != first + space.shift_of(first)
+    return on_main.file_name != on_branch.file_name or space.moves(stored_ids(on_branch))
 
 
 def check_ranges(

@@ -6,14 +6,12 @@ Relatives).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from airflow_paimon.core.errors import LostMetadataError
-from airflow_paimon.core.format.manifest import DataFile, FileKind
+from airflow_paimon.core.format.manifest import FileKind
 from airflow_paimon.core.format.snapshot import Snapshot
-from airflow_paimon.core.publish.bucket_merge_plan import BucketChange
-from airflow_paimon.core.publish.column_merge_plan import came_otherwise
 from airflow_paimon.core.publish.earlier_publishes import (
     BranchPublish,
     PublishesOnMain,
@@ -21,9 +19,8 @@ from airflow_paimon.core.publish.earlier_publishes import (
     rollbacks_before,
     state_number,
 )
-from airflow_paimon.core.row_tracking.row_ids_plan import IdSpace, origin_name, stored_ids
+from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.branch_record import BranchRecord, read_branch_record, snapshot_key
-from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.manifest_entries import read_deltas
 from airflow_paimon.core.table.paths import MAIN
 from airflow_paimon.core.table.properties import (
@@ -51,33 +48,6 @@ def match_relatives(main: Table, branch: Table, on_main: PublishesOnMain) -> Pub
         relatives=tuple(p for p in found.values() if p is not None),
         unmatched=tuple(p for p in on_main.relatives if found[p.main.id] is None),
     )
-
-
-def refuse_other_ids(
-    table: str,
-    brought: Difference,
-    changes: Sequence[BucketChange],
-    space: IdSpace,
-    name_bucket: Callable[[BucketKey], str],
-) -> None:
-    """Refuse changes of rows that main got by a relative's publish, and that have other row ids there than ``space``
-    gives them. ``brought``: what the branch has in common with relatives' publishes.
-
-    Raises:
-        ConflictError: names the bucket.
-    """
-    known = {origin_name(i.file_name): e.file for files in brought.added.values() for i, e in files.items()}
-    for change in changes:
-        gone = [(e.file, known.get(origin_name(e.file.file_name))) for e in change.delete]
-        if any(there is not None and _has_other_ids(on_main, there, space) for on_main, there in gone):
-            raise came_otherwise(table, change.bucket, name_bucket)
-
-
-def _has_other_ids(on_main: DataFile, on_branch: DataFile, space: IdSpace) -> bool:
-    first = on_branch.first_row_id
-    if first is not None:
-        return on_main.first_row_id != first + space.shift_of(first)
-    return on_main.file_name != on_branch.file_name or space.moves(stored_ids(on_branch))
 
 
 def _with_brought_state(
