@@ -136,14 +136,10 @@ def refuse_unapproved(branch: Table, *, required: bool = False) -> None:
         return
     if not (required or table_requires_four_eyes(branch)):
         return
-    if is_chain_part(TableOptions(branch.branch(MAIN).schema().options), branch.branch_name):
-        raise UnsafeOperationError(
-            f"{branch.label} is a branch of a chain table, so readers see a correction immediately, but "
-            f"{FOUR_EYES_OPTION} or the Paimon connection needs a second person's approval: correct a branch of it "
-            "(from_branch) and publish that, or use dry_run=True"
-        )
+    is_part = is_chain_part(TableOptions(branch.branch(MAIN).schema().options), branch.branch_name)
+    what, of = ("a branch of a chain table", "it (from_branch)") if is_part else ("read together with main", "main")
     raise UnsafeOperationError(
-        f"{branch.label} is read together with main, so readers see a correction immediately, but {FOUR_EYES_OPTION} "
-        "or the Paimon connection needs a second person's approval: correct a branch of main and publish it by "
-        "merge_branch, or use dry_run=True"
+        f"{branch.label} is {what}, so readers see a correction immediately, but {FOUR_EYES_OPTION} or the Paimon "
+        f"connection needs a second person's approval: correct a branch of {of} and publish that by merge_branch, or "
+        "use dry_run=True"
     )

@@ -47,12 +47,11 @@ class Comparison:
     ``branch_commits``, ``main_commits`` the snapshots since then; None: some have expired. ``scope``: the partitions
     that are published; ``sides`` has no others. Where main has got a state of the branch, ``sides`` compares with the
     newest one. ``published``: of a merge by file, what the branch had changed, in each partition, when that was last
-    published. ``on_main``: the publishes that main's head still stands on; ``base_publish``: of each bucket that is
-    compared with a state of the branch, by which of them main got that. ``earlier_publishes_known``: whether main's
-    history tells so; else a publish, or what became of it, may have expired. ``branch_rolled_back``: the branch was
-    rolled back after its last publish, so that rows have lower versions. ``branch_partitions``: all partitions in which
-    the branch differs from the base, or was published; ``unpublished_partitions``: those out of scope in which it has
-    something that main lacks.
+    published. ``on_main``: the publishes that main's head still stands on; ``base_of``: of each bucket that is compared
+    with a state of the branch, which that is. ``earlier_publishes_known``: whether main's history tells so; else a
+    publish, or what became of it, may have expired. ``branch_partitions``: all partitions in which the branch differs
+    from the base, or was published; ``unpublished_partitions``: those out of scope in which it has something that main
+    lacks.
     """
 
     main: Table
@@ -69,11 +68,17 @@ class Comparison:
     scope: PartitionScope = WHOLE
     on_main: PublishesOnMain = field(default_factory=PublishesOnMain)
     published: Difference = field(default_factory=Difference)
-    base_publish: Mapping[BucketKey, BranchPublish] = field(default_factory=dict)
+    base_of: Mapping[BucketKey, Snapshot] = field(default_factory=dict)
     earlier_publishes_known: bool = True
-    branch_rolled_back: bool = False
     branch_partitions: frozenset[bytes] = frozenset()
     unpublished_partitions: frozenset[bytes] = frozenset()
+
+    @property
+    def branch_rolled_back(self) -> bool:
+        """Whether the branch was rolled back after its last publish, so that rows have lower versions."""
+        commits = self.branch_commits
+        back = None if commits is None else max((s.id for s in commits if TARGET_PROPERTY in s.properties), default=0)
+        return any(back is None or publish.branch.id < back for publish, _ in self.on_main.each())
 
 
 def gather_sides(
@@ -119,7 +124,7 @@ def gather_sides(
         scope=scope,
     )
     on_main = _find_publishes(compared)
-    compared = replace(compared, on_main=on_main, branch_rolled_back=_goes_back(branch_commits, on_main))
+    compared = replace(compared, on_main=on_main)
     by_file = merges_by_file(schema) and not takes_all
     compared = _by_file(compared, unfinished) if by_file else _by_bucket(compared, takes_all)
     return replace(compared, sides=compared.sides.only(scope))
@@ -193,7 +198,7 @@ def _by_bucket(compared: Comparison, takes_all: bool) -> Comparison:
     return replace(
         compared,
         sides=sides,
-        base_publish={b: part.publish for part in parts if part.publish is not None for b in part.buckets},
+        base_of={b: part.base for part in parts for b in part.buckets},
         earlier_publishes_known=not compared.on_main.unknown,
         branch_partitions=_partitions(compared.branch_since_base.buckets.union(*(part.buckets for part in parts))),
         unpublished_partitions=_partitions(left),
@@ -202,8 +207,7 @@ def _by_bucket(compared: Comparison, takes_all: bool) -> Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _BucketsOfBase:
-    """Buckets that are compared with one base: the state of the branch that main got by ``publish``; None: the branch
-    point.
+    """Buckets that are compared with one base: a state of the branch that main got, or the branch point.
 
     ``theirs`` and ``ours``: what differs from that state. ``history`` and ``between``: the snapshots of the branch and
     of main since, None: some have expired. ``taken_exactly``: the buckets in which main had that very state after the
@@ -211,7 +215,7 @@ class _BucketsOfBase:
     publish: that is main's change.
     """
 
-    publish: BranchPublish | None
+    base: Snapshot
     buckets: set[BucketKey]
     theirs: Difference
     ours: Difference
@@ -252,7 +256,7 @@ class _BucketsOfBase:
         if ours.buckets:
             then = difference(main, base, publish.main)
             taken = {b for b in buckets if published.same_in(b, then)}
-        return cls(publish=publish, buckets=buckets, theirs=theirs, ours=ours, history=history, between=between,
+        return cls(base=publish.branch, buckets=buckets, theirs=theirs, ours=ours, history=history, between=between,
                    taken_exactly=taken, taken_back=taken_back)  # fmt: skip
 
     @classmethod
@@ -260,7 +264,7 @@ class _BucketsOfBase:
         """Take all buckets but these."""
         rest = (compared.branch_since_base.buckets | compared.main_since_base.buckets) - buckets
         theirs, ours = compared.branch_since_base.within(rest), compared.main_since_base.within(rest)
-        return cls(publish=None, buckets=set(), theirs=theirs, ours=ours, history=compared.branch_commits,
+        return cls(base=compared.base, buckets=set(), theirs=theirs, ours=ours, history=compared.branch_commits,
                    between=compared.main_commits, taken_exactly=rest)  # fmt: skip
 
     def changed_by_main(
@@ -274,12 +278,6 @@ class _BucketsOfBase:
 
 def _partitions(buckets: Iterable[BucketKey]) -> frozenset[bytes]:
     return frozenset(b.partition for b in buckets)
-
-
-def _goes_back(history: Sequence[Snapshot] | None, on_main: PublishesOnMain) -> bool:
-    """Whether the branch was rolled back since a publish; ``history``: its snapshots, None: some have expired."""
-    back = None if history is None else max((s.id for s in history if TARGET_PROPERTY in s.properties), default=0)
-    return any(back is None or publish.branch.id < back for publish, _ in on_main.each())
 
 
 def main_changed_since_unmatched(compared: Comparison, buckets: Collection[BucketKey]) -> bool:

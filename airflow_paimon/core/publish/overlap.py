@@ -15,7 +15,7 @@ from airflow_paimon.core.publish.compare import Comparison, gather_sides
 from airflow_paimon.core.publish.file_merge_plan import merges_by_file
 from airflow_paimon.core.row_tracking.row_ids_plan import origin_name
 from airflow_paimon.core.table.features import is_chain_part
-from airflow_paimon.core.table.history import branch_point, changed_buckets, snapshots_between
+from airflow_paimon.core.table.history import branch_point, changed_buckets
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.options import TableOptions
 from airflow_paimon.core.table.table import Table
@@ -67,7 +67,7 @@ def changed_on_main(main: Table, branch: Table, touched: CorrectedBuckets) -> fr
         return frozenset()
     mine, neutral = compared.sides.ours, neutral_kinds(schema)
     near = sharing_keys(mine.buckets, set(touched.buckets), schema)
-    real = changed_buckets(main, snapshots_between(main, compared.base.id, compared.head.id), near, neutral)
+    real = changed_buckets(main, compared.main_commits, near, neutral)
     return _common(mine, compared.sides.theirs, real, touched, schema)
 
 

@@ -330,7 +330,7 @@ class MergePlanner(PublishPlanner):
             raise not_by_key(self.main.name, buckets, compared.schema, why, self.main.branch_name)
         bases: dict[str, tuple[Snapshot, set[BucketKey]]] = {}
         for bucket in buckets:
-            snapshot = compared.base_publish[bucket].branch if bucket in compared.base_publish else compared.base
+            snapshot = compared.base_of.get(bucket, compared.base)
             bases.setdefault(snapshot.identity, (snapshot, set()))[1].add(bucket)
         base = joined_files(read_bucket_files(self.branch, then, own, compared.schema) for then, own in bases.values())
         theirs, ours, point = (
