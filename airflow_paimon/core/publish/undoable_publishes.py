@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError, NotFoundError
-from airflow_paimon.core.format.manifest import FileId, ManifestEntry
 from airflow_paimon.core.format.snapshot import Snapshot
 from airflow_paimon.core.publish.bucket_merge_plan import overlapping_buckets, sharing_keys
 from airflow_paimon.core.publish.compare import gather_sides
@@ -136,22 +135,15 @@ def _undone(view: Table, points: Sequence[UndoablePublish]) -> tuple[dict[int, i
     for error in history.damaged.values():
         log.warning("%s; what it said may have undone a publish", error.message)
 
-    def brought(number: int) -> set[str]:
-        point = by_id.get(number)
-        return set() if point is None else _names(difference(view, point.before, point.snapshot).added)
-
-    def kept(number: int) -> set[str]:
+    def added(number: int, until: Snapshot | None = None) -> set[str]:
         point = by_id.get(number)
         if point is None:
             return set()
-        since = difference(view, point.snapshot, head)  # a compaction may have moved a file to another level
-        return brought(number) - (_names(since.removed) - _names(since.added))
+        groups = difference(view, point.before, until or point.snapshot).added.values()
+        return {i.file_name for group in groups for i in group}
 
-    return undone_snapshots(history.without_contradicted(brought, kept)), history.damaged
-
-
-def _names(files: Mapping[BucketKey, Mapping[FileId, ManifestEntry]]) -> set[str]:
-    return {i.file_name for group in files.values() for i in group}
+    standing = history.without_contradicted(added, lambda number: added(number) & added(number, head))
+    return undone_snapshots(standing), history.damaged
 
 
 def is_fully_published(
