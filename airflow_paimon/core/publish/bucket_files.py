@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from airflow_paimon.core.format.manifest import IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
@@ -27,6 +27,10 @@ class BucketFiles:
     @property
     def schema_ids(self) -> set[int]:
         return {e.file.schema_id for group in self.entries.values() for e in group}
+
+    def with_schemas(self, schema_of: Callable[[int], TableSchema]) -> BucketFiles:
+        """Return it with the schemas of its files."""
+        return replace(self, schemas={i: schema_of(i) for i in self.schema_ids})
 
     def splits(self, schema: TableSchema) -> list[BucketSplit]:
         values = StoredPartitions(schema).values

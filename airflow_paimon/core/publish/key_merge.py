@@ -23,7 +23,6 @@ from airflow_paimon.core.publish.bucket_merge_plan import (
     listed,
     ways_out,
 )
-from airflow_paimon.core.schema.mapping_plan import SchemaMapping
 from airflow_paimon.core.table.features import check_writable
 from airflow_paimon.core.table.live_files import BucketKey
 from airflow_paimon.core.table.options import TableOptions
@@ -140,14 +139,6 @@ def reason_against(table: Table, schema: TableSchema, sides: Sides, buckets: Col
     if StoredPartitions(schema).recounted(files) & partitions:
         return "the number of buckets has changed"
     return None
-
-
-def with_mapped_schemas(state: BucketFiles, known: Mapping[int, TableSchema], mapping: SchemaMapping) -> BucketFiles:
-    """Give a state of the branch the schemas of its files, as the target has, or will have, them.
-
-    ``known``: the schema versions of the target and those that it gets.
-    """
-    return replace(state, schemas={i: known[mapping.ids.get(i, i)] for i in state.schema_ids})
 
 
 def not_by_key(

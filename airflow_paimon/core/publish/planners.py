@@ -31,7 +31,6 @@ from airflow_paimon.core.publish.key_merge import (
     aggregates,
     not_by_key,
     reason_against,
-    with_mapped_schemas,
 )
 from airflow_paimon.core.publish.newer_head import UnchangedBuckets, UnchangedFiles
 from airflow_paimon.core.publish.partial_publish import check_parts, part_properties, part_summary
@@ -302,9 +301,9 @@ class MergePlanner(PublishPlanner):
         keys = KeyMergeRequest(
             target=self.main,
             schema=schemas.latest or compared.schema,
-            base=with_mapped_schemas(base, known, schemas),
-            theirs=with_mapped_schemas(theirs, known, schemas),
-            ours=replace(ours, schemas={i: known.get(i) or self.main.schema(i) for i in ours.schema_ids}),
+            base=base.with_schemas(lambda i: known[schemas.ids.get(i, i)]),
+            theirs=theirs.with_schemas(lambda i: known[schemas.ids.get(i, i)]),
+            ours=ours.with_schemas(lambda i: known.get(i) or self.main.schema(i)),
             limits=point.highest_numbers,
             on_overlap=None if self.request.on_overlap == "fail" else self.request.on_overlap,
             equal_rows_overlap=aggregates(compared.schema),

@@ -17,7 +17,7 @@ from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Snapshot
 from airflow_paimon.core.plan import HeadIs
 from airflow_paimon.core.publish.approval import is_read_with_main
-from airflow_paimon.core.publish.bucket_files import BucketFiles, read_bucket_files
+from airflow_paimon.core.publish.bucket_files import read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import (
     BucketChange,
     Sides,
@@ -386,11 +386,10 @@ def _undo_by_key(
     if why is not None:
         raise not_by_key(target.name, buckets, schema, why)
 
-    def state(snapshot: Snapshot) -> BucketFiles:
-        found = read_bucket_files(target, snapshot, buckets, schema)
-        return replace(found, schemas={i: target.schema(i) for i in found.schema_ids})
-
-    base, theirs, ours = map(state, (publish, restored, head))
+    base, theirs, ours = (
+        read_bucket_files(target, snapshot, buckets, schema).with_schemas(target.schema)
+        for snapshot in (publish, restored, head)
+    )
     return KeyMergeRequest(
         target=target, schema=schema, base=base, theirs=theirs, ours=ours, limits=base.highest_numbers
     )

@@ -240,11 +240,10 @@ def _replaced(planned: PlannedPublication) -> ReplacedBuckets:
     index = before.index if planned.index is None else planned.index
     after = BucketFiles(entries=StoredPartitions(schema).by_bucket(live.values()), index=index)
     new = {s.id: s for s in d.schemas.new}
-    ids = before.schema_ids | after.schema_ids
-    schemas = {i: new[i] if i in new else d.target.schema(i) for i in ids}
+
+    def schema_of(number: int) -> TableSchema:
+        return new[number] if number in new else d.target.schema(number)
+
     return ReplacedBuckets(
-        target=d.target,
-        schema=schema,
-        before=replace(before, schemas=schemas),
-        after=replace(after, schemas=schemas),
+        target=d.target, schema=schema, before=before.with_schemas(schema_of), after=after.with_schemas(schema_of)
     )
