@@ -11,6 +11,7 @@ from airflow_paimon.core.format.hash_index import INDEX_TYPE, read_hash_index, s
 from airflow_paimon.core.format.manifest import DataFile, IndexEntry, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, SnapshotRef
+from airflow_paimon.core.publish.bucket_files import read_bucket_files
 from airflow_paimon.core.publish.bucket_merge_plan import (
     MAX_LISTED,
     BucketChange,
@@ -39,7 +40,6 @@ from airflow_paimon.core.row_tracking.row_ids_plan import (
     stored_ids,
 )
 from airflow_paimon.core.table.history import changed_buckets, difference, snapshots_between
-from airflow_paimon.core.table.live_entries import live_entries
 from airflow_paimon.core.table.live_files import BucketKey, Difference
 from airflow_paimon.core.table.manifest_entries import read_index_entries
 from airflow_paimon.core.table.open_writers import refuse_open
@@ -158,9 +158,8 @@ def _check_data_evolution(compared: Comparison, logs: SchemaLogs, planned: Publi
     schemas = {s.id: s for s in logs.main}, {s.id: s for s in logs.branch}
     sides = compared.sides
     check_columns(main.name, changes, sides.theirs, sides.ours, space=space, schemas=schemas, name_bucket=name)
-    stored = StoredPartitions(compared.schema)
-    live = live_entries(main, compared.head, stored.those({c.bucket.partition for c in changes})) if changes else {}
-    check_ranges(main.name, stored.by_bucket(live.values()), changes, space=space, name_bucket=name)
+    live = read_bucket_files(main, compared.head, {c.bucket for c in changes}, compared.schema)
+    check_ranges(main.name, live.entries, changes, space=space, name_bucket=name)
 
 
 def check_open_writers(
@@ -284,12 +283,9 @@ def _check_moved_rows(compared: Comparison, publication: Publication, find_share
 def _staying(compared: Comparison) -> list[ManifestEntry]:
     """Return main's files out of scope, of the buckets in which the branch has other files or deletion vectors."""
     change = difference(compared.branch, compared.head, compared.branch_snapshot)
-    stored = StoredPartitions(compared.schema)
     buckets = {b for b in change.removed.keys() | change.index.keys() if not compared.scope.holds(b.partition)}
-    if not buckets:
-        return []
-    live = live_entries(compared.main, compared.head, stored.those({b.partition for b in buckets}))
-    return [e for e in live.values() if stored.bucket(e) in buckets]
+    found = read_bucket_files(compared.main, compared.head, buckets, compared.schema)
+    return [e for group in found.entries.values() for e in group]
 
 
 def _overlap(ids: IdRange | None, file: DataFile) -> bool:
@@ -316,10 +312,8 @@ def buckets_to_fold(
     new = {c.bucket: highest_sequence([e.file for e in c.add]) for c in changes}
     removed = compared.branch_since_base.removed.items()
     limits = {b: highest_sequence([e.file for e in group.values()]) for b, group in removed}
-    doubtful = [b for b, highest in new.items() if highest > limits.get(b, -1)]
+    doubtful = {b for b, highest in new.items() if highest > limits.get(b, -1)}
     if doubtful:
-        base = compared.base
-        found = live_entries(planner.main, base if base.id else None)
-        live = StoredPartitions(planner.main.schema()).by_bucket(found.values())
-        limits |= {b: highest_sequence([e.file for e in live.get(b, [])]) for b in doubtful}
+        found = read_bucket_files(compared.main, compared.base, doubtful, schema)
+        limits |= dict.fromkeys(doubtful, -1) | found.highest_numbers
     return {b: limits[b] for b in doubtful if new[b] > limits[b]}
