@@ -161,7 +161,7 @@ def _by_file(compared: Comparison, unfinished: Sequence[Hold]) -> Comparison:
     on_main, scope, theirs = compared.on_main, compared.scope, compared.branch_since_base
     published = published_difference(compared, on_main)
     lost = compared.main_commits is None and is_lost(
-        compared.branch, compared.base, compared.main_since_base, on_main, unfinished, scope
+        compared.branch, compared.base, published, compared.main_since_base, on_main, unfinished, scope
     )
     unknown = [*on_main.unknown, *(p.scope for p in on_main.unmatched)]
     if others := on_main.of_other_branches:

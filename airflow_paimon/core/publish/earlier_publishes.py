@@ -19,7 +19,7 @@ from airflow_paimon.core.publish.hold import Hold
 from airflow_paimon.core.requests.requests import FastForward, ReplaceMain
 from airflow_paimon.core.row_tracking.row_ids_plan import PublishedVersion, Shift, origin, parse_published, parse_shifts
 from airflow_paimon.core.table.branch_record import read_branch_record, snapshot_key
-from airflow_paimon.core.table.history import difference, existing_snapshots
+from airflow_paimon.core.table.history import existing_snapshots
 from airflow_paimon.core.table.live_files import Difference
 from airflow_paimon.core.table.partition_scope import WHOLE, PartitionScope, choose_partitions, recorded_scope
 from airflow_paimon.core.table.paths import MAIN
@@ -311,6 +311,7 @@ def _are_of_one_branch(one: Mapping[str, str], other: Mapping[str, str]) -> bool
 def is_lost(
     branch: Table,
     base: Snapshot,
+    published: Difference,
     ours: Difference,
     on_main: PublishesOnMain,
     unfinished: Sequence[Hold],
@@ -320,7 +321,7 @@ def is_lost(
     publish may have been committed of which main's history doesn't know any more, or main has none of the published
     files. A rollback has taken them away then, or main has merged them into others.
 
-    ``ours``: what main changed since the base.
+    ``published``: what the branch had changed since the base when it was published; ``ours``: what main has.
     """
     for hold in unfinished:
         of = hold.scope(branch)
@@ -329,11 +330,9 @@ def is_lost(
             return True
     here = {origin(i) for group in ours.added.values() for i in group}
     gone = {i for group in ours.removed.values() for i in group}
-    for publish, counts in on_main.each():
-        published = difference(branch, base, publish.branch).only(counts).only(scope.holds)
-        added, removed = (
-            {i for group in side.values() for i in group} for side in (published.added, published.removed)
-        )
+    for _, counts in on_main.each():
+        part = published.only(counts).only(scope.holds)
+        added, removed = ({i for group in side.values() for i in group} for side in (part.added, part.removed))
         if (added or removed) and not (added & here or removed & gone):
             return True
     return False
