@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_paimon.core.errors import LostMetadataError
 from airflow_paimon.core.format.deletion_vectors import read_deletion_vectors
-from airflow_paimon.core.format.manifest import FileKind, IndexEntry, ManifestEntry
+from airflow_paimon.core.format.manifest import FileKind, ManifestEntry
 from airflow_paimon.core.format.schema import TableSchema
 from airflow_paimon.core.format.snapshot import CommitKind, Operation, Snapshot
 from airflow_paimon.core.publish.compare import Comparison, gather_sides
@@ -86,7 +86,7 @@ def _sides_of(compared: Comparison) -> FileSides:
         return bucket_of(vector.entry).partition
 
     def vectors(view: Table, snapshot: Snapshot) -> dict[str, Vector]:
-        return {n: v for n, v in _vectors(view, snapshot, schema).items() if scope.holds(partition(v))}
+        return {n: v for n, v in _vectors(view, snapshot).items() if scope.holds(partition(v))}
 
     def is_published(commit: Commit) -> bool:
         publish = on_main.of(commit.bucket.partition)
@@ -130,9 +130,9 @@ def undo_files(
         ConflictError: see ``merge_files``.
     """
     sides = FileSides(
-        theirs=Change(difference=difference(view, publish, target), vectors=_vectors(view, target, schema), commits=()),
-        ours=Change(difference=difference(view, publish, head), vectors=_vectors(view, head, schema)),
-        vectors=_vectors(view, publish, schema),
+        theirs=Change(difference=difference(view, publish, target), vectors=_vectors(view, target), commits=()),
+        ours=Change(difference=difference(view, publish, head), vectors=_vectors(view, head)),
+        vectors=_vectors(view, publish),
     )
     return _merge(view, sides, publish, head, schema, keep_appended=True, revert_compaction=revert_compaction)
 
@@ -215,23 +215,15 @@ def _marked(view: Table, before: Snapshot, after: Snapshot, bucket_of: BucketOf)
     """Return the data files whose deletion vectors differ, by bucket."""
     if before.index_manifest == after.index_manifest:
         return {}
-    old, new = (_ranges(read_index_entries(view, s)) for s in (before, after))
+    old, new = _vectors(view, before), _vectors(view, after)
     found: dict[BucketKey, set[str]] = {}
-    for name in old.keys() | new.keys():
-        if old.get(name) != new.get(name):
-            entry = (new.get(name) or old[name])[0]
-            found.setdefault(bucket_of(entry), set()).add(name)
+    for name, vector in (old | new).items():
+        if not (name in old and name in new and old[name].content == new[name].content):
+            found.setdefault(bucket_of(vector.entry), set()).add(name)
     return found
 
 
-def _ranges(index: Sequence[IndexEntry]) -> dict[str, tuple[IndexEntry, object]]:
-    plain = [(e, e._replace(deletion_vector_ranges=None, row_count=0), e.deletion_vector_ranges) for e in index]
-    return {r.data_file: (p, r) for _, p, ranges in plain for r in ranges or () if r is not None}
-
-
-def _vectors(view: Table, snapshot: Snapshot, schema: TableSchema) -> dict[str, Vector]:
-    if not TableOptions(schema.options).deletion_vectors and snapshot.index_manifest is None:
-        return {}
+def _vectors(view: Table, snapshot: Snapshot) -> dict[str, Vector]:
     return {
         r.data_file: Vector(e, r, (e.file_name, r.offset, r.length))
         for e in read_index_entries(view, snapshot)
