@@ -168,20 +168,14 @@ def _commits(view: Table, after: Snapshot, up_to: Snapshot) -> list[Commit] | No
     snapshots = snapshots_between(view, after.id, up_to.id)
     if snapshots is None:
         return None
-    try:
-        return _read_commits(view, after, snapshots)
-    except LostMetadataError:
-        return None
-
-
-def _read_commits(view: Table, after: Snapshot, snapshots: Sequence[Snapshot]) -> list[Commit]:
     bucket_of = StoredPartitions(view.schema()).bucket
     out: list[Commit] = []
-    previous = after
-    for snapshot, delta in zip(snapshots, read_deltas(view, snapshots), strict=True):
-        marked = _marked(view, previous, snapshot, bucket_of)
-        out += _by_bucket(snapshot, delta, marked, bucket_of)
-        previous = snapshot
+    try:
+        for snapshot, delta in zip(snapshots, read_deltas(view, snapshots), strict=True):
+            out += _by_bucket(snapshot, delta, _marked(view, after, snapshot, bucket_of), bucket_of)
+            after = snapshot
+    except LostMetadataError:
+        return None
     return out
 
 
