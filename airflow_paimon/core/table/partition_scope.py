@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property
 from typing import Any
 
 from airflow_paimon.core.errors import FormatError, InvalidInputError
@@ -28,10 +28,9 @@ from airflow_paimon.core.table.partitions import (
 
 Spec = dict[int, Any]
 """Some or all of a partition's values, by position."""
-_values = lru_cache(maxsize=1 << 14)(decode_row)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PartitionScope:
     """The partitions that agree with any of ``texts``, such as ``dt=2025-01-01``; without texts the whole table.
 
@@ -51,11 +50,23 @@ class PartitionScope:
         if self.is_whole:
             return True
         own = tuple(map(named_value, values, self.types))
-        return any(all(own[at] == named_value(v, self.types[at]) for at, v in spec.items()) for spec in self.specs)
+        return any(all(own[at] == value for at, value in spec.items()) for spec in self._named)
 
     def holds(self, stored: bytes) -> bool:
         """Whether a stored partition is one of these."""
-        return self.is_whole or self.matches(_values(stored, self.types))
+        if self.is_whole:
+            return True
+        if stored not in self._known:
+            self._known[stored] = self.matches(decode_row(stored, self.types))
+        return self._known[stored]
+
+    @cached_property
+    def _named(self) -> tuple[Spec, ...]:
+        return tuple({at: named_value(value, self.types[at]) for at, value in spec.items()} for spec in self.specs)
+
+    @cached_property
+    def _known(self) -> dict[bytes, bool]:
+        return {}
 
     def selection(self, schema: TableSchema) -> Selection | None:
         """Return them as a selection of stored partitions, which can skip whole manifests; None: all."""
