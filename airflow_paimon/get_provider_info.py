@@ -75,7 +75,7 @@ def get_provider_info() -> dict[str, Any]:
         "operators": [_modules("operators", *OPERATORS)],
         "sensors": [_modules("sensors", *SENSORS)],
         "hooks": [_modules("hooks", "paimon", "spark_job", "spark_connect_job", "local_job", "sql", "flink")],
-        "triggers": [_modules("triggers", "snapshot", "spark_job", "quiet", "table_set", "flink")],
+        "triggers": [_modules("triggers", "snapshot", "spark_job", "waits", "flink")],
         "task-decorators": [
             {"name": name, "class-name": f"airflow_paimon.decorators.{name}_task"}
             for name in ("paimon_correct", "paimon_sql")

@@ -26,13 +26,14 @@ from airflow_paimon.task_run import airflow_error, answer_of
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.triggers.waits import SensorWait
+    from airflow_paimon.triggers.waits import Check
 
 
 class DeferrableSensor(StrictTemplates, BaseSensorOperator):
-    """Looks as its trigger does: again and again in a worker, or once, and then the trigger goes on."""
+    """Checks again and again in a worker, or once, and then the trigger goes on. ``check``: a function of a module."""
 
     ui_color = "#e8f0fe"
+    check: Check
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Make every argument of a sensor's own a template field."""
@@ -53,8 +54,8 @@ class DeferrableSensor(StrictTemplates, BaseSensorOperator):
         self.deferrable = deferrable
 
     @abstractmethod
-    def _trigger(self, waits: dict[str, Any]) -> SensorWait:
-        """Make the trigger, with these arguments besides its condition.
+    def _condition(self) -> dict[str, Any]:
+        """Return the arguments of ``check`` besides the hook, as plain JSON.
 
         Raises:
             InvalidInputError: an argument is wrong.
@@ -80,8 +81,16 @@ class DeferrableSensor(StrictTemplates, BaseSensorOperator):
         if not self.deferrable:
             return super().execute(context)
         with with_soft_fail(self):
-            trigger, found = self._poll()
+            condition, found = self._poll()
         if found is None:
+            from airflow_paimon.triggers.waits import SensorTrigger
+
+            trigger = SensorTrigger(
+                check=f"{self.check.__module__}:{self.check.__name__}",
+                condition=condition,
+                paimon_conn_id=self.paimon_conn_id,
+                poll_interval=float(self.poke_interval),
+            )
             self.defer(
                 trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self._timeout_seconds)
             )
@@ -93,17 +102,18 @@ class DeferrableSensor(StrictTemplates, BaseSensorOperator):
         with with_soft_fail(self):
             return self._result_of(found)
 
-    def _poll(self) -> tuple[SensorWait, dict[str, Any] | None]:
+    def _poll(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """Check once; returns the condition, and what was found."""
         from airflow_paimon.hooks.paimon import PaimonHook
 
         try:
-            trigger = self._trigger({"paimon_conn_id": self.paimon_conn_id, "poke_interval": float(self.poke_interval)})
-            found, notes = trigger.poll(PaimonHook(self.paimon_conn_id))
+            condition = self._condition()
+            found, notes = self.check(PaimonHook(self.paimon_conn_id), **condition)
         except PaimonError as error:
             raise airflow_error(error) from error
         for note in notes:
-            self.log.info("%s: %s", trigger.label, note)
-        return trigger, None if found is None else self._result_of(found)
+            self.log.info("%s", note)
+        return condition, None if found is None else self._result_of(found)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_paimon._compat import AirflowSensorTimeout
 from airflow_paimon.arguments import as_list, keeps_arguments
+from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
 from airflow_paimon.links import TableLink, store_links
 from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank, with_soft_fail
@@ -16,9 +17,38 @@ from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank, with_s
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_paimon.triggers.quiet import BucketsQuietTrigger
+    from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["BucketsQuietSensor"]
+
+
+def check_buckets(hook: PaimonHook, until: float, **condition: Any) -> tuple[dict[str, Any] | None, Sequence[str]]:
+    """Check once, for the sensor and its trigger."""
+    found = _open_writers(hook, **condition)
+    is_over = found["effect"] != "refused" or time.time() >= until
+    return found if is_over else None, [found["note"]] if found["note"] else []
+
+
+def _open_writers(
+    hook: PaimonHook, table: str, *, branch: str | None, tag: str | None, keep_later: bool, partitions: Sequence[str]
+) -> dict[str, Any]:
+    """Describe the jobs that may have buckets open which a publish, an undo or an overwrite is to replace.
+
+    Raises:
+        InvalidInputError: more than one of ``branch``, ``tag`` and ``partitions`` is given.
+    """
+    from airflow_paimon.core.publish.running_writers import look_for_writers
+    from airflow_paimon.core.requests.arguments import build_request
+    from airflow_paimon.execution import run_operation
+
+    if sum(map(bool, (branch, tag, partitions))) > 1:
+        raise InvalidInputError("Give one of branch, tag and partitions")
+    if not tag:
+        return look_for_writers(hook.get_table(table), branch, partitions, int(time.time() * 1000))
+    reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": table}
+    undo = {"tag": tag, "keep_later": keep_later, "writers_stopped": True, "dry_run": True}
+    plan = run_operation(build_request("rollback_to", {**reach, **undo}))
+    return dict(plan.details.get("open_writers") or {"effect": None, "note": ""})
 
 
 class BucketsQuietSensor(DeferrableSensor):
@@ -45,6 +75,7 @@ class BucketsQuietSensor(DeferrableSensor):
     """
 
     operator_extra_links = (TableLink(),)
+    check = staticmethod(check_buckets)
     table: str
     keep_later: bool | str
     partitions: Sequence[str] | str
@@ -94,10 +125,8 @@ class BucketsQuietSensor(DeferrableSensor):
             return float(self.timeout)
         return (limit if isinstance(limit, timedelta) else requested_duration(limit, "time_limit")).total_seconds()
 
-    def _trigger(self, waits: dict[str, Any]) -> BucketsQuietTrigger:
-        from airflow_paimon.triggers.quiet import BucketsQuietTrigger
-
+    def _condition(self) -> dict[str, Any]:
         condition = {name: not_blank(name, getattr(self, name)) for name in ("table", "branch", "tag")}
         condition["keep_later"] = parse_boolean(self.keep_later, "keep_later")
         condition["partitions"] = as_list("partitions", self.partitions)
-        return BucketsQuietTrigger(condition=condition, until=self._until, **waits)
+        return {**condition, "until": self._until}

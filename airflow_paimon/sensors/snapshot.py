@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list, keeps_arguments
-from airflow_paimon.core.streaming.catch_up import parse_condition
+from airflow_paimon.core.streaming.catch_up import CatchUpCondition, check, parse_condition
 from airflow_paimon.core.table.options import parse_boolean
 from airflow_paimon.links import AssetLink, TableLink
 from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank
 
 if TYPE_CHECKING:
-    from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
+    from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["SnapshotCatchUpSensor"]
 
-
 _TEXTS = ("min_snapshot_id", "consumer", "max_watermark_lag", "max_commit_lag", "reference_time")
+
+
+def check_caught_up(
+    hook: PaimonHook, table: str, branch: str, condition: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, Sequence[str]]:
+    """Check once, for the sensor and its trigger."""
+    verdict = check(hook.get_table(table, branch), CatchUpCondition.from_json(condition))
+    notes = [f"waiting for {text}" for text in verdict.waiting_for]
+    return verdict.to_json() if verdict.caught_up else None, notes
 
 
 class SnapshotCatchUpSensor(DeferrableSensor):
@@ -52,6 +60,7 @@ class SnapshotCatchUpSensor(DeferrableSensor):
     """
 
     operator_extra_links = (TableLink(), AssetLink())
+    check = staticmethod(check_caught_up)
     table: str
     branch: str
 
@@ -74,12 +83,9 @@ class SnapshotCatchUpSensor(DeferrableSensor):
     ) -> None:
         super().__init__(**kwargs)
 
-    def _trigger(self, waits: dict[str, Any]) -> SnapshotCatchUpTrigger:
-        from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
-
+    def _condition(self) -> dict[str, Any]:
         values: dict[str, Any] = {name: not_blank(name, getattr(self, name)) for name in _TEXTS}
         values |= {name: as_list(name, getattr(self, name)) for name in ("partitions", "marked_partitions")}
         switches = ("allow_older_partitions", "wait_for_branch")
         values |= {name: parse_boolean(getattr(self, name), name) for name in switches}
-        condition = parse_condition(**values).to_json()
-        return SnapshotCatchUpTrigger(table=self.table, branch=self.branch, condition=condition, **waits)
+        return {"table": self.table, "branch": self.branch, "condition": parse_condition(**values).to_json()}

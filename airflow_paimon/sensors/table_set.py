@@ -7,13 +7,19 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list, keeps_arguments
-from airflow_paimon.core.table_sets.wait import parse_set_condition
+from airflow_paimon.core.table_sets.wait import SetCondition, awaited_version, parse_set_condition
 from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank
 
 if TYPE_CHECKING:
-    from airflow_paimon.triggers.table_set import TableSetTrigger
+    from airflow_paimon.hooks.paimon import PaimonHook
 
 __all__ = ["TableSetSensor"]
+
+
+def check_version(hook: PaimonHook, **condition: Any) -> tuple[dict[str, Any] | None, Sequence[str]]:
+    """Check once, for the sensor and its trigger."""
+    found, missing = awaited_version(hook.get_catalog(), SetCondition(**condition))
+    return (None, [f"waiting for {missing}"]) if found is None else (found.to_json(), ())
 
 
 class TableSetSensor(DeferrableSensor):
@@ -35,6 +41,7 @@ class TableSetSensor(DeferrableSensor):
     :param poke_interval: time between two polls
     """
 
+    check = staticmethod(check_version)
     tables: Sequence[str] | str
 
     @keeps_arguments
@@ -49,9 +56,6 @@ class TableSetSensor(DeferrableSensor):
     ) -> None:
         super().__init__(**kwargs)
 
-    def _trigger(self, waits: dict[str, Any]) -> TableSetTrigger:
-        from airflow_paimon.triggers.table_set import TableSetTrigger
-
+    def _condition(self) -> dict[str, Any]:
         name, after, since = (not_blank(name, getattr(self, name)) for name in ("table_set", "after", "since"))
-        condition = parse_set_condition(name, after, since, as_list("tables", self.tables))
-        return TableSetTrigger(condition=asdict(condition), **waits)
+        return asdict(parse_set_condition(name, after, since, as_list("tables", self.tables)))

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
-from airflow_paimon.core.errors import PaimonError, error_to_json
-from airflow_paimon.hooks.flink import FlinkError, FlinkHook, Stop
+from airflow_paimon.hooks.flink import FlinkError, FlinkHook, FlinkPoll, Stop
 from airflow_paimon.triggers._polls import connection_of
-from airflow_paimon.triggers.waits import event, serialized
+from airflow_paimon.triggers.waits import PollingTrigger, serialized
 
 __all__ = ["FlinkTrigger"]
 
 
-class FlinkTrigger(BaseTrigger):
+class FlinkTrigger(PollingTrigger):
     """
     Fires once: with ``found``, the savepoint's path or the job's id, or with ``error``.
 
@@ -42,7 +38,7 @@ class FlinkTrigger(BaseTrigger):
         until: float | None = None,
         deadline: float | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
+        super().__init__(job_id=stop["job_id"] if stop else job_id)
         self.flink_conn_id = flink_conn_id
         self.stop = None if stop is None else Stop(**stop)
         self.job_id = job_id
@@ -50,27 +46,19 @@ class FlinkTrigger(BaseTrigger):
         self.poll_interval = poll_interval
         self.until = until
         self.deadline = deadline
+        self._flink_poll: FlinkPoll[str] | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
         names = ("flink_conn_id", "job_id", "until_finished", "poll_interval", "until", "deadline")
         return serialized(self, *names, stop=None if self.stop is None else asdict(self.stop))
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until there is an answer."""
-        try:
-            hook = await self._hook()
-            poll = hook.polling(self.stop, self.job_id, until_finished=self.until_finished, until=self.until)
-            while (found := await asyncio.to_thread(poll)) is None:
-                if self.deadline is not None and self.deadline <= time.time():
-                    await self.on_kill()
-                    yield self._event({"timed_out": True})
-                    return
-                await asyncio.sleep(self.poll_interval)
-        except PaimonError as error:
-            yield self._event({"error": error_to_json(error), "retryable": error.retryable})
-        else:
-            yield self._event({"found": found})
+    async def _poll(self) -> dict[str, Any] | None:
+        if self._flink_poll is None:
+            hook, finished = await self._hook(), self.until_finished
+            self._flink_poll = hook.polling(self.stop, self.job_id, until_finished=finished, until=self.until)
+        found = await asyncio.to_thread(self._flink_poll)
+        return None if found is None else {"found": found}
 
     async def on_kill(self) -> None:
         """Cancel the job: somebody has marked or cleared the task. A stop goes on: its job may be gone already."""
@@ -82,6 +70,3 @@ class FlinkTrigger(BaseTrigger):
 
     async def _hook(self) -> FlinkHook:
         return FlinkHook(self.flink_conn_id, connection=await connection_of(self.flink_conn_id))
-
-    def _event(self, payload: dict[str, Any]) -> TriggerEvent:
-        return event({"job_id": self.stop.job_id if self.stop else self.job_id, **payload})

@@ -1,4 +1,4 @@
-"""What the deferred sensor waits with, and what an ``AssetWatcher`` watches a table with."""
+"""What an ``AssetWatcher`` watches a table with."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from airflow_paimon import settings
 from airflow_paimon._compat import AirflowRuntimeError
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
-from airflow_paimon.core.streaming.catch_up import CatchUpCondition, check
 from airflow_paimon.core.table.new_snapshots_plan import (
     DEFAULT_KINDS,
     Cursor,
@@ -22,46 +21,12 @@ from airflow_paimon.core.table.new_snapshots_plan import (
     parse_filter,
 )
 from airflow_paimon.core.table.paths import MAIN, parse_identifier
-from airflow_paimon.hooks.paimon import PaimonHook
 from airflow_paimon.triggers._polls import BranchPoll, poll_branch
-from airflow_paimon.triggers.waits import SensorWait, event, serialized
+from airflow_paimon.triggers.waits import event, serialized
 
-__all__ = ["PaimonSnapshotTrigger", "SnapshotCatchUpTrigger"]
+__all__ = ["PaimonSnapshotTrigger"]
 
 _STATE_KEY = "airflow_paimon.seen."
-
-
-class SnapshotCatchUpTrigger(SensorWait):
-    """
-    Fires once when a branch has caught up, with ``{"found": {...}}``, or with ``{"error": {...}, "retryable"}``.
-
-    Storage is read in a thread, so that the triggerer's loop never waits for it. A storage failure is looked at again
-    at the next poke; any other error ends the wait.
-
-    :param table: the table, ``db.table``
-    :param branch: the branch that has to catch up
-    :param condition: a :class:`~airflow_paimon.core.streaming.catch_up.CatchUpCondition` as JSON
-    :param paimon_conn_id: connection of type ``paimon``
-    :param poke_interval: seconds between two polls
-    """
-
-    own = ("table", "branch")
-
-    def __init__(self, *, table: str, branch: str, **waits: Any) -> None:
-        super().__init__(**waits)
-        self.table = table
-        self.branch = branch
-
-    @property
-    def label(self) -> str:
-        """See ``SensorWait.label``."""
-        return f"{self.table}, branch {self.branch}"
-
-    def poll(self, hook: PaimonHook) -> tuple[dict[str, Any] | None, Sequence[str]]:
-        """See ``SensorWait.poll``."""
-        verdict = check(hook.get_table(self.table, self.branch), CatchUpCondition.from_json(self.condition))
-        notes = [f"waiting for {text}" for text in verdict.waiting_for]
-        return verdict.to_json() if verdict.caught_up else None, notes
 
 
 class PaimonSnapshotTrigger(BaseEventTrigger):

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from airflow.triggers.base import BaseTrigger, TriggerEvent
-
 from airflow_paimon._compat import AirflowRuntimeError
-from airflow_paimon.core.errors import PaimonError, error_to_json
+from airflow_paimon.core.errors import PaimonError
 from airflow_paimon.hooks.cluster_job import JobWatch, Submission
 from airflow_paimon.hooks.spark_job import SparkJobHook
 from airflow_paimon.triggers._polls import connected_hook, connection_of
-from airflow_paimon.triggers.waits import event, serialized
+from airflow_paimon.triggers.waits import PollingTrigger, serialized
 
 __all__ = ["SparkJobTrigger"]
 
 
-class SparkJobTrigger(BaseTrigger):
+class SparkJobTrigger(PollingTrigger):
     """
     Fires once when a submitted job is over: ``job``, and ``state``, ``timed_out`` or ``error``.
 
@@ -43,40 +40,27 @@ class SparkJobTrigger(BaseTrigger):
         poll_interval: float = 10.0,
         deadline: float | None = None,
     ) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no annotations here
+        super().__init__(job=dict(job))
         self.job = Submission.from_json(job)
         self.paimon_conn_id = paimon_conn_id
         self.spark_conn_id = spark_conn_id
         self.poll_interval = poll_interval
         self.deadline = deadline
+        self._job_watch: JobWatch | None = None
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
         names = ("paimon_conn_id", "spark_conn_id", "poll_interval", "deadline")
         return serialized(self, *names, job=self.job.to_json())
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        """Poll until there is an answer."""
-        watch: JobWatch | None = None
-        while True:
-            try:
-                watch = watch or await self._watch()
-                state = await asyncio.to_thread(watch.poll)
-            except AirflowRuntimeError as error:  # of the API server
-                self.log.warning("Driver %s: the connections can't be read: %s; checking again", self._id, error)
-                state = None
-            except PaimonError as error:
-                yield self._event({"error": error_to_json(error)})
-                return
-            if state is not None:
-                yield self._event({"state": state})
-                return
-            left = self.poll_interval if self.deadline is None else self.deadline - time.time()
-            if left <= 0:
-                await self.on_kill()
-                yield self._event({"timed_out": True})
-                return
-            await asyncio.sleep(min(self.poll_interval, left))
+    async def _poll(self) -> dict[str, Any] | None:
+        try:
+            self._job_watch = self._job_watch or await self._watch()
+            state = await asyncio.to_thread(self._job_watch.poll)
+        except AirflowRuntimeError as error:  # of the API server
+            self.log.warning("Driver %s: the connections can't be read: %s; checking again", self._id, error)
+            return None
+        return None if state is None else {"state": state}
 
     async def on_kill(self) -> None:
         """Kill the driver: somebody has marked or cleared the task, or its time is over. Failures are logged."""
@@ -105,6 +89,3 @@ class SparkJobTrigger(BaseTrigger):
     @property
     def _id(self) -> str:
         return self.job.driver_id
-
-    def _event(self, payload: dict[str, Any]) -> TriggerEvent:
-        return event({"job": self.job.to_json(), **payload})

@@ -15,7 +15,7 @@ from airflow_paimon.core.streaming.catch_up import parse_condition
 from airflow_paimon.data import read_arrow, write_arrow
 from airflow_paimon.sensors.quiet import BucketsQuietSensor
 from airflow_paimon.sensors.snapshot import SnapshotCatchUpSensor
-from airflow_paimon.triggers.snapshot import SnapshotCatchUpTrigger
+from airflow_paimon.triggers.waits import SensorTrigger
 from tests.airflow.conftest import RunDag
 from tests.airflow.processes import later
 from tests.core.tables import append, make_table
@@ -159,17 +159,16 @@ def test_waits_until_a_job_has_left_buckets_alone(warehouse: Path, run_dag: RunD
     assert run.xcom("quiet")["effect"] is None
 
 
-def trigger(**condition: Any) -> SnapshotCatchUpTrigger:
-    return SnapshotCatchUpTrigger(
-        table="d.t",
-        branch="main",
+def trigger(**condition: Any) -> SensorTrigger:
+    return SensorTrigger(
+        check="airflow_paimon.sensors.snapshot:check_caught_up",
         paimon_conn_id="paimon_default",
-        condition=parse_condition(**condition).to_json(),
-        poke_interval=0.05,
+        condition={"table": "d.t", "branch": "main", "condition": parse_condition(**condition).to_json()},
+        poll_interval=0.05,
     )
 
 
-async def first_event(waiting: SnapshotCatchUpTrigger) -> dict[str, Any]:
+async def first_event(waiting: SensorTrigger) -> dict[str, Any]:
     async for event in waiting.run():
         payload: dict[str, Any] = event.payload
         return payload
@@ -179,8 +178,8 @@ async def first_event(waiting: SnapshotCatchUpTrigger) -> dict[str, Any]:
 def test_the_trigger_is_rebuilt_from_what_it_serialises(airflow_home: Path, warehouse: Path) -> None:
     append(make_table(warehouse), "1")
     path, arguments = trigger(partitions=["dt=1"], min_snapshot_id=1).serialize()
-    assert path == "airflow_paimon.triggers.snapshot.SnapshotCatchUpTrigger"
-    event = asyncio.run(first_event(SnapshotCatchUpTrigger(**arguments)))
+    assert path == "airflow_paimon.triggers.waits.SensorTrigger"
+    event = asyncio.run(first_event(SensorTrigger(**arguments)))
     assert event["found"]["caught_up"] is True
 
 
