@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +143,8 @@ def _class(operation: str, name: str) -> str:
     arguments = [(argument_name(f), _typed(operation, f)) for f in own_fields(request)]
     if issubclass(request, PublishBranch):
         arguments.insert(1, (APPROVAL, "str | None = None"))
-    first, _, more = (request.__doc__ or "").partition("\n\n")
-    paragraphs = ["\n".join(textwrap.dedent(more).strip().splitlines())] if more else []
-    said = "\n\n".join([first.strip(), *paragraphs])
     base = BASES.get(operation, ("", "PaimonOperator"))[1]
-    text = (
-        f'class {name}({base}):\n    """\n{textwrap.indent(said, "    ")}\n    """\n\n    operation = "{operation}"\n'
-    )
+    text = f'class {name}({base}):\n    """{OPERATIONS[operation].summary}"""\n\n    operation = "{operation}"\n'
     if not arguments:
         return text
     signature = packed(["self", "*", *(f"{name}: {typed}" for name, typed in arguments), "**kwargs: Any"], 8)

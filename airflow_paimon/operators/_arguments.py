@@ -45,13 +45,13 @@ def own_fields(request: type[Request]) -> list[dataclasses.Field[Any]]:
     return sorted(found, key=lambda f: (f.default != "", f.name not in own))
 
 
-def with_parameters(text: str | None, request: type[Request]) -> str:
-    """Add the arguments of an operation to the text of its operator, as ``help()`` and the reference show them."""
+def text_of_operator(request: type[Request]) -> str:
+    """Return the text of an operation with its operator's arguments, as ``help()`` and the reference show them."""
     names = {f.name.rstrip("_").replace("_", "-"): argument_name(f) for f in dataclasses.fields(request)}
     lines = [f":param {argument_name(one)}: {_meaning(one, names)} (templated)" for one in own_fields(request)]
     if issubclass(request, PublishBranch):
         lines.insert(1, f":param {APPROVAL}: {_APPROVAL}")
-    return "\n\n".join([inspect.cleandoc(text or ""), "\n".join(lines)]).rstrip() + "\n"
+    return "\n\n".join([inspect.cleandoc(request.__doc__ or ""), "\n".join(lines)]).rstrip() + "\n"
 
 
 def _meaning(spec: dataclasses.Field[Any], names: dict[str, str]) -> str:

@@ -6,6 +6,8 @@ import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import yaml
@@ -39,7 +41,7 @@ from airflow_paimon.forms.policy import FIELDS
 from airflow_paimon.lineage.branches import branches_to_read, branches_to_write, branches_written
 from airflow_paimon.links import AssetLink, SparkLink, TableLink, UndoLink, store_links
 from airflow_paimon.metrics import send_failure, send_success
-from airflow_paimon.operators._arguments import with_parameters
+from airflow_paimon.operators._arguments import text_of_operator
 from airflow_paimon.operators._dry_run import shortened
 from airflow_paimon.task_run import (
     PROGRESS_KEY,
@@ -123,7 +125,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         """
         super().__init_subclass__(**kwargs)
         if "operation" in cls.__dict__:
-            cls.__doc__ = with_parameters(cls.__doc__, OPERATIONS[cls.operation].request)
+            cls.__doc__ = text_of_operator(OPERATIONS[cls.operation].request)
             names = map(argument_name, _argument_fields(cls.operation).values())
             cls.template_fields = tuple(dict.fromkeys((*PaimonOperator.template_fields, *names)))
             if issubclass(OPERATIONS[cls.operation].request, Publish):
@@ -410,7 +412,11 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     def _run_here(self, request: Request) -> dict[str, Any]:
         from airflow_paimon.execution import run_operation
 
-        return run_operation(request).to_json()
+        with TemporaryDirectory() as folder:
+            files: dict[str, Any] = {name: f"{folder}/{name}.sql" for name in self._texts()}
+            for name, text in self._texts().items():
+                Path(files[name]).write_text(text, encoding="utf-8")
+            return run_operation(dataclasses.replace(request, **files)).to_json()
 
     def _submit(self, hook: PaimonHook, request: Request, context: Context) -> dict[str, Any]:
         from airflow_paimon.hooks.spark_connect_job import open_job_hook

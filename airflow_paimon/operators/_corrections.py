@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow_paimon.arguments import is_blank
@@ -66,17 +63,9 @@ class PlanningOperator(SqlOrFunctionOperator):
         return super()._from_outside(context) - {"sql", "function"}
 
     def _run_here(self, request: Request) -> dict[str, Any]:
-        if self.sql is None:
-            return self._with_downstream(super()._run_here(request), request)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "correction.sql"
-            file.write_text(self.sql, encoding="utf-8")
-            with_file = replace(request, sql=str(file))  # type: ignore[call-arg]
-            return self._with_downstream(super()._run_here(with_file), request)
-
-    def _with_downstream(self, result: dict[str, Any], request: Request) -> dict[str, Any]:
         from airflow_paimon.lineage.downstream import with_downstream
 
+        result = super()._run_here(request)
         assert isinstance(request, PlanCorrection)
         correction = {"sql": self.sql, "function": request.function, "mode": request.mode,
                       "partitions": request.partitions, "views": request.view}  # fmt: skip

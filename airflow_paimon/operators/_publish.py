@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from dataclasses import Field, replace
-from pathlib import Path
+from dataclasses import Field
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon.arguments import as_list
@@ -51,14 +49,6 @@ class PublishingOperator(PaimonOperator):
 
     def _texts(self) -> dict[str, str]:
         return {} if self._diff is None else {"diff": self._diff}
-
-    def _run_here(self, request: Request) -> dict[str, Any]:
-        if self._diff is None:
-            return super()._run_here(request)
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "diff.json"
-            file.write_text(self._diff, encoding="utf-8")
-            return super()._run_here(replace(request, diff=str(file)))  # type: ignore[call-arg]
 
     def _take_approval(self, task_id: str, context: Context) -> None:
         """Fill the arguments that are left out with what a ``PublishApprovalOperator`` upstream returned.

@@ -16,12 +16,7 @@ __all__ = [
 
 
 class ExportAuditOperator(PaimonOperator):
-    """
-    Write who changed tables, why, and who approved it, to a file or to a table.
-
-    A table gets each record once, and later changes of it, such as an undo. A run without new records commits
-    nothing. :doc:`/howto/audit` describes the fields.
-    """
+    """Write who changed tables, why, and who approved it, to a file or to a table."""
 
     operation = "export_audit"
 

@@ -23,11 +23,7 @@ __all__ = [
 
 
 class CreateBranchOperator(PaimonOperator):
-    """
-    Create a branch from a tag, from a snapshot, or empty.
-
-    The files that it shares with main are protected from expiry.
-    """
+    """Create a branch from a tag, from a snapshot, or empty."""
 
     operation = "create_branch"
 
@@ -41,11 +37,7 @@ class CreateBranchOperator(PaimonOperator):
 
 
 class AlterBranchOperator(PaimonOperator):
-    """
-    Change a branch's owner, reason, retention or protection.
-
-    What is left out stays.
-    """
+    """Change a branch's owner, reason, retention or protection."""
 
     operation = "alter_branch"
 
@@ -59,11 +51,7 @@ class AlterBranchOperator(PaimonOperator):
 
 
 class DeleteBranchOperator(PaimonOperator):
-    """
-    Delete a branch other than main.
-
-    Its protective tag is deleted, too. Refused for branches that table options refer to.
-    """
+    """Delete a branch other than main."""
 
     operation = "delete_branch"
 
@@ -76,12 +64,7 @@ class DeleteBranchOperator(PaimonOperator):
 
 
 class RebaseBranchOperator(PaimonOperator):
-    """
-    Rebase a branch: put its changes on a new branch of main's head.
-
-    The branch and main stay as they are. A key, or without keys a file, that both sides changed is a conflict, and
-    no branch is created. The new branch gets the owner, the reason, the retention and the protection of the old one.
-    """
+    """Rebase a branch: put its changes on a new branch of main's head."""
 
     operation = "rebase_branch"
 
@@ -94,9 +77,7 @@ class RebaseBranchOperator(PaimonOperator):
 
 
 class RenameBranchOperator(PaimonOperator):
-    """
-    Rename a branch.
-    """
+    """Rename a branch."""
 
     operation = "rename_branch"
 
@@ -108,11 +89,7 @@ class RenameBranchOperator(PaimonOperator):
 
 
 class CreateTagOperator(PaimonOperator):
-    """
-    Tag a snapshot of a branch.
-
-    Its files stay until the tag is deleted or expires.
-    """
+    """Tag a snapshot of a branch."""
 
     operation = "create_tag"
 
@@ -126,12 +103,7 @@ class CreateTagOperator(PaimonOperator):
 
 
 class ReplaceTagOperator(PaimonOperator):
-    """
-    Change the snapshot and the retention of a tag.
-
-    Refused for the tags that this package sets itself, and for a tag that a branch or a table set needs or that is
-    under a legal hold.
-    """
+    """Change the snapshot and the retention of a tag."""
 
     operation = "replace_tag"
 
@@ -144,11 +116,7 @@ class ReplaceTagOperator(PaimonOperator):
 
 
 class RenameTagOperator(PaimonOperator):
-    """
-    Rename a tag of a branch.
-
-    Its snapshot and retention stay. Refused for the tags that this package sets itself.
-    """
+    """Rename a tag of a branch."""
 
     operation = "rename_tag"
 
@@ -160,11 +128,7 @@ class RenameTagOperator(PaimonOperator):
 
 
 class DeleteTagOperator(PaimonOperator):
-    """
-    Delete a tag of a branch.
-
-    Refused for the tag that protects a branch, and for one under a legal hold.
-    """
+    """Delete a tag of a branch."""
 
     operation = "delete_tag"
 
@@ -177,12 +141,7 @@ class DeleteTagOperator(PaimonOperator):
 
 
 class MergeBranchOperator(MergingOperator):
-    """
-    Publish a branch onto main as one snapshot, and keep what main got since.
-
-    Buckets that both sides changed are merged by key (tables without keys: by file); a key that both sides changed is a
-    conflict.
-    """
+    """Publish a branch onto main as one snapshot, and keep what main got since."""
 
     operation = "merge_branch"
 
@@ -201,9 +160,7 @@ class MergeBranchOperator(MergingOperator):
 
 
 class FastForwardOperator(PublishingOperator):
-    """
-    Publish a branch onto main; refused if main changed since the branch was created.
-    """
+    """Publish a branch onto main; refused if main changed since the branch was created."""
 
     operation = "fast_forward"
 
@@ -221,12 +178,7 @@ class FastForwardOperator(PublishingOperator):
 
 
 class ReplaceMainOperator(PublishingOperator):
-    """
-    Replace the whole state of main by that of a branch: rows, columns, options, and the branch's tags.
-
-    The branch and its jobs stay as they are. Another ``replace_main`` with the branch that ``keep_old_as`` names
-    undoes it: rows, columns and options. A ``rollback_to`` to the undo tag restores the rows only.
-    """
+    """Replace the whole state of main by that of a branch: rows, columns, options, and the branch's tags."""
 
     operation = "replace_main"
 
@@ -245,11 +197,7 @@ class ReplaceMainOperator(PublishingOperator):
 
 
 class RollbackOperator(PaimonOperator):
-    """
-    Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot.
-
-    To undo a publish, give ``tag="airflow-paimon-undo-..."`` (the publish's ``details`` name it) and ``keep_later``.
-    """
+    """Roll a branch back to the live files of an earlier snapshot or tag, as a new snapshot."""
 
     operation = "rollback_to"
 
@@ -266,11 +214,7 @@ class RollbackOperator(PaimonOperator):
 
 
 class DiffBranchesOperator(PaimonOperator):
-    """
-    Compare the rows of two branches, or of a branch and its base.
-
-    ``details`` have counts and samples per partition.
-    """
+    """Compare the rows of two branches, or of a branch and its base."""
 
     operation = "diff_branches"
 
@@ -283,12 +227,7 @@ class DiffBranchesOperator(PaimonOperator):
 
 
 class PlanCorrectionOperator(PlanningOperator):
-    """
-    Plan a correction from metadata alone: what it will read and write, and what conflicts with it.
-
-    Takes the arguments of ``correct_branch``, and runs nothing. Fails as the correction would, where the table or the
-    request make that certain. See :doc:`/howto/plan-a-correction`.
-    """
+    """Plan a correction from metadata alone: what it will read and write, and what conflicts with it."""
 
     operation = "plan_correction"
 
@@ -302,9 +241,7 @@ class PlanCorrectionOperator(PlanningOperator):
 
 
 class CorrectBranchOperator(CorrectingOperator):
-    """
-    Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function.
-    """
+    """Correct a branch by UPDATE, DELETE, MERGE or INSERT statements, or by the rows of a query or a function."""
 
     operation = "correct_branch"
 

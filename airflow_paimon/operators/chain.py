@@ -17,13 +17,7 @@ __all__ = [
 
 
 class ChainCompactOperator(PaimonOperator):
-    """
-    Compact partitions of a chain table into full partitions of its snapshot branch.
-
-    Specify partitions, a range, or a longest chain; ``partition`` narrows the latter two, for example to one group.
-    Each partition is a separate commit. ``details["partitions"]`` has its outcome: ``compacted``, ``stale-rebuilt``,
-    ``exists``, ``gap``, ``nothing-to-do``. A retry continues where the first attempt stopped.
-    """
+    """Compact partitions of a chain table into full partitions of its snapshot branch."""
 
     operation = "compact_chain_table"
 
@@ -37,11 +31,7 @@ class ChainCompactOperator(PaimonOperator):
 
 
 class AlterChainTableOperator(PaimonOperator):
-    """
-    Apply one schema change to all three branches of a chain table, or to none.
-
-    The next attempt finishes an interrupted run.
-    """
+    """Apply one schema change to all three branches of a chain table, or to none."""
 
     operation = "alter_chain_table"
 
@@ -53,21 +43,13 @@ class AlterChainTableOperator(PaimonOperator):
 
 
 class CheckChainTableOperator(PaimonOperator):
-    """
-    Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas.
-
-    The findings are in ``details``, worst first; ``details["ok"]`` is true when none is an error or a warning.
-    """
+    """Find problems of a chain table: option drift, gaps, stale partitions, hidden deltas."""
 
     operation = "check_chain_table"
 
 
 class CreateChainTableOperator(PaimonOperator):
-    """
-    Create a chain table, or convert a primary-key table, with its branches and options.
-
-    Everything is checked before the first write. The next attempt finishes an interrupted run.
-    """
+    """Create a chain table, or convert a primary-key table, with its branches and options."""
 
     operation = "create_chain_table"
 

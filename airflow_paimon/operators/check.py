@@ -19,12 +19,7 @@ __all__ = [
 
 
 class CheckBranchOperator(CheckingOperator):
-    """
-    Check the rows of a branch against rules.
-
-    A broken rule fails the operation, unless its severity is ``warn``. The results are stored for the branch's newest
-    snapshot. A publish of a table with the option ``airflow-paimon.required-checks`` requires them.
-    """
+    """Check the rows of a branch against rules."""
 
     operation = "check_branch_data"
 

@@ -16,13 +16,7 @@ __all__ = [
 
 
 class FindRowsOperator(PaimonOperator):
-    """
-    Find the stored files with rows of a condition, on all branches, and the snapshots and tags that need them.
-
-    Changes nothing. Reads physical rows: also deleted ones, old versions of a key, changelogs, and files that only old
-    snapshots or tags, or no snapshots, refer to. ``details["proven"]`` is true when no file contains such a row and
-    every file could be checked. Results, logs and XComs contain no value of a row. See :doc:`/howto/erase-rows`.
-    """
+    """Find the stored files with rows of a condition, on all branches, and the snapshots and tags that need them."""
 
     operation = "find_rows"
 
@@ -34,13 +28,7 @@ class FindRowsOperator(PaimonOperator):
 
 
 class EraseRowsOperator(PaimonOperator):
-    """
-    Erase rows of a condition from main, every branch, and old snapshots and tags.
-
-    One commit for each branch. A dry run returns the plan: what will be deleted, what stays, and what refers to it.
-    ``details["complete"]`` is true when no stored file contains such a row any more; until then run it again. Refused
-    where a tag under a legal hold has such rows. See :doc:`/howto/erase-rows`.
-    """
+    """Erase rows of a condition from main, every branch, and old snapshots and tags."""
 
     operation = "erase_rows"
 

@@ -21,13 +21,7 @@ __all__ = [
 
 
 class AlterTableOperator(PaimonOperator):
-    """
-    Change columns and options of a table's branch, all changes as one schema version.
-
-    Data files stay as they are. Changes that the newest version already has are left out.
-    ``details["publish"]`` shows for each open branch whether it can still be published. Chain tables are altered by
-    ``alter_chain_table``.
-    """
+    """Change columns and options of a table's branch, all changes as one schema version."""
 
     operation = "alter_table"
 
@@ -39,12 +33,7 @@ class AlterTableOperator(PaimonOperator):
 
 
 class BranchExpireOperator(PaimonOperator):
-    """
-    Delete branches whose retention has passed, unless they are protected or have unpublished commits.
-
-    Branches that an option or another branch needs also stay. ``details`` has ``expired`` and ``kept`` with a reason
-    for each, ``later`` with those whose retention has not passed, and ``expiring_soon``.
-    """
+    """Delete branches whose retention has passed, unless they are protected or have unpublished commits."""
 
     operation = "expire_branches"
 
@@ -57,11 +46,7 @@ class BranchExpireOperator(PaimonOperator):
 
 
 class CheckTableOperator(PaimonOperator):
-    """
-    Find incomplete branches, missing protective tags, missing files and stale records.
-
-    The findings are in ``details``.
-    """
+    """Find incomplete branches, missing protective tags, missing files and stale records."""
 
     operation = "check_table"
 
@@ -74,14 +59,7 @@ class CheckTableOperator(PaimonOperator):
 
 
 class RemoveOrphanFilesOperator(PaimonOperator):
-    """
-    Delete old files that no snapshot, tag or changelog of any branch refers to.
-
-    These are files of failed writers, deleted branches and rolled back snapshots, and old operation records.
-    If metadata that names files is unreadable, or a branch is incomplete, nothing is deleted. ``details`` has files and
-    bytes by folder, and what stays and why: ``referenced``, ``young``, ``kept_for_writers``, ``unknown``. A dry run
-    plans by this machine's clock.
-    """
+    """Delete old files that no snapshot, tag or changelog of any branch refers to."""
 
     operation = "remove_orphan_files"
 
@@ -93,9 +71,7 @@ class RemoveOrphanFilesOperator(PaimonOperator):
 
 
 class RepairTableOperator(PaimonOperator):
-    """
-    Repair the findings of check_table.
-    """
+    """Repair the findings of check_table."""
 
     operation = "repair_table"
 
@@ -107,12 +83,7 @@ class RepairTableOperator(PaimonOperator):
 
 
 class StorageUsageOperator(PaimonOperator):
-    """
-    Count the bytes that each branch, tag and range of snapshots retains, and what its deletion would free.
-
-    Reads the whole folder's listing and all metadata of all branches, no data files. ``details["references"]`` begins
-    with what frees the most; see :doc:`/howto/storage-usage`.
-    """
+    """Count the bytes that each branch, tag and range of snapshots retains, and what its deletion would free."""
 
     operation = "storage_usage"
 
@@ -124,16 +95,7 @@ class StorageUsageOperator(PaimonOperator):
 
 
 class TableHealthOperator(PaimonOperator):
-    """
-    Score the health of tables by their files and metadata, with reasons and recommended fixes.
-
-    ``details`` have a score from 0 to 100, and its reasons. For several tables (``table="sales.*"``, ``"*"`` for the
-    whole warehouse, or names with commas between) ``details["tables"]`` has these values, the worst first. Tables that
-    can't be read come before these, with their ``error``.
-
-    Reads the manifests of the newest and the oldest snapshot, no data files. Each reason has a value and its limit,
-    the operation that fixes it and the bytes that this costs; see :doc:`/howto/table-health`.
-    """
+    """Score the health of tables by their files and metadata, with reasons and recommended fixes."""
 
     operation = "table_health"
 
@@ -145,17 +107,7 @@ class TableHealthOperator(PaimonOperator):
 
 
 class CompactOperator(PaimonOperator):
-    """
-    Merge small files and sorted runs into few, and drop deleted rows.
-
-    Append tables: small files, up to ``target-file-size``. Primary-key tables: the files of each bucket, into one
-    sorted run on the highest level. Rows keep their ids and versions, or their sequence numbers. Each commit has some
-    groups of files, and a retry continues where the first attempt stopped. ``details`` count the files, bytes and
-    rows, and list the snapshots.
-
-    Several tables (``table="sales.*"``, or names with commas between) share one Spark application.
-    ``details["tables"]`` has the result of each. A table that fails doesn't stop the others.
-    """
+    """Merge small files and sorted runs into few, and drop deleted rows."""
 
     operation = "compact"
 
@@ -168,13 +120,7 @@ class CompactOperator(PaimonOperator):
 
 
 class RescaleOperator(PaimonOperator):
-    """
-    Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets.
-
-    One commit, which ``rollback_to`` undoes with ``snapshot=result["snapshot_before"]``. No row changes. Partitions
-    that already have that number stay as they are. Stop the writers of other engines to these partitions first; writers
-    of this package detect the change and rewrite their rows.
-    """
+    """Distribute the rows of a table with fixed buckets, or of some partitions, to another number of buckets."""
 
     operation = "rescale"
 
@@ -187,13 +133,7 @@ class RescaleOperator(PaimonOperator):
 
 
 class PartitionExpireOperator(PaimonOperator):
-    """
-    Drop partitions that are too old; in a chain table, whole segments.
-
-    Anchors that other partitions need stay. ``details`` list what expired and why, by segment. Data files are deleted
-    when their snapshots expire. Where the table or the connection requires an approval, a request with another age,
-    strategy or time pattern needs one; an expiry by the table's options doesn't.
-    """
+    """Drop partitions that are too old; in a chain table, whole segments."""
 
     operation = "expire_partitions"
 
@@ -208,13 +148,7 @@ class PartitionExpireOperator(PaimonOperator):
 
 
 class CompactManifestOperator(PaimonOperator):
-    """
-    Merge the manifests of a branch into few, sorted by partition, without deleted entries.
-
-    The commit is one COMPACT snapshot of the same files; without a change there is no commit. ``details`` has
-    ``before`` and ``after``, each with ``manifests``, ``bytes``, ``entries`` and ``delete_entries``, and how many
-    manifests were ``rewritten``.
-    """
+    """Merge the manifests of a branch into few, sorted by partition, without deleted entries."""
 
     operation = "compact_manifest"
 
@@ -226,12 +160,7 @@ class CompactManifestOperator(PaimonOperator):
 
 
 class SnapshotExpireOperator(PaimonOperator):
-    """
-    Expire old snapshots, and delete the files that no branch, tag or reader needs any more.
-
-    ``details`` has ``expired`` by branch and what each is ``retained_by``, what was ``deleted``, what was ``kept`` and
-    by which tag, branch or snapshot, and what waits in the ``trash``.
-    """
+    """Expire old snapshots, and delete the files that no branch, tag or reader needs any more."""
 
     operation = "expire_snapshots"
 
@@ -246,11 +175,7 @@ class SnapshotExpireOperator(PaimonOperator):
 
 
 class ChangelogExpireOperator(PaimonOperator):
-    """
-    Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more.
-
-    ``details`` are those of ``expire_snapshots``.
-    """
+    """Expire old long-lived changelogs, and delete the files that no branch, tag or reader needs any more."""
 
     operation = "expire_changelogs"
 
@@ -265,11 +190,7 @@ class ChangelogExpireOperator(PaimonOperator):
 
 
 class TagExpireOperator(PaimonOperator):
-    """
-    Expire old tags, and delete the files that no branch, tag or reader needs any more.
-
-    A tag that a branch, an undo or a publish needs stays; ``details.needed`` shows what needs it.
-    """
+    """Expire old tags, and delete the files that no branch, tag or reader needs any more."""
 
     operation = "expire_tags"
 
@@ -283,12 +204,7 @@ class TagExpireOperator(PaimonOperator):
 
 
 class MarkPartitionDoneOperator(PaimonOperator):
-    """
-    Mark partitions as done, for downstream jobs.
-
-    The table's option ``partition.mark-done-action`` specifies how; by default by a file ``_SUCCESS`` in the
-    partition's folder.
-    """
+    """Mark partitions as done, for downstream jobs."""
 
     operation = "mark_partition_done"
 
@@ -300,23 +216,13 @@ class MarkPartitionDoneOperator(PaimonOperator):
 
 
 class TagAutomaticCreationOperator(PaimonOperator):
-    """
-    Create the automatic tags of main that are due, and expire old ones.
-
-    The table's option ``tag.automatic-creation`` specifies which are due, for all commits since the last one; a table
-    without it gets none. ``tag.num-retained-max`` and the tags' retention specify which expire. Tags that a branch or a
-    table set needs, or that are under a legal hold, stay.
-    """
+    """Create the automatic tags of main that are due, and expire old ones."""
 
     operation = "trigger_tag_automatic_creation"
 
 
 class ResetConsumerOperator(PaimonOperator):
-    """
-    Set or delete the position of a streaming reader.
-
-    Where a position moves forward, an expiry may delete what the reader has not read.
-    """
+    """Set or delete the position of a streaming reader."""
 
     operation = "reset_consumer"
 
@@ -329,11 +235,7 @@ class ResetConsumerOperator(PaimonOperator):
 
 
 class ClearConsumersOperator(PaimonOperator):
-    """
-    Delete positions of streaming readers, which then retain no snapshots.
-
-    This concerns all readers of a branch, or those that fit every condition.
-    """
+    """Delete positions of streaming readers, which then retain no snapshots."""
 
     operation = "clear_consumers"
 

@@ -47,7 +47,6 @@ class EachTableOperator(PaimonOperator):
     _number = 0
     _given: frozenset[str] = frozenset()
     """The arguments that the table brings along."""
-    _whole: Self | None = None
     _begun: Sequence[PaimonOperator] = ()
     """The operators of the tables that were begun, the one that is worked on last."""
 
@@ -56,8 +55,7 @@ class EachTableOperator(PaimonOperator):
         found = literal("tables", self.tables) if isinstance(self.tables, str) else self.tables
         if not isinstance(found, list) or not all(isinstance(one, Mapping) and "table" in one for one in found):
             raise InvalidInputError(f"tables must be a list of dicts with a table each, got {found!r}")
-        whole = self._whole or self
-        return [whole._of(arguments, number) for number, arguments in enumerate(found, 1)]
+        return [self._of(arguments, number) for number, arguments in enumerate(found, 1)]
 
     def _of(self, arguments: Mapping[str, Any], number: int) -> Self:
         known = set(self.template_fields) - {"tables"}
@@ -69,7 +67,7 @@ class EachTableOperator(PaimonOperator):
         one = copy(self)
         for name, value in arguments.items():
             setattr(one, name, value)
-        one._number, one._given, one._whole = number, frozenset(arguments), self
+        one._number, one._given = number, frozenset(arguments)
         return one
 
     def _from_outside(self, context: Context) -> frozenset[str]:
@@ -90,7 +88,7 @@ class EachTableOperator(PaimonOperator):
                     self._begun.append(one)
                     store_links(one, context)
                     self.log.info("Table %s of %s: %s", one._number, len(each), one.table)
-                    results.append(one._one(context))
+                    results.append(self._one(one, context))
                 self._after_all(context, results)
         except AirflowException as error:
             self._report_committed(context, results, fails_for_good(error, context))
@@ -133,8 +131,8 @@ class EachTableOperator(PaimonOperator):
         self._begun[-1]._error = self._error
         return lineage_of_several(self._begun)
 
-    def _one(self, context: Context) -> dict[str, Any]:
-        return self._perform(context)
+    def _one(self, one: Self, context: Context) -> dict[str, Any]:
+        return one._perform(context)
 
     def _main(self) -> Table:
         return PaimonHook(self.paimon_conn_id).get_table(self.table)
@@ -203,11 +201,11 @@ class ReplayTablesOperator(EachTableOperator, ReplayBranchOperator):
     def __init__(self, *, tables: Any, **kwargs: Any) -> None:
         super().__init__(**{"table": "", "branch": "", "sql": "", **kwargs, "deferrable": False})
 
-    def _one(self, context: Context) -> dict[str, Any]:
-        if self.sql or self.function:
-            return self._perform(context)
-        head = self._main().branch(self.branch).require().latest_snapshot_id()
-        return {"operation": self.operation, "table": self.table, "branch": self.branch, "changed": False,
+    def _one(self, one: Self, context: Context) -> dict[str, Any]:
+        if one.sql or one.function:
+            return super()._one(one, context)
+        head = one._main().branch(one.branch).require().latest_snapshot_id()
+        return {"operation": self.operation, "table": one.table, "branch": one.branch, "changed": False,
                 "dry_run": False, "snapshot_before": head, "snapshot_after": head,
                 "details": {"sources": {}, "targets": {}}, "ran_on": "worker"}  # fmt: skip
 
@@ -267,12 +265,12 @@ class PublishTablesOperator(TableSetVersionOperator, EachTableOperator, MergeBra
         for one in self._each():
             request = cast(Any, one._restricted_request(PaimonHook(one.paimon_conn_id), context))
             plan = replace(request, dry_run=True, operation_id=None)
-            with one._all_or_none(context):
+            with self._all_or_none(one, context):
                 refuse_unchecked(request, run_operation(plan))
 
-    def _one(self, context: Context) -> dict[str, Any]:
-        with self._all_or_none(context):
-            return self._perform(context)
+    def _one(self, one: Self, context: Context) -> dict[str, Any]:
+        with self._all_or_none(one, context):
+            return super()._one(one, context)
 
     def _committed(self, context: Context, results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Leave out what was undone again; where that can't be told, what this try has published."""
@@ -283,15 +281,15 @@ class PublishTablesOperator(TableSetVersionOperator, EachTableOperator, MergeBra
         return [{"table": one.table, "snapshot": publish.snapshot.id} for one, publish in found]
 
     @contextmanager
-    def _all_or_none(self, context: Context) -> Iterator[None]:
-        """When the table is refused, undo what was published, and fail; nothing where a retry may publish the rest."""
+    def _all_or_none(self, one: Self, context: Context) -> Iterator[None]:
+        """When a table is refused, undo what was published, and fail; nothing where a retry may publish the rest."""
         try:
             yield
         except PaimonError as error:
             if error.kind in REFUSALS or not (_has_tries_left(context) or error.kind == "outcome-unknown"):
-                failed, found = self.table, self._publishes_on_main(context)
+                failed, found = one.table, self._publishes_on_main(context)
                 # Else the earlier publishes may be complete: this one was to follow them.
-                stopped = error.kind != "not-found" and failed not in {one.table for one, _ in found}
+                stopped = error.kind != "not-found" and failed not in {each.table for each, _ in found}
                 said = self._undo_all(found, stopped, context)
                 if said:
                     self._fail(f"{failed} was not published: {error.message}", said, error, context)

@@ -18,13 +18,7 @@ __all__ = [
 
 
 class ReplayBranchOperator(SqlOrFunctionOperator):
-    """
-    Run a function or statements over upstream tables, from a snapshot on, into branches.
-
-    A retry continues where the first attempt stopped. A batch reads the same snapshots and doesn't repeat what has been
-    committed; streams continue from their checkpoints. ``details`` has for each source where it started and how far it
-    was read, and for each target batches, rows and the snapshots before and after.
-    """
+    """Run a function or statements over upstream tables, from a snapshot on, into branches."""
 
     operation = "replay_branch"
 

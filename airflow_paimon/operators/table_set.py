@@ -18,16 +18,7 @@ __all__ = [
 
 
 class CreateTableSetOperator(TableSetOperator):
-    """
-    Create the next version of a set of tables: one snapshot of each, read as one.
-
-    Run it after the tasks that load the tables. Every table gets a tag of one name, the result's ``tag``, by which
-    any engine reads that version; readers of this package also take ``set:<name>``. Expired versions are deleted with
-    their tags.
-
-    The result's ``details`` are ``{"table_set", "number", "version", "tag", "created", "operation_id", "tables",
-    "expired"}``; ``version`` is ``set:<name>@<number>``, ``tables`` the snapshot ids by table.
-    """
+    """Create the next version of a set of tables: one snapshot of each, read as one."""
 
     operation = "create_table_set"
 
