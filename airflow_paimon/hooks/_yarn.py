@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from requests.auth import AuthBase
 
 _REQUEST_SECONDS = 30.0
+_PROGRAM_SECONDS = 60.0
+"""Until the program ``yarn``, which asks a resource manager that is away for many minutes, is ended."""
 ADDRESS = "yarn_resourcemanager_webapp_address"
 """The extra of a Spark connection with the resource manager's address, by Airflow's name."""
 _UNFINISHED = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
@@ -185,15 +187,15 @@ class YarnSubmission:
             if (program := shutil.which("yarn")) is None:
                 raise
             # In a session of its own: it takes seconds to start, and Airflow doesn't wait for this process so long.
-            ended = subprocess.run(
-                [program, "application", "-kill", self.driver], env={**os.environ, **self._ticket()}, text=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                check=False,
-            )  # fmt: skip
-            if ended.returncode:
-                raise RuntimeError(
-                    f"{error.message}; {program} application -kill failed, too: {ended.stdout.strip()}"
-                ) from None
+            try:
+                subprocess.run(
+                    [program, "application", "-kill", self.driver], env={**os.environ, **self._ticket()}, text=True,
+                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                    check=True, timeout=_PROGRAM_SECONDS,
+                )  # fmt: skip
+            except subprocess.SubprocessError as failed:
+                said = str(getattr(failed, "stdout", None) or failed).strip()
+                raise RuntimeError(f"{error.message}; {program} application -kill failed, too: {said}") from None
         return self.driver
 
 

@@ -21,6 +21,7 @@ from airflow_paimon.core.errors import OutcomeUnknownError, PaimonError
 from airflow_paimon.core.requests.arguments import build_request
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.data import read_arrow, write_arrow
+from airflow_paimon.hooks import _yarn
 from airflow_paimon.hooks._drivers import GONE
 from airflow_paimon.hooks._job_files import result_in
 from airflow_paimon.hooks._yarn import ResourceManager
@@ -217,6 +218,10 @@ def test_a_driver_dies_by_the_program_yarn_where_nothing_can_log_in_at_the_resou
     assert (tmp_path / "ended").read_text() == f"application -kill application_1_0007 {tmp_path}/ticket\n"
     (tmp_path / "yarn").write_text("#!/bin/sh\necho of JavaScript; exit 1\n")
     with pytest.raises(RuntimeError, match=r"webapp_address.* failed, too: of JavaScript"):
+        hook.cluster.kill()
+    (tmp_path / "yarn").write_text("#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(_yarn, "_PROGRAM_SECONDS", 0.5)
+    with pytest.raises(RuntimeError, match=r" failed, too: .*timed out after 0\.5 seconds"):
         hook.cluster.kill()
 
 
