@@ -93,17 +93,6 @@ def run_operation(request: Request) -> OperationResult:
     return perform(open_context(request), request)
 
 
-def plan_operation(request: Request) -> OperationResult:
-    """Plan an operation on rows without Spark: the result of a dry run, from metadata alone.
-
-    Raises:
-        PaimonError: see the operation. UnsupportedFeatureError: its plan needs rows.
-    """
-    if not operation_of(request.operation).in_python or not request.dry_run:
-        raise UnsupportedFeatureError(f"{request.operation} has no plan without rows: run it as a Spark job")
-    return run_here(request)
-
-
 def run_here(request: Request, processes: int = 1) -> OperationResult:
     """Run any operation that does without Spark: in this process, or what reads and writes rows in so many.
 

@@ -14,18 +14,6 @@ from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.local_execution import LOCAL_EXECUTION as LOCAL
 from airflow_paimon.get_provider_info import SETTINGS
 
-__all__ = [
-    "CONN_ID",
-    "DEFERRABLE",
-    "LINEAGE_CONN_ID",
-    "LOCAL_EXECUTION",
-    "MANIFEST_CACHE_MB",
-    "POKE_INTERVAL",
-    "POLL_INTERVAL",
-    "SAMPLE",
-    "SPARK_CONN_ID",
-]
-
 _SECTION = "paimon"
 
 

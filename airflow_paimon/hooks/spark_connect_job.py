@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.providers.apache.spark.hooks.spark_connect import SparkConnectHook
-from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
 from airflow_paimon._compat import AirflowNotFoundException, BaseHook
 from airflow_paimon.bundled import package_archive
@@ -111,20 +110,12 @@ def open_job_hook(
     on_tracking_url: Callable[[str], None] | None = None,
     on_progress: Callable[[str], None] | None = None,
 ) -> SparkJobHook | SparkConnectJobHook:
-    """
-    Return the hook for a connection: of type ``spark_connect``, or of type ``spark``.
-
-    :raises InvalidInputError: it is of another type: Spark would get its host and password, and log where it went
-    """
+    """Return the hook for a connection: of type ``spark_connect``, or of type ``spark``."""
     connection: Connection | None = None
     with suppress(AirflowNotFoundException):  # then the other hook says what to do
         connection = BaseHook.get_connection(conn_id)
     if connection is not None and connection.conn_type == SparkConnectHook.conn_type:
         return SparkConnectJobHook(conn_id, conf=conf, options=options)
-    if connection is not None and connection.conn_type != SparkSubmitHook.conn_type:
-        raise InvalidInputError(
-            f"Connection {conn_id!r} is not a Spark connection: a job takes one of type spark or spark_connect"
-        )
     return SparkJobHook(
         conn_id,
         conf=conf,

@@ -336,15 +336,10 @@ class SparkJobHook(SparkSubmitHook):
                 f"There is no Airflow connection {self._conn_id!r}; create one of type 'spark' (for this machine: "
                 f"host local[*]), or run metadata-only operations with run_on='worker'"
             ) from None
-        if found.conn_type == "paimon":
+        if found.conn_type != self.conn_type:  # Spark would get its host and password, and log where it went
             raise InvalidInputError(
-                f"Connection {self._conn_id!r} is of type {found.conn_type!r}; for Spark it must be of type 'spark' "
-                f"or 'spark_connect'"
-            )
-        if found.conn_type == "spark_connect":
-            raise UnsupportedFeatureError(
-                f"Connection {self._conn_id!r} is of type spark_connect, which spark-submit can't use: open it with "
-                f"open_job_hook, as the operators do, or use a connection of type 'spark'"
+                f"Connection {self._conn_id!r} is not a Spark connection: it is of type {found.conn_type!r}, and a job "
+                f"takes one of type 'spark', or, by open_job_hook as operators do, of type 'spark_connect'"
             )
         values = dict(super()._resolve_connection())
         if "k8s" in values["master"]:

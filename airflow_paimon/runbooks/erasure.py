@@ -55,9 +55,9 @@ def plan_erasure(params: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsafeOperationError, UnsupportedError: what the erasure would refuse, too.
     """
-    from airflow_paimon.execution import plan_operation
+    from airflow_paimon.execution import run_here
 
-    details = plan_operation(request_for(params, "erase_rows", dry_run=True, limit=1, **erasure_values(params))).details
+    details = run_here(request_for(params, "erase_rows", dry_run=True, limit=1, **erasure_values(params))).details
     return {name: details[name] for name in _PLANNED}
 
 

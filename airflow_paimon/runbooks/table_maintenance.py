@@ -244,10 +244,10 @@ def why_not_compacted(params: Mapping[str, Any], name: str, *, retried: bool) ->
 
 
 def _planned_compaction(params: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    from airflow_paimon.execution import plan_operation
+    from airflow_paimon.execution import run_here
 
     limits = {"min_files": params["min_files"], "max_sorted_runs": params["max_sorted_runs"]}
-    return plan_operation(request_for({**params, "table": name}, "compact", **limits, dry_run=True)).details
+    return run_here(request_for({**params, "table": name}, "compact", **limits, dry_run=True)).details
 
 
 def small_groups(params: Mapping[str, Any], names: Sequence[str], plan: Mapping[str, Any] | None) -> list[str]:

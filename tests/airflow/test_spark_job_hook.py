@@ -98,9 +98,7 @@ def test_missing_connection_is_an_error_not_yarn(warehouse: Path) -> None:
 
 def test_a_connect_server_is_refused_before_anything_is_submitted(monkeypatch: pytest.MonkeyPatch) -> None:
     set_connection(monkeypatch, "connect", "spark_connect", host="127.0.0.1", port=15002)
-    with pytest.raises(
-        UnsupportedFeatureError, match=r"'connect' is of type spark_connect.*connection of type 'spark'"
-    ):
+    with pytest.raises(InvalidInputError, match=r"'connect' is not a Spark connection: it is of type 'spark_connect'"):
         SparkJobHook("connect")
 
 
