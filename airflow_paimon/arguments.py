@@ -83,6 +83,11 @@ def is_literal(value: Any) -> bool:
     return isinstance(value, bool | int) or (isinstance(value, str) and not set(value) & set("{}[]<>%#$@!\n"))
 
 
+def is_rendered(value: Any) -> bool:
+    """Say whether an argument is a text that needs no rendering."""
+    return isinstance(value, str) and "{{" not in value and "{%" not in value
+
+
 def is_blank(value: Any) -> bool:
     """Say whether an argument is left out, or a template that rendered to nothing."""
     return value is None or (isinstance(value, str) and value.strip() in ("", "None"))

@@ -3,7 +3,6 @@
 import hashlib
 import marshal
 import os
-import re
 import struct
 import tempfile
 import zipfile
@@ -15,11 +14,11 @@ from pathlib import Path
 from types import CodeType
 
 import airflow_paimon
-from airflow_paimon.core.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureError
+from airflow_paimon.core.requests.operations import OPERATIONS
 
 __all__ = ["dags_folder", "docs_folder", "job_names", "job_path", "job_summaries", "package_archive"]
 
-_JOB_NAME = re.compile(r"[a-z][a-z0-9_]*")
 # A cluster needs no Airflow, so the layers above these are not shipped. `open_table` of the package is in `notebook`.
 _SHIPPED_LAYERS = ("core", "data", "spark", "shown", "cli", "notebook")
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -33,32 +32,23 @@ _MARSHAL_VERSION = 2
 def job_path(name: str) -> Path:
     """Return the file ``spark_jobs/<name>.py`` of a checkout or an installed wheel, for ``spark-submit``.
 
-    Raises ``InvalidInputError`` for an invalid name and ``NotFoundError`` for a job that doesn't exist.
+    Raises ``InvalidInputError`` for a job that doesn't exist.
     """
-    if not _JOB_NAME.fullmatch(name):
-        raise InvalidInputError(f"{name!r} is not the name of a job; {_hint(name)}")
-    path = _bundled_folder("spark_jobs") / f"{name}.py"
-    if not path.is_file():
-        raise NotFoundError(f"There is no job {name!r}; {_hint(name)}")
-    return path
-
-
-def _hint(name: str) -> str:
-    names = job_names()
-    near = get_close_matches(name, names, 1)
-    return (f"did you mean {near[0]}? " if near else "") + f"The jobs are {', '.join(names)}"
+    if name not in OPERATIONS:
+        near = get_close_matches(name, OPERATIONS, 1)
+        meant = f"did you mean {near[0]}? " if near else ""
+        raise InvalidInputError(f"There is no job {name!r}; {meant}The jobs are {', '.join(job_names())}")
+    return _bundled_folder("spark_jobs") / f"{name}.py"
 
 
 def job_names() -> list[str]:
-    """Return the names of all bundled jobs, sorted."""
-    return sorted(p.stem for p in _bundled_folder("spark_jobs").glob("*.py") if _JOB_NAME.fullmatch(p.stem))
+    """Return the names of all bundled jobs, sorted: there is one for each operation."""
+    return sorted(OPERATIONS)
 
 
 def job_summaries() -> dict[str, str]:
     """Return the summary of each job, by name."""
-    from airflow_paimon.core.requests.operations import operation_of
-
-    return {name: operation_of(name).summary for name in job_names()}
+    return {name: OPERATIONS[name].summary for name in job_names()}
 
 
 def dags_folder() -> Path:

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 from airflow.sdk import BaseOperatorLink
 
 from airflow_paimon._compat import conf
+from airflow_paimon.arguments import is_rendered
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.paths import MAIN
 
@@ -26,7 +27,8 @@ class TableLink(BaseOperatorLink):
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
         """Return the address; empty while the table's name is a template."""
-        return _table_page(operator, branch=_name(getattr(operator, "branch", None)) or MAIN)
+        branch = getattr(operator, "branch", None)
+        return _table_page(operator, branch=branch if is_rendered(branch) and branch else MAIN)
 
 
 class UndoLink(BaseOperatorLink):
@@ -112,18 +114,13 @@ def _table_page(operator: Any, *, tab: str | None = None, branch: str = MAIN) ->
 
 def _of_table(operator: Any, spell: Callable[[str, str], str]) -> str:
     """Spell an address from an operator's connection and table; empty while a name is a template, or is none."""
-    connection, table = _name(operator.paimon_conn_id), _name(operator.table)
-    if not connection or not table:
+    connection, table = operator.paimon_conn_id, operator.table
+    if not (connection and table and is_rendered(connection) and is_rendered(table)):
         return ""
     try:
         return spell(connection, table)
     except InvalidInputError:
         return ""
-
-
-def _name(value: Any) -> str:
-    """Return a text that was rendered, else nothing."""
-    return value if isinstance(value, str) and "{{" not in value and "{%" not in value else ""
 
 
 def _base_url() -> str:

@@ -17,6 +17,8 @@ from airflow_paimon.core.errors import PaimonError, error_to_json
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_paimon._compat import BaseOperator
+
 ERROR_KEY = "paimon_error"
 """XCom key of a failed try's error object: ``kind``, ``code``, ``message`` and what else it has."""
 PROGRESS_KEY = "paimon_progress"
@@ -33,6 +35,12 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 def triggering_user(context: Context) -> str | None:
     """Name who triggered the run; None for a run that no user triggered, and before Airflow knew."""
     return getattr(context["dag_run"], "triggering_user_name", None)
+
+
+def deadline_of(operator: BaseOperator, context: Context) -> float | None:
+    """Return when the ``execution_timeout`` of a task has passed, in epoch seconds; None without one."""
+    limit, started = operator.execution_timeout, context["ti"].start_date
+    return None if limit is None or started is None else (started + limit).timestamp()
 
 
 def operation_id(context: Context, max_tries: int | None = None) -> str:

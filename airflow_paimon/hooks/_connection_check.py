@@ -6,6 +6,7 @@ import os
 import pwd
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -141,23 +142,18 @@ def _check_tables(hook: PaimonHook) -> tuple[bool, str]:
 
 def within(seconds: float, where: str, look: Callable[[], T], way_out: str = _UNHEARD) -> T:
     """Give what ``look`` gives. ``StorageError`` when that takes longer; it then goes on in a daemon thread."""
-    found: list[T] = []
-    errors: list[BaseException] = []
+    future = Future[T]()
 
     def run() -> None:
         try:
-            found.append(look())
+            future.set_result(look())
         except BaseException as error:
-            errors.append(error)
+            future.set_exception(error)
 
-    thread = threading.Thread(target=run, name="paimon-connection-test", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if errors:
-        raise errors[0]
-    if not found:
+    threading.Thread(target=run, name="paimon-connection-test", daemon=True).start()
+    if not wait([future], seconds).done:
         raise StorageError(f"{where} didn't answer within {seconds:g} seconds. {way_out}")
-    return found[0]
+    return future.result()
 
 
 def _check_spark(hook: PaimonHook) -> None:

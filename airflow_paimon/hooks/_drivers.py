@@ -34,16 +34,20 @@ class Drivers(Protocol):
     """
 
     def state(self, driver: str) -> str:
-        """Return the cluster's word for the state, ``GONE`` when it knows of no such driver."""
+        """Return the cluster's word for the state, after the end with why (``Failed: OOMKilled``) as far as the cluster
+        tells; ``GONE`` when it knows of no such driver.
+        """
 
     def kill(self, driver: str) -> None:
         """Ask the cluster to end it. Nothing happens to one that has ended, or that isn't known."""
 
-    def ending(self, driver: str, state: str) -> str:
-        """Return the state that it ended in, and why as far as the cluster tells."""
-
     def log(self, driver: str) -> list[str]:
         """Return the last lines of its log, none where the cluster doesn't hand them out."""
+
+
+def has_ended(state: str) -> bool:
+    """Say whether a driver in this state has ended, by what ``Drivers.state`` returned."""
+    return state.partition(":")[0] in ENDED_STATES
 
 
 def operation_tag(request_key: str) -> str:

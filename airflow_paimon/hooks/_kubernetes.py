@@ -7,7 +7,7 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -57,7 +57,7 @@ class Pods:
     context: str | None = None
 
     def state(self, driver: str) -> str:
-        """Return the pod's phase, ``GONE`` when there is no such pod.
+        """Return the pod's phase, after its end with what the pod tells of that; ``GONE`` when there is no such pod.
 
         Raises ``PendingError`` when the pod can't start, as its image can't be had, say.
         """
@@ -65,58 +65,40 @@ class Pods:
             return GONE
         if pod.status.phase == "Pending" and (why := _why_pending(pod.status)):
             raise PendingError(f"pod {driver} in namespace {self.namespace} can't start: {why}")
-        return str(pod.status.phase)
-
-    def ending(self, driver: str, state: str) -> str:
-        """Return the phase with what the pod tells of its end."""
-        if (pod := self._read(driver)) is None:
-            return state
-        said = [pod.status.reason, pod.status.message]
-        for container in pod.status.container_statuses or []:
-            if ended := container.state.terminated:
-                said += [ended.reason, f"exit code {ended.exit_code}", ended.message]
-        told = ", ".join(str(each) for each in said if each)
-        return f"{state}: {told}" if told else state
+        phase = str(pod.status.phase)
+        return ": ".join(filter(None, [phase, _why_ended(pod.status) if phase in ENDED_STATES else ""]))
 
     def log(self, driver: str) -> list[str]:
         """Return the last lines that the pod has printed."""
-        text = self._ask(
-            "get pods/log",
-            lambda api, **limits: (
-                api.read_namespaced_pod_log(
-                    driver, self.namespace, tail_lines=_LOG_LINES, _preload_content=False, **limits
-                ).data
-            ),
-        )
-        return (text or b"")[-_LOG_BYTES:].decode(errors="replace").splitlines()
+        last = {"tail_lines": _LOG_LINES, "_preload_content": False}
+        text: bytes = self._ask("get pods/log", "read_namespaced_pod_log", driver, self.namespace, **last) or b""
+        return text[-_LOG_BYTES:].decode(errors="replace").splitlines()
 
     def kill(self, driver: str) -> None:
         """Delete the pod, which ends the driver and its executors. Nothing happens when there is none."""
-        self._ask("delete pods", lambda api, **limits: api.delete_namespaced_pod(driver, self.namespace, **limits))
+        self._ask("delete pods", "delete_namespaced_pod", driver, self.namespace)
 
     def drivers_of(self, request_key: str) -> list[AttemptDriver]:
         """Return the drivers that try one request of an operation, the newest first, but none that is being deleted."""
         selector = f"{OPERATION_LABEL}={operation_tag(request_key)},spark-role=driver"
-        found = self._ask(
-            "list pods",
-            lambda api, **limits: api.list_namespaced_pod(self.namespace, label_selector=selector, **limits),
-        )
+        found = self._ask("list pods", "list_namespaced_pod", self.namespace, label_selector=selector)
         pods = [] if found is None else [pod for pod in found.items if pod.metadata.deletion_timestamp is None]
         pods.sort(key=lambda pod: pod.metadata.creation_timestamp, reverse=True)
         return [found for pod in pods if (found := _driver_pod(pod)) is not None]
 
     def _read(self, name: str) -> Any:
-        return self._ask("get pods", lambda api, **limits: api.read_namespaced_pod(name, self.namespace, **limits))
+        return self._ask("get pods", "read_namespaced_pod", name, self.namespace)
 
-    def _ask(self, what: str, call: Callable[..., Any]) -> Any:
-        """Return the answer, None when there is no such pod."""
+    def _ask(self, what: str, method: str, *arguments: str, **more: Any) -> Any:
+        """Return what a method of the client returns, None when there is no such pod."""
         from kubernetes.client.rest import ApiException
         from urllib3.exceptions import HTTPError
 
         try:
             minute = int(time.monotonic() // _KEPT_SECONDS)
             api = _api(os.getpid(), minute, self.master, self.context, os.environ.get("KUBECONFIG"))
-            return call(api, _request_timeout=_TIMEOUT)
+            answer = getattr(api, method)(*arguments, _request_timeout=_TIMEOUT, **more)
+            return answer if more.get("_preload_content", True) else answer.data  # which is read from the server now
         except ApiException as error:
             if error.status == 404:
                 return None
@@ -357,6 +339,14 @@ def _driver_pod(pod: Any) -> AttemptDriver | None:
     if RESULT_ANNOTATION not in notes:
         return None
     return AttemptDriver(pod.metadata.name, said, notes[RESULT_ANNOTATION], files=notes.get(FILES_ANNOTATION))
+
+
+def _why_ended(status: Any) -> str:
+    said = [status.reason, status.message]
+    for container in status.container_statuses or []:
+        if ended := container.state.terminated:
+            said += [ended.reason, f"exit code {ended.exit_code}", ended.message]
+    return ", ".join(str(each) for each in said if each)
 
 
 def _why_pending(status: Any) -> str | None:

@@ -52,10 +52,6 @@ class ResourceManager:
         """End the application. Nothing happens to one that has ended, or that isn't known."""
         self._ask("PUT", f"apps/{driver}/state", {"state": "KILLED"})
 
-    def ending(self, driver: str, state: str) -> str:
-        """Return the state: the log of the driver says why."""
-        return state
-
     def log(self, driver: str) -> list[str]:
         """Return nothing: YARN hands out no logs here."""
         return []

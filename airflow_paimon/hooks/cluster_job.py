@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from airflow_paimon.core.errors import PaimonError
-from airflow_paimon.hooks._drivers import ENDED_STATES, GONE, Drivers
+from airflow_paimon.hooks._drivers import GONE, Drivers, has_ended
 from airflow_paimon.hooks._job_files import RESULT_LINE, ResultFile, delete_job_files, result_in
 from airflow_paimon.hooks._kubernetes import CONTEXT, PendingError
 from airflow_paimon.hooks.job_result import error_of_lost_driver, result_or_raise
@@ -22,7 +22,7 @@ LEFT_RESULT = "it left its result"
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A job that was submitted to a cluster, as plain JSON values without secrets: what a deferred task waits for.
+    """A job that was submitted to a cluster, of plain JSON values without secrets: what a deferred task waits for.
 
     ``files`` is the folder with the job's files, or its URI, where the driver reads them there, and else None.
     ``context`` is the kubeconfig's that ``spark-submit`` was told to use.
@@ -36,15 +36,6 @@ class Submission:
     namespace: str | None = None
     spark_url: str | None = None
     context: str | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Submission:
-        """Take what :meth:`to_json` gave."""
-        return cls(**{field.name: values.get(field.name) for field in fields(cls)})  # type: ignore[arg-type]
 
     def spark_settings(self) -> dict[str, str]:
         """Return the Spark settings by which another process finds the driver."""
@@ -98,13 +89,10 @@ class JobWatch:
         if refused is not None:
             raise refused
         self._gone = self._gone + 1 if state == GONE else 0
-        if state is None or not (state in ENDED_STATES or self._gone >= _LOOKS_UNTIL_GONE):
+        if state is None or not (has_ended(state) or self._gone >= _LOOKS_UNTIL_GONE):
             return None
         self._log_driver()
-        try:
-            return self.drivers.ending(self._driver, state)
-        except (OSError, RuntimeError, PaimonError):
-            return state
+        return state
 
     def kill(self) -> None:
         """Ask the cluster to end the driver. Raises as ``Drivers.kill``."""

@@ -17,7 +17,6 @@ from airflow_paimon.core.errors import InvalidInputError, UnsupportedFeatureErro
 from airflow_paimon.core.requests.requests import Request
 from airflow_paimon.hooks._job_files import JobFolder
 from airflow_paimon.hooks._job_process import JobProcess
-from airflow_paimon.hooks.cluster_job import Submission
 from airflow_paimon.hooks.job_result import error_without_result, result_or_raise
 from airflow_paimon.hooks.spark_job import SparkJobHook
 
@@ -66,11 +65,6 @@ class SparkConnectJobHook(SparkConnectHook):
             if found is None:
                 raise error_without_result(request, code, folder.result().uri)
             return result_or_raise(found)
-
-    def submit_job(self, request: Request, **_: Any) -> Submission:
-        """Refuse: nothing of a job would be left when its task is gone."""
-        self.require_cluster_driver()
-        raise AssertionError("unreachable")
 
     def require_cluster_driver(self) -> NoReturn:
         """Refuse to let a task be deferred."""

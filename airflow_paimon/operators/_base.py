@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard
 
 import yaml
 
 from airflow_paimon import settings
 from airflow_paimon._compat import (
     AirflowRuntimeError,
+    AirflowTaskTimeout,
     Asset,
     AssetAlias,
     BaseOperator,
     mask_secret,
 )
-from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank, is_literal
+from airflow_paimon.arguments import StrictTemplates, as_dict, as_list, is_blank, is_literal, is_rendered
 from airflow_paimon.arguments import keeps_arguments as keeps_arguments
 from airflow_paimon.core.errors import InvalidInputError, PaimonError, error_to_json
 from airflow_paimon.core.requests.arguments import build_request, check_argument, with_branch_of_table
@@ -46,6 +47,7 @@ from airflow_paimon.operators._dry_run import shortened
 from airflow_paimon.task_run import (
     PROGRESS_KEY,
     RAN_ON_KEY,
+    deadline_of,
     in_airflows_terms,
     operation_id,
     result_name,
@@ -192,12 +194,23 @@ class PaimonOperator(StrictTemplates, BaseOperator):
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Come back from the triggerer: return the result of the job that was submitted."""
         from airflow_paimon.hooks.cluster_job import Submission
-        from airflow_paimon.operators._deferral import collect
+        from airflow_paimon.hooks.job_result import error_from_json
+        from airflow_paimon.hooks.paimon import PaimonHook
 
-        job = Submission.from_json(event["job"])
+        job = Submission(**event["job"])
         self.spark_url = job.spark_url
         with self._airflow_errors(context):
-            result = collect(self.paimon_conn_id, job, event)
+            if "error" in event:
+                raise error_from_json(event["error"])
+            hook = PaimonHook(self.paimon_conn_id)
+            if event.get("timed_out"):
+                job.delete_files(hook.storage_options)
+                raise AirflowTaskTimeout(
+                    f"{job.operation} on {job.table} took longer than execution_timeout; driver {job.driver_id} was "
+                    f"killed"
+                )
+            file = job.result_file(hook.results_folder, hook.storage_options)
+            result = job.collect(file, str(event["state"]), hook.storage_options)
         return self._done(context, result)
 
     @contextmanager
@@ -277,9 +290,9 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         with suppress(InvalidInputError):  # execute says it
             arguments = {**arguments, **self._with_branch_of_table()}
         connection, table = arguments.get("paimon_conn_id"), arguments.get("table")
-        if not (_is_name(connection) and _is_name(table)):
+        if not (is_rendered(connection) and is_rendered(table)):
             return []
-        names = filter(_is_name, branches(self.operation, arguments))
+        names = filter(is_rendered, branches(self.operation, arguments))
         with suppress(InvalidInputError):  # of the table's name: execute says it
             return [AssetAlias(paimon_asset_uri(str(connection), str(table), name)) for name in names]
         return []
@@ -447,12 +460,11 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self.log.info("Submitting to Spark (connection %s)", spark.conn_id)
         on_progress("submitted to Spark")
         if self._defers(self._spark_hook):
-            from airflow_paimon.operators._deferral import deadline_of
             from airflow_paimon.triggers.spark_job import SparkJobTrigger
 
             job = self._spark_hook.submit_job(request, texts=self._texts(), **where)
             trigger = SparkJobTrigger(
-                job=job.to_json(),
+                job=dataclasses.asdict(job),
                 paimon_conn_id=self.paimon_conn_id,
                 spark_conn_id=spark.conn_id,
                 poll_interval=float(self.poll_interval),
@@ -474,7 +486,7 @@ class PaimonOperator(StrictTemplates, BaseOperator):
         self._local_hook = LocalJobHook()
         return self._local_hook.run_job(request, texts=self._texts())
 
-    def _defers(self, spark: SparkJobHook | SparkConnectJobHook) -> bool:
+    def _defers(self, spark: SparkJobHook | SparkConnectJobHook) -> TypeGuard[SparkJobHook]:
         if self.deferrable and not (self._must_defer or spark.is_cluster):
             self.log.info("Not deferred: this job runs in the worker (deploy mode client or Spark Connect)")
             return False
@@ -500,11 +512,6 @@ def _readable(details: Mapping[str, Any]) -> list[str]:
     # No text is wrapped: Airflow masks secrets line by line.
     text: str = yaml.safe_dump(json.loads(json.dumps(details)), sort_keys=False, allow_unicode=True, width=1 << 20)
     return text.splitlines() if details else []
-
-
-def _is_name(value: Any) -> bool:
-    """Say whether an argument is a text that needs no rendering."""
-    return isinstance(value, str) and "{{" not in value and "{%" not in value
 
 
 def _add_event(accessor: Any, uri: str, extra: dict[str, Any]) -> None:

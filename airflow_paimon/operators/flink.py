@@ -17,11 +17,11 @@ from airflow_paimon.core.errors import InvalidInputError, UnsafeOperationError
 from airflow_paimon.forms.origin import from_outside, source_of
 from airflow_paimon.hooks.flink import FlinkError, FlinkHook, Stop
 from airflow_paimon.links import FlinkLink, store_links
-from airflow_paimon.operators._deferral import deadline_of
 from airflow_paimon.task_run import (
     ERROR_KEY,
     answer_of,
     commit_user_prefix,
+    deadline_of,
     in_airflows_terms,
     keys_of_earlier_tries,
     operation_id,

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow_paimon import settings
-from airflow_paimon._compat import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-    BaseSensorOperator,
-    PokeReturnValue,
-)
+from airflow_paimon._compat import BaseSensorOperator, PokeReturnValue
 from airflow_paimon.arguments import StrictTemplates, is_blank
 from airflow_paimon.core.errors import InvalidInputError, PaimonError
 from airflow_paimon.links import store_links
@@ -71,18 +62,9 @@ class DeferrableSensor(StrictTemplates, BaseSensorOperator):
         return float(self.timeout)
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Poll once."""
-        _, found = self._poll()
-        return PokeReturnValue(is_done=found is not None, xcom_value=found)
-
-    def execute(self, context: Context) -> Any:
-        """Wait here, or poll once and go on waiting in the triggerer."""
-        store_links(self, context)
-        if not self.deferrable:
-            return super().execute(context)
-        with with_soft_fail(self):
-            condition, found = self._poll()
-        if found is None:
+        """Poll once; if there is nothing yet, and this sensor is deferrable, go on in the triggerer."""
+        condition, found = self._poll()
+        if found is None and self.deferrable:
             from airflow_paimon.triggers.waits import SensorTrigger
 
             trigger = SensorTrigger(
@@ -94,13 +76,16 @@ class DeferrableSensor(StrictTemplates, BaseSensorOperator):
             self.defer(
                 trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=self._timeout_seconds)
             )
-        return found
+        return PokeReturnValue(is_done=found is not None, xcom_value=found)
+
+    def execute(self, context: Context) -> Any:
+        """Wait here, or poll once and go on waiting in the triggerer."""
+        store_links(self, context)
+        return super().execute(context)
 
     def execute_complete(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Take the trigger's event: what was found, or an error."""
-        found = answer_of(event)
-        with with_soft_fail(self):
-            return self._result_of(found)
+        return self._result_of(answer_of(event))
 
     def _poll(self) -> tuple[dict[str, Any], dict[str, Any] | None]:
         """Check once; returns the condition, and what was found."""
@@ -114,18 +99,6 @@ class DeferrableSensor(StrictTemplates, BaseSensorOperator):
         for note in notes:
             self.log.info("%s", note)
         return condition, None if found is None else self._result_of(found)
-
-
-@contextmanager
-def with_soft_fail(sensor: BaseSensorOperator) -> Iterator[None]:
-    """Do what Airflow does with a failing poke, and after a deferral."""
-    try:
-        yield
-    except AirflowException as error:
-        ends = isinstance(error, AirflowFailException | AirflowSensorTimeout)
-        if sensor.never_fail or (sensor.soft_fail and ends):
-            raise AirflowSkipException("Skipping due to soft_fail or never_fail") from error
-        raise
 
 
 def not_blank(name: str, value: Any) -> Any:

@@ -12,7 +12,8 @@ from airflow_paimon.arguments import as_list, keeps_arguments
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.table.options import parse_boolean, requested_duration
 from airflow_paimon.links import TableLink, store_links
-from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank, with_soft_fail
+from airflow_paimon.sensors._deferred import DeferrableSensor, not_blank
+from airflow_paimon.task_run import in_airflows_terms
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -100,12 +101,12 @@ class BucketsQuietSensor(DeferrableSensor):
 
     def execute(self, context: Context) -> Any:
         """Look, and wait here or in the triggerer."""
-        if parse_boolean(self.writers_stopped, "writers_stopped"):
+        with in_airflows_terms(context):
+            stopped, self.timeout = parse_boolean(self.writers_stopped, "writers_stopped"), self._limit()
+        if stopped:
             store_links(self, context)
             self.log.info("Nothing to wait for: the writers are stopped")
             return None
-        with with_soft_fail(self):
-            self.timeout = self._limit()
         self._until = time.time() + self.timeout
         return super().execute(context)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from airflow_paimon._compat import AirflowRuntimeError
@@ -41,7 +42,7 @@ class SparkJobTrigger(PollingTrigger):
         deadline: float | None = None,
     ) -> None:
         super().__init__(job=dict(job))
-        self.job = Submission.from_json(job)
+        self.job = Submission(**job)
         self.paimon_conn_id = paimon_conn_id
         self.spark_conn_id = spark_conn_id
         self.poll_interval = poll_interval
@@ -51,7 +52,7 @@ class SparkJobTrigger(PollingTrigger):
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the class path and the arguments."""
         names = ("paimon_conn_id", "spark_conn_id", "poll_interval", "deadline")
-        return serialized(self, *names, job=self.job.to_json())
+        return serialized(self, *names, job=asdict(self.job))
 
     async def _poll(self) -> dict[str, Any] | None:
         try:

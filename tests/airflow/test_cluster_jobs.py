@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -132,7 +133,7 @@ def submit(warehouse: Path, submits: dict[str, Any]) -> Submission:
 def trigger(job: Submission, **more: Any) -> SparkJobTrigger:
     """What the triggerer makes of what the database keeps."""
     made = SparkJobTrigger(
-        job=job.to_json(), paimon_conn_id="paimon_default", spark_conn_id="spark_default", poll_interval=0.2, **more
+        job=asdict(job), paimon_conn_id="paimon_default", spark_conn_id="spark_default", poll_interval=0.2, **more
     )
     _, arguments = made.serialize()
     return SparkJobTrigger(**json.loads(json.dumps(arguments)))

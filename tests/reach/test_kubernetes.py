@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -538,7 +538,7 @@ def test_a_trigger_kills_with_the_rights_of_the_triggerer(
     )
     wait_until((tmp_path / "started").exists, "the job is at work", 120)
     values: dict[str, Any] = {"paimon_conn_id": "paimon_default", "spark_conn_id": "cluster", "poll_interval": 0.2}
-    trigger = SparkJobTrigger(job=job.to_json(), **values)
+    trigger = SparkJobTrigger(job=asdict(job), **values)
 
     monkeypatch.setenv("KUBECONFIG", str(place.cluster.login("nobody")))
     event = asyncio.run(asyncio.wait_for(anext(aiter(trigger.run())), 120)).payload

@@ -8,6 +8,7 @@ import tarfile
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -330,9 +331,7 @@ def test_a_trigger_kills_and_finds_out(
         waiting_request(warehouse, "o"), result_name="r.json", results_folder=f"{warehouse}/_airflow_paimon_results"
     )
     wait_until((tmp_path / "started").exists, "the job is at work", 120)
-    made = SparkJobTrigger(
-        job=job.to_json(), paimon_conn_id="paimon_default", spark_conn_id="cluster", poll_interval=0.2
-    )
+    made = SparkJobTrigger(job=asdict(job), paimon_conn_id="paimon_default", spark_conn_id="cluster", poll_interval=0.2)
     asyncio.run(made.on_kill())
     event = asyncio.run(asyncio.wait_for(anext(aiter(made.run())), 120)).payload
     assert event["state"] == "KILLED"
