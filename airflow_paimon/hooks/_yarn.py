@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from requests.auth import AuthBase
 
 _REQUEST_SECONDS = 30.0
-_PROGRAM_SECONDS = 60.0
-"""Until the program ``yarn``, which asks a resource manager that is away for many minutes, is ended."""
+_PROGRAM_SECONDS = 60
+"""How long the program ``yarn`` may run: it asks a resource manager that is away for many minutes."""
+_WITH_LIMIT = "import os, signal, sys; signal.alarm(int(sys.argv[1])); os.execvp(sys.argv[2], sys.argv[2:])"
+"""The alarm outlasts the exec, and holds also when the task that has started it is gone."""
 ADDRESS = "yarn_resourcemanager_webapp_address"
 """The extra of a Spark connection with the resource manager's address, by Airflow's name."""
 _UNFINISHED = "NEW,NEW_SAVING,SUBMITTED,ACCEPTED,RUNNING"
@@ -183,14 +186,14 @@ class YarnSubmission:
             if (program := shutil.which("yarn")) is None:
                 raise
             # In a session of its own: it takes seconds to start, and Airflow doesn't wait for this process so long.
-            try:
-                subprocess.run(
-                    [program, "application", "-kill", self.driver], env={**os.environ, **self._ticket()}, text=True,
-                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-                    check=True, timeout=_PROGRAM_SECONDS,
-                )  # fmt: skip
-            except subprocess.SubprocessError as failed:
-                said = str(getattr(failed, "stdout", None) or failed).strip()
+            command = [sys.executable, "-I", "-S", "-c", _WITH_LIMIT, str(_PROGRAM_SECONDS), program]
+            ended = subprocess.run(
+                [*command, "application", "-kill", self.driver], env={**os.environ, **self._ticket()}, text=True,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+                check=False,
+            )  # fmt: skip
+            if ended.returncode:
+                said = ended.stdout.strip() or f"exit code {ended.returncode}"
                 raise RuntimeError(f"{error.message}; {program} application -kill failed, too: {said}") from None
         return self.driver
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_paimon._compat import AirflowFailException
 from airflow_paimon.arguments import as_dict, as_list
 from airflow_paimon.core.errors import InvalidInputError
 from airflow_paimon.core.requests.operations import OPERATIONS
@@ -112,8 +113,8 @@ def test_a_condition_that_renders_to_nothing_is_refused(native: bool) -> None:
     with dag(native):
         sensor = SnapshotCatchUpSensor(task_id="t", table="d.t", min_snapshot_id="{{ params.none }}")
     sensor.render_template_fields({"params": {"none": None}})  # type: ignore[typeddict-item]
-    with pytest.raises(InvalidInputError, match="min_snapshot_id rendered to 'None'"):
-        sensor._trigger({})
+    with pytest.raises(AirflowFailException, match="min_snapshot_id rendered to 'None'"):
+        sensor.poke({})  # type: ignore[typeddict-item]
 
 
 @BOTH
