@@ -23,17 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["BucketsQuietSensor"]
 
 
-def check_buckets(hook: PaimonHook, until: float, **condition: Any) -> tuple[dict[str, Any] | None, Sequence[str]]:
-    """Check once, for the sensor and its trigger."""
-    found = _open_writers(hook, **condition)
-    is_over = found["effect"] != "refused" or time.time() >= until
-    return found if is_over else None, [found["note"]] if found["note"] else []
-
-
-def _open_writers(
-    hook: PaimonHook, table: str, *, branch: str | None, tag: str | None, keep_later: bool, partitions: Sequence[str]
-) -> dict[str, Any]:
-    """Describe the jobs that may have buckets open which a publish, an undo or an overwrite is to replace.
+def check_buckets(
+    hook: PaimonHook, *, table: str, branch: str | None, tag: str | None, keep_later: bool, partitions: Sequence[str],
+    until: float,
+) -> tuple[dict[str, Any] | None, Sequence[str]]:  # fmt: skip
+    """Look once for jobs that may have buckets open which a publish, an undo or an overwrite is to replace.
 
     Raises:
         InvalidInputError: more than one of ``branch``, ``tag`` and ``partitions`` is given.
@@ -44,12 +38,15 @@ def _open_writers(
 
     if sum(map(bool, (branch, tag, partitions))) > 1:
         raise InvalidInputError("Give one of branch, tag and partitions")
-    if not tag:
-        return look_for_writers(hook.get_table(table), branch, partitions, int(time.time() * 1000))
-    reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": table}
-    undo = {"tag": tag, "keep_later": keep_later, "writers_stopped": True, "dry_run": True}
-    plan = run_operation(build_request("rollback_to", {**reach, **undo}))
-    return dict(plan.details.get("open_writers") or {"effect": None, "note": ""})
+    if tag:
+        reach = {"warehouse": hook.warehouse, "storage_options": hook.storage_options, "table": table}
+        undo = {"tag": tag, "keep_later": keep_later, "writers_stopped": True, "dry_run": True}
+        plan = run_operation(build_request("rollback_to", {**reach, **undo}))
+        found = dict(plan.details.get("open_writers") or {"effect": None, "note": ""})
+    else:
+        found = look_for_writers(hook.get_table(table), branch, partitions, int(time.time() * 1000))
+    is_over = found["effect"] != "refused" or time.time() >= until
+    return found if is_over else None, [found["note"]] if found["note"] else []
 
 
 class BucketsQuietSensor(DeferrableSensor):

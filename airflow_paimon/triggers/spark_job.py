@@ -59,7 +59,7 @@ class SparkJobTrigger(PollingTrigger):
             self._job_watch = self._job_watch or await self._watch()
             state = await asyncio.to_thread(self._job_watch.poll)
         except AirflowRuntimeError as error:  # of the API server
-            self.log.warning("Driver %s: the connections can't be read: %s; checking again", self._id, error)
+            self.log.warning("Driver %s: the connections can't be read: %s; checking again", self.job.driver_id, error)
             return None
         return None if state is None else {"state": state}
 
@@ -68,14 +68,14 @@ class SparkJobTrigger(PollingTrigger):
         try:
             await asyncio.to_thread((await self._watch()).kill)
         except (OSError, RuntimeError, AirflowRuntimeError, PaimonError) as error:
-            self.log.error("Driver %s could not be killed and may still run: %s", self._id, error)
+            self.log.error("Driver %s could not be killed and may still run: %s", self.job.driver_id, error)
             return
-        self.log.info("Driver %s was killed", self._id)
+        self.log.info("Driver %s was killed", self.job.driver_id)
         try:
             paimon = await connected_hook(self.paimon_conn_id)
             await asyncio.to_thread(self.job.delete_files, paimon.storage_options)
         except (OSError, RuntimeError, AirflowRuntimeError, PaimonError) as error:
-            self.log.warning("The files of driver %s could not be deleted: %s", self._id, error)
+            self.log.warning("The files of driver %s could not be deleted: %s", self.job.driver_id, error)
 
     async def _watch(self) -> JobWatch:
         paimon = await connected_hook(self.paimon_conn_id)
@@ -86,7 +86,3 @@ class SparkJobTrigger(PollingTrigger):
             connection=await connection_of(self.spark_conn_id),
         )
         return spark.watch(self.job, self.job.result_file(paimon.results_folder, paimon.storage_options))
-
-    @property
-    def _id(self) -> str:
-        return self.job.driver_id
