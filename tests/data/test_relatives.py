@@ -119,6 +119,22 @@ def test_what_was_undone_is_published_by_the_other(tmp_path: Path, how: str, fir
     assert set(rows(table)) == {0, 1, 10}
 
 
+@pytest.mark.parametrize(("first", "second"), [("one", "two"), ("two", "one")])
+def test_two_branches_of_a_branch_bring_what_they_share_once(tmp_path: Path, first: str, second: str) -> None:
+    """One of them began later, so that it has more of it."""
+    table = make(tmp_path)
+    relate(table, "branch of a branch", to="one")
+    act(table, "insert fix 11")
+    relate(table, "branch of a branch", to="two")
+    act(table, "insert one 20")
+    act(table, "insert two 30")
+    act(table, f"publish {first}")
+    act(table, "update main 10")
+    assert act(table, f"publish {second}").changed
+    assert set(rows(table)) == {0, 1, 10, 11, 20, 30}
+    assert not act(table, "publish fix").changed
+
+
 @pytest.mark.parametrize("lost", ["branches/fix.json", "branches/next.json", ""])
 @pytest.mark.parametrize(("first", "second"), [("fix", "next"), ("next", "fix")])
 @pytest.mark.parametrize("how", ["rebase", "branch of a branch"])
@@ -194,6 +210,17 @@ def test_a_publish_is_known_when_its_branch_and_main_s_snapshots_are_gone(tmp_pa
     with pytest.raises(ConflictError, match="cannot determine what main still has"):
         act(table, "publish fix")
     assert set(rows(table)) == {0, 1, 10, 11}
+
+
+def test_what_a_publish_took_is_unknown_when_the_branch_has_lost_it(tmp_path: Path) -> None:
+    table = make(tmp_path)
+    for step in ("publish fix", "insert fix 11"):
+        act(table, step)
+    fix = table.branch("fix")
+    fix.store.delete(fix.paths.snapshot(head(fix) - 1))  # as another engine that rolls the branch back
+    with pytest.raises(ConflictError, match="cannot determine what main still has"):
+        act(table, "publish fix")
+    assert set(rows(table)) == {0, 1, 10}
 
 
 @pytest.mark.parametrize(
