@@ -87,13 +87,13 @@ def gather_sides(
     *,
     base: Snapshot,
     head: Snapshot,
-    theirs: Snapshot,
+    branch_snapshot: Snapshot,
     schema: TableSchema,
     takes_all: bool,
     unfinished: Sequence[Hold] = (),
     scope: PartitionScope = WHOLE,
 ) -> Comparison:
-    """Compare ``theirs`` of the branch and ``head`` of main with their ``base``.
+    """Compare ``branch_snapshot`` and ``head`` of main with their ``base``.
 
     ``takes_all``: the branch's whole state is taken, so all buckets of main matter, not only those in reach.
     ``unfinished``: other publishes of the branch, which may have been committed. ``scope``: see ``Comparison``.
@@ -104,9 +104,9 @@ def gather_sides(
     """
     reads: list[Callable[[], Any]] = [
         partial(snapshots_between, main, base.id, head.id),
-        partial(difference, branch, base, theirs, schema),
+        partial(difference, branch, base, branch_snapshot, schema),
         partial(difference, main, base, head, schema),
-        partial(snapshots_between, branch, base.id, theirs.id),
+        partial(snapshots_between, branch, base.id, branch_snapshot.id),
     ]
     main_commits, their_diff, our_diff, branch_commits = run_parallel(main.store, reads)
     compared = Comparison(
@@ -114,7 +114,7 @@ def gather_sides(
         branch=branch,
         base=base,
         head=head,
-        branch_snapshot=theirs,
+        branch_snapshot=branch_snapshot,
         schema=schema,
         branch_since_base=their_diff,
         main_since_base=our_diff,

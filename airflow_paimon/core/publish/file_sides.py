@@ -69,7 +69,7 @@ def appended_on_main(
     base = base or branch_point(main, branch)
     if base is None:
         return None
-    compared = gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, takes_all=False)
+    compared = gather_sides(main, branch, base=base, head=head, branch_snapshot=theirs, schema=schema, takes_all=False)
     if not compared.earlier_publishes_known:
         return None
     sides = _comparable(main, _sides_of(compared), schema)

@@ -77,7 +77,7 @@ def compare(main: Table, branch: Table, schema: TableSchema) -> Comparison | Non
     base = None if head is None or theirs is None else branch_point(main, branch)
     if head is None or theirs is None or base is None:
         return None
-    return gather_sides(main, branch, base=base, head=head, theirs=theirs, schema=schema, takes_all=False)
+    return gather_sides(main, branch, base=base, head=head, branch_snapshot=theirs, schema=schema, takes_all=False)
 
 
 def _common(

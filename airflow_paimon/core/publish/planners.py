@@ -134,7 +134,7 @@ class PublishPlanner:
             branch,
             base=base,
             head=head,
-            theirs=branch_snapshot,
+            branch_snapshot=branch_snapshot,
             schema=schemas[-1],
             takes_all=self.takes_all,
             unfinished=[one for one in unfinished if one.user != own],

@@ -236,7 +236,7 @@ def verify_publish(main: Table, *, snapshot_id: int, branch: str, branch_snapsho
     takes_all = published.properties.get(OPERATION_PROPERTY) in WHOLE_STATE
     scope = publish_scope(schema, published, main.label)
     compared = gather_sides(
-        main, view, base=base, head=before, theirs=theirs, schema=schema, takes_all=takes_all, scope=scope
+        main, view, base=base, head=before, branch_snapshot=theirs, schema=schema, takes_all=takes_all, scope=scope
     )
     sides = compared.sides
     if merges_by_file(schema) and not takes_all:
